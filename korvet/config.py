@@ -1,0 +1,347 @@
+"""The broker's settings: one frozen `Config`, put together from four sources.
+
+Later sources win: built-in defaults, then one TOML file, then `KORVET_...` environment variables, then flags
+of the command line. A key that does not exist or a value that does not fit is a `ConfigError` that names the
+source and the key.
+
+Settings that Kafka has carry Kafka's own dotted names. In TOML they may be written as dotted keys
+(`num.partitions = 3`), quoted keys or tables; in the environment `num.partitions` is `KORVET_NUM_PARTITIONS`.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+from msgspec import Meta
+
+PREFIX = "KORVET_"
+
+# Variables that belong to other parts (the build, the tools) and are no settings.
+_OTHER_VARIABLES = re.compile(r"KORVET_(CONFIG|REQUIRE_EXT|TEST_.*|DEV_.*)\Z")
+# A Kubernetes service named "korvet" puts these into every container of its namespace.
+_SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_.*)\Z")
+# Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
+_KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
+Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
+Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
+
+
+# Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
+_PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level"})
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used. The message names the source (file, variable, flag) and the key."""
+
+
+class Address(NamedTuple):
+    """A host and a TCP port, written `HOST:PORT` (an IPv6 host in brackets)."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read `HOST:PORT` or `[IPV6]:PORT`; port 0 means any free port. Raises ValueError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"an IPv6 host must be in brackets, as in [::1]:9092, not {text!r}")
+    if not colon or not host:
+        raise ValueError(f"expected HOST:PORT, not {text!r}")
+    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"expected a port from 0 to 65535, not {port!r}")
+    return Address(host, int(port))
+
+
+def _key(field: str) -> str:
+    """The name of a field in files and documentation: dotted as in Kafka, except for our own few."""
+    return field if field in _PLAIN_KEYS else field.replace("_", ".")
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_key):
+    """All settings of one broker process. Units are last in the names: `_ms`, `_minutes`, `_bytes`."""
+
+    listen: Annotated[str, Meta(description="Address to accept Kafka clients on, HOST:PORT.")] = (
+        "127.0.0.1:9092"
+    )
+    advertise: Annotated[
+        str | None,
+        Meta(description="Address that clients are told to connect to; the one listened on if not set."),
+    ] = None
+    data_dir: Annotated[
+        str,
+        Meta(
+            min_length=1, description="Folder of the embedded server's data, relative to the working folder."
+        ),
+    ] = "./korvet-data"
+    redis: Annotated[
+        str | None,
+        Meta(description="URL of a Redis or Valkey (redis://, rediss://, unix://); embedded if not set."),
+    ] = None
+    keyspace: Annotated[
+        str, Meta(description="Prefix of all Redis keys: one keyspace is one Kafka cluster.")
+    ] = "korvet"
+    node_id: Annotated[Count, Meta(description="This broker's id in the cluster.")] = 1
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Least severe messages that are logged."),
+    ] = "info"
+    embedded_appendfsync: Annotated[
+        Literal["always", "everysec", "no"],
+        Meta(
+            description="When the embedded server flushes its log; below `always` a crash may lose records."
+        ),
+    ] = "always"
+
+    auto_create_topics_enable: Annotated[
+        bool, Meta(description="Create a topic when a client asks for one that does not exist.")
+    ] = True
+    num_partitions: Annotated[Size, Meta(description="Partitions of a topic created without a count.")] = 1
+    message_max_bytes: Annotated[Size, Meta(description="Largest record batch accepted, as sent.")] = (
+        1_048_588
+    )
+    max_decompressed_bytes: Annotated[
+        Size, Meta(description="Largest record batch accepted, once decompressed.")
+    ] = 64 * 1024 * 1024
+    message_timestamp_after_max_ms: Annotated[
+        Duration, Meta(description="How far in the future a record's timestamp may lie.")
+    ] = 3_600_000
+    socket_request_max_bytes: Annotated[
+        Size, Meta(description="Largest request accepted; the connection of a larger one is closed.")
+    ] = 104_857_600
+    append_lead_max_ms: Annotated[
+        Duration,
+        Meta(description="How far offsets of a burst may run ahead of Redis's clock before it is throttled."),
+    ] = 1_000
+    native_poll_interval_ms: Annotated[
+        Size,
+        Meta(description="How often waited-for partitions are checked for native Redis writers' entries."),
+    ] = 75
+    producer_id_expiration_ms: Annotated[
+        Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
+    ] = 86_400_000
+
+    log_retention_ms: Annotated[
+        Limit, Meta(description="Age at which records are deleted; -1 keeps them.")
+    ] = 604_800_000
+    log_retention_bytes: Annotated[
+        Limit,
+        Meta(description="Size of a partition above which its oldest records are deleted; -1 is unlimited."),
+    ] = -1
+    log_retention_check_interval_ms: Annotated[Size, Meta(description="How often retention is applied.")] = (
+        300_000
+    )
+
+    group_initial_rebalance_delay_ms: Annotated[
+        Count, Meta(description="How long the first rebalance of an empty group waits for more members.")
+    ] = 100
+    group_min_session_timeout_ms: Annotated[
+        Size, Meta(description="Smallest session timeout a member may ask for.")
+    ] = 6_000
+    group_max_session_timeout_ms: Annotated[
+        Size, Meta(description="Largest session timeout a member may ask for.")
+    ] = 1_800_000
+    group_max_size: Annotated[Size, Meta(description="Most members that one group may have.")] = _INT32_MAX
+    offsets_retention_minutes: Annotated[
+        Size, Meta(description="How long the offsets of a group without members are kept.")
+    ] = 10_080
+    offset_metadata_max_bytes: Annotated[
+        Count, Meta(description="Longest metadata of a commit, in UTF-16 units as in Kafka.")
+    ] = 4_096
+    offsets_commit_value_version: Annotated[
+        Literal[3, 4],
+        Meta(
+            description="Version of commit records: 3 is read by every tool, 4 (Kafka 4.1) has the topic id."
+        ),
+    ] = 3
+
+    @property
+    def listen_address(self) -> Address:
+        """`listen`, taken apart."""
+        return parse_address(self.listen)
+
+    @property
+    def advertise_address(self) -> Address | None:
+        """`advertise`, taken apart; None when clients are to be told the address listened on."""
+        return None if self.advertise is None else parse_address(self.advertise)
+
+
+class Setting(NamedTuple):
+    """One key of `Config`, as documentation and error messages name it."""
+
+    key: str
+    variable: str
+    field: str
+    type: object
+    default: object
+    description: str
+
+
+def settings() -> tuple[Setting, ...]:
+    """All settings in the order of `Config`."""
+    return tuple(_settings())
+
+
+def _settings() -> Iterator[Setting]:
+    for field in msgspec.structs.fields(Config):
+        notes = [part for part in field.type.__metadata__ if isinstance(part, Meta)]
+        description = next((note.description for note in reversed(notes) if note.description), "")
+        key = field.encode_name
+        yield Setting(key, variable_of(key), field.name, field.type, field.default, description)
+
+
+def variable_of(key: str) -> str:
+    """The environment variable of a key: `num.partitions` is `KORVET_NUM_PARTITIONS`."""
+    return PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def redacted(url: str) -> str:
+    """A Redis URL without its password, for logs and messages."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+def load(
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    flags: Mapping[str, object] | None = None,
+) -> Config:
+    """Build a `Config`; `flags` maps field names to values, None standing for a flag that was not given.
+
+    Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
+    """
+    by_key = {setting.key: setting for setting in settings()}
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+
+    def take(setting: Setting, raw: object, origin: str, *, text: bool) -> None:
+        values[setting.field] = _convert(setting, raw, origin, text=text)
+        origins[setting.field] = origin
+
+    if file is not None:
+        for key, raw in _read_file(file):
+            if key not in by_key:
+                raise ConfigError(f"{file}: unknown key {key!r}{_suggestion(key, by_key)}")
+            take(by_key[key], raw, f"{file}: {key}", text=False)
+    for variable, setting, raw in _read_environment(environ or {}, by_key):
+        take(setting, raw, variable, text=True)
+    by_field = {setting.field: setting for setting in by_key.values()}
+    for field, flag in (flags or {}).items():
+        if flag is not None:
+            take(by_field[field], flag, f"--{field.replace('_', '-')}", text=True)
+
+    config = msgspec.convert({by_field[field].key: value for field, value in values.items()}, Config)
+    _check(config, lambda field: origins.get(field, "default"))
+    return config
+
+
+def _read_file(file: Path) -> Iterator[tuple[str, object]]:
+    try:
+        document = tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: not a TOML file: {error}") from error
+    seen: set[str] = set()
+    for key, raw in _flatten(document, ""):
+        if key in seen:
+            raise ConfigError(f"{file}: {key} is given twice")
+        seen.add(key)
+        yield key, raw
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def _read_environment(
+    environ: Mapping[str, str], by_key: Mapping[str, Setting]
+) -> Iterator[tuple[str, Setting, str]]:
+    by_variable = {setting.variable: setting for setting in by_key.values()}
+    for variable in sorted(environ):
+        if not variable.startswith(PREFIX):
+            continue
+        setting = by_variable.get(variable)
+        if setting is not None:
+            if environ[variable]:  # compose files hand over variables that are not set as empty ones
+                yield variable, setting, environ[variable]
+        elif not (_OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(variable)):
+            raise ConfigError(f"{variable}: unknown setting{_suggestion(variable, by_variable)}")
+
+
+def _suggestion(name: str, known: Mapping[str, Setting]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> object:
+    value = raw
+    if text and isinstance(raw, str) and raw.isdecimal() and isinstance(setting.default, int):
+        value = int(raw)  # msgspec's lax mode does not read numbers into literals
+    try:
+        return msgspec.convert(value, setting.type, strict=not text)
+    except msgspec.ValidationError as error:
+        reason = str(error)
+    raise ConfigError(f"{origin} = {raw!r}: {reason[:1].lower()}{reason[1:]}")
+
+
+def _check(config: Config, origin: Callable[[str], str]) -> None:
+    """What one value alone does not show. `origin` tells where a field's value came from."""
+    for field in ("listen", "advertise"):
+        text = getattr(config, field)
+        if text is not None:
+            try:
+                parse_address(text)
+            except ValueError as error:
+                raise ConfigError(f"{origin(field)}: {error}") from error
+    if config.advertise_address is not None and config.advertise_address.port == 0:
+        raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
+    if not _KEYSPACE.match(config.keyspace):
+        raise ConfigError(
+            f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
+            f"got {config.keyspace!r}"
+        )
+    if config.redis is not None:
+        _check_url(config.redis, origin("redis"))
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms = {config.group_min_session_timeout_ms} "
+            f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
+            f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
+        )
+
+
+def _check_url(url: str, origin: str) -> None:
+    try:
+        scheme = urlsplit(url).scheme
+    except ValueError as error:
+        raise ConfigError(f"{origin}: not a URL: {error}") from error
+    if scheme not in _REDIS_SCHEMES:
+        raise ConfigError(
+            f"{origin}: expected a URL starting with redis://, rediss:// or unix://, got {redacted(url)!r}"
+        )
