@@ -1,0 +1,100 @@
+"""Kafka offsets as Redis stream entry IDs, and back.
+
+An offset packs an entry ID `ms-seq` as `ms << 10 | seq`. A *dense* topic counts 0, 1, 2 ... instead; Redis
+refuses the ID 0-0, so there offset o is stored under the ID of o + 1: `bias` is 1 for dense topics, else 0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Ten bits leave 2^53 for the milliseconds of an int64 offset, and keep offsets below 2^53 (exact in a double,
+# so in JavaScript clients) until the year 2248. Fixed when a keyspace is created: changing it moves every
+# offset.
+SEQUENCE_BITS: Final = 10
+MAX_SEQUENCE: Final = (1 << SEQUENCE_BITS) - 1
+# Kafka's offsets are int64.
+MAX_OFFSET: Final = (1 << 63) - 1
+MAX_MS: Final = MAX_OFFSET >> SEQUENCE_BITS
+# Both halves of a Redis entry ID are uint64.
+MAX_ENTRY_ID_PART: Final = (1 << 64) - 1
+
+_ENTRY_ID_TEXT: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
+
+
+class AddressError(ValueError):
+    """An offset without an entry ID, or an entry ID without an offset."""
+
+
+def pack(ms: int, seq: int) -> int:
+    """Return the packed offset of entry `ms-seq`.
+
+    Raises AddressError where seq is not in 0..MAX_SEQUENCE or the offset would not fit int64.
+    """
+    if not 0 <= seq <= MAX_SEQUENCE:
+        raise AddressError(f"sequence {seq} is not in 0..{MAX_SEQUENCE}")
+    if not 0 <= ms <= MAX_MS:
+        raise AddressError(f"{ms} ms is not in 0..{MAX_MS}")
+    return ms << SEQUENCE_BITS | seq
+
+
+def unpack(offset: int) -> tuple[int, int]:
+    """Return (ms, seq) of a packed offset; the inverse of `pack`. Raises AddressError outside 0..2^63-1."""
+    _check_offset(offset)
+    return offset >> SEQUENCE_BITS, offset & MAX_SEQUENCE
+
+
+def entry_id(offset: int, bias: int = 0) -> str:
+    """Return the entry ID, "ms-seq", under which `offset` is stored.
+
+    bias is 1 on a dense topic, else 0. Raises AddressError outside 0..2^63-1.
+    """
+    _check_offset(offset)
+    packed = offset + bias
+    return f"{packed >> SEQUENCE_BITS}-{packed & MAX_SEQUENCE}"
+
+
+def offset_of(entry_id: str | bytes, bias: int = 0) -> int:
+    """Return the offset stored under `entry_id` ("ms-seq"); the exact inverse of the function entry_id.
+
+    Raises AddressError where the ID is malformed or names no offset: a sequence above MAX_SEQUENCE, as `XADD
+    *` assigns under load, an offset beyond int64, or 0-0 on a dense topic.
+    """
+    ms, seq = _parse(entry_id)
+    if seq > MAX_SEQUENCE:
+        raise AddressError(f"entry {ms}-{seq} has a sequence above {MAX_SEQUENCE} and so no offset")
+    offset = (ms << SEQUENCE_BITS | seq) - bias
+    _check_offset(offset)
+    return offset
+
+
+def position_of(entry_id: str | bytes, bias: int = 0) -> int:
+    """Return where `entry_id` stands among the offsets, for IDs that may not be addressable themselves.
+
+    As `offset_of`, but a sequence above MAX_SEQUENCE counts as the start of the next millisecond, and 0-0 on
+    a dense topic (a Redis group that has read nothing) is -1, just before the first offset. Raises
+    AddressError where the ID is malformed or the position is beyond int64.
+    """
+    ms, seq = _parse(entry_id)
+    packed = ms << SEQUENCE_BITS | seq if seq <= MAX_SEQUENCE else ms + 1 << SEQUENCE_BITS
+    position = packed - bias
+    if position > MAX_OFFSET:
+        raise AddressError(f"entry {ms}-{seq} lies beyond the offset {MAX_OFFSET}")
+    return position
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= MAX_OFFSET:
+        raise AddressError(f"offset {offset} is not in 0..{MAX_OFFSET}")
+
+
+def _parse(entry_id: str | bytes) -> tuple[int, int]:
+    text = entry_id if isinstance(entry_id, str) else entry_id.decode("ascii", "replace")
+    match = _ENTRY_ID_TEXT.fullmatch(text)
+    if match is None:
+        raise AddressError(f"{text[:64]!r} is not an entry ID of the form ms-seq")
+    ms, seq = int(match[1]), int(match[2])
+    if ms > MAX_ENTRY_ID_PART or seq > MAX_ENTRY_ID_PART:
+        raise AddressError(f"entry ID {text} does not fit two unsigned 64 bit numbers")
+    return ms, seq
