@@ -8,10 +8,8 @@ import time
 class _Formatter(logging.Formatter):
     """`2026-01-31T12:00:00.123Z WARNING korvet.server: message`, always in UTC."""
 
-    converter = time.gmtime
-
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", self.converter(record.created))
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         return f"{seconds}.{int(record.msecs):03d}Z"
 
 
