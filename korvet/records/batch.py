@@ -1,0 +1,83 @@
+"""What the record kernel takes and returns: plain data, shared by its compiled and uncompiled forms."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FaultKind = Literal["corrupt", "unsupported_magic", "unsupported_codec", "invalid_record", "too_large"]
+Octets = bytes | bytearray | memoryview
+
+
+class BatchError(ValueError):
+    """A record batch that cannot be accepted.
+
+    `kind` says which Kafka error it maps to: corrupt (CORRUPT_MESSAGE), unsupported_magic
+    (UNSUPPORTED_FOR_MESSAGE_FORMAT), unsupported_codec (UNSUPPORTED_COMPRESSION_TYPE), invalid_record
+    (INVALID_RECORD), too_large (MESSAGE_TOO_LARGE). The message says what is wrong and where.
+    """
+
+    def __init__(self, kind: FaultKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BatchHeader(msgspec.Struct, frozen=True, gc=False):
+    """The fixed 61 bytes in front of a record batch's records (Kafka's RecordBatch, magic 2)."""
+
+    size: int
+    """Bytes of the whole batch, the 12 bytes of base offset and length included."""
+    base_offset: int
+    leader_epoch: int
+    attributes: int
+    codec: int
+    """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+    transactional: bool
+    control: bool
+    """A control batch: only brokers write these."""
+    timestamp_type: int
+    """0 CreateTime, 1 LogAppendTime (KIP-32)."""
+    last_offset_delta: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    """As the writer says; `AppendArguments.max_timestamp_ms` is the one that the records have."""
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+
+class AppendArguments(msgspec.Struct, frozen=True, gc=False):
+    """The variable arguments of the append function, ready for the wire."""
+
+    resp: bytes
+    """RESP bulk strings. Per record: the number m of field arguments, the 1-based position of the timestamp's
+    value among them (0: none), then m strings: field, value, field, value."""
+    argc: int
+    """Number of bulk strings in `resp`."""
+    record_count: int
+    max_timestamp_ms: int
+    min_timestamp_ms: int
+    payload_bytes: int
+    """Bytes of all keys, values, header names and header values."""
+
+
+class Entries(msgspec.Struct, frozen=True, gc=False):
+    """Stream entries as Kafka record batches. Offsets are packed ones."""
+
+    data: bytes
+    """Uncompressed record batches (magic 2) one after the other; empty when there is no record."""
+    record_count: int
+    first_offset: int
+    """Of the first record; -1 when there is none."""
+    last_offset: int
+    """Of the last record; -1 when there is none."""
+    consumed_entries: int
+    """Entries turned into records, plus the unaddressable ones among and directly behind them."""
+    unaddressable: int
+    """Entries whose ID no offset can name (sequence above 1023, or past int64): skipped."""
+    truncated: bool
+    """There were more entries than max_bytes had room for."""
+    next_offset: int
+    """Where to read on: the first offset behind all consumed entries; -1 when none was consumed."""

@@ -1,0 +1,132 @@
+"""Kafka's compression codecs over whole record sections, with a bound on what comes out.
+
+The bound holds while decompressing: output goes into buffers of limited size, so that a small malicious batch can
+take neither the memory nor the time of its full expansion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+import cramjam
+
+from korvet.records.batch import BatchError, Octets
+
+GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
+NAMES = MappingProxyType({0: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"})
+
+Decompressor = Callable[[bytes, bytearray], int]
+
+FIRST_GUESS_FACTOR = 4
+"""Record data rarely shrinks to less than a quarter; a wrong guess costs a second run, not a wrong result."""
+SMALLEST_GUESS_SIZE = 1 << 16
+BUFFER_FULL = "failed to write whole buffer"
+"""How the library says that the output did not fit."""
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER_SIZE = 16
+"""Magic, then version and lowest compatible version, four bytes each."""
+XERIAL_BLOCK_SIZE = 1 << 15
+
+
+def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
+    """The records section of a batch with this codec (0 to 4), at most `max_bytes` long.
+
+    Snappy is accepted raw and in the block framing of the Java and JavaScript clients; gzip, lz4 and zstd may hold
+    several members or frames. Raises BatchError: too_large, corrupt, unsupported_codec.
+    """
+    if codec == 0:
+        if len(data) > max_bytes:
+            raise _too_large(codec, max_bytes)
+        return bytes(data)
+    if codec == SNAPPY:
+        return _snappy(bytes(data), max_bytes)
+    library = {GZIP: cramjam.gzip, LZ4: cramjam.lz4, ZSTD: cramjam.zstd}.get(codec)
+    if library is None:
+        raise BatchError("unsupported_codec", f"unknown compression codec {codec}")
+    return _bounded(codec, library.decompress_into, bytes(data), max_bytes)
+
+
+def compress(codec: int, data: Octets) -> bytes:
+    """The data compressed as Kafka clients do, snappy in the Java client's framing. For tests and tools.
+
+    Raises ValueError for an unknown codec.
+    """
+    source = bytes(data)
+    if codec == 0:
+        return source
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(source))
+    if codec == SNAPPY:
+        return _xerial(source)
+    if codec == LZ4:
+        return bytes(cramjam.lz4.compress(source))
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(source))
+    raise ValueError(f"unknown compression codec {codec}")
+
+
+def _bounded(codec: int, run: Decompressor, data: bytes, max_bytes: int) -> bytes:
+    size = min(max_bytes, max(SMALLEST_GUESS_SIZE, FIRST_GUESS_FACTOR * len(data)))
+    while True:
+        output = bytearray(size)
+        try:
+            written = run(data, output)
+        except cramjam.DecompressionError as error:
+            if BUFFER_FULL not in str(error):
+                raise _corrupt(codec, str(error)) from error
+            if size >= max_bytes:
+                raise _too_large(codec, max_bytes) from error
+            size = min(max_bytes, 4 * size)
+        else:
+            return bytes(memoryview(output)[:written])
+
+
+def _snappy(data: bytes, max_bytes: int) -> bytes:
+    if not data.startswith(XERIAL_MAGIC):
+        return _snappy_block(data, max_bytes, max_bytes)
+    parts: list[bytes] = []
+    size = 0
+    at = XERIAL_HEADER_SIZE
+    if len(data) < at:
+        raise _corrupt(SNAPPY, "its framing header is cut off")
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 4], "big")
+        at += 4
+        if length == 0 or at > len(data) or length > len(data) - at:
+            raise _corrupt(SNAPPY, f"the block at byte {at - 4} is cut off or empty")
+        block = _snappy_block(data[at : at + length], max_bytes - size, max_bytes)
+        parts.append(block)
+        size += len(block)
+        at += length
+    return b"".join(parts)
+
+
+def _snappy_block(block: bytes, room: int, max_bytes: int) -> bytes:
+    """A raw snappy block says its size in front, which the library holds it to."""
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > room:
+            raise _too_large(SNAPPY, max_bytes)
+        if size == 0 and len(block) == 0:
+            raise _corrupt(SNAPPY, "no bytes at all")
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise _corrupt(SNAPPY, str(error)) from error
+
+
+def _xerial(data: bytes) -> bytes:
+    parts = [XERIAL_MAGIC, (1).to_bytes(4, "big"), (1).to_bytes(4, "big")]
+    for at in range(0, len(data), XERIAL_BLOCK_SIZE):
+        block = bytes(cramjam.snappy.compress_raw(data[at : at + XERIAL_BLOCK_SIZE]))
+        parts += [len(block).to_bytes(4, "big"), block]
+    return b"".join(parts)
+
+
+def _corrupt(codec: int, reason: str) -> BatchError:
+    return BatchError("corrupt", f"the {NAMES[codec]} records do not decompress: {reason}")
+
+
+def _too_large(codec: int, max_bytes: int) -> BatchError:
+    return BatchError("too_large", f"the {NAMES[codec]} records decompress to more than {max_bytes} bytes")

@@ -1,0 +1,1407 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Record batches to stream entries and back, in one pass over the bytes each way.
+
+One source in two forms: Cython compiles it (pure-Python mode), and it runs as it stands, slower, with the same
+results. Every byte that comes in is untrusted. Lengths are compared before anything is read or added, and no
+arithmetic leaves 64 bits, so that both forms agree. Positions are indices into buffers; `p` is read, `w` written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from korvet.records.batch import AppendArguments, BatchError, BatchHeader, Entries, FaultKind, Octets
+
+try:
+    import cython  # the compiler looks for this very line
+except ModuleNotFoundError:
+    from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.korvet.records._crc32c import (
+        korvet_crc32c,
+        korvet_crc32c_portable,
+        korvet_crc32c_prepare,
+    )
+    from cython.cimports.libc.string import memchr, memcpy
+
+    korvet_crc32c_prepare()
+else:
+    import crc32c as _crc32c_package
+
+__all__ = [
+    "ACCELERATED",
+    "AppendArguments",
+    "BatchError",
+    "BatchHeader",
+    "Entries",
+    "ReplyScanner",
+    "crc32c",
+    "crc32c_portable",
+    "encode_append",
+    "encode_append_records",
+    "entries_to_batches",
+    "parse_batch",
+]
+
+ACCELERATED: bool = cython.compiled
+
+MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+MIN_INT64 = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF - 1)
+MAX_INT32 = cython.declare(cython.longlong, 0x7FFFFFFF)
+
+# Kafka's RecordBatch, magic 2 (KIP-98): where its fields are.
+LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
+MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
+CRC_AT = cython.declare(cython.Py_ssize_t, 17)
+ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
+HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
+PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 12)
+SMALLEST_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # every part of it one byte, headers and all
+NEWEST_CODEC = cython.declare(cython.int, 4)
+
+# A script may unpack about 8,000 values; half of that leaves room for what others put in front.
+MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
+
+SEQUENCE_BITS = cython.declare(cython.int, 10)
+MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
+MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
+
+# Bytes that the RESP form of a record needs beyond its own size: at most so much once, and per header.
+RECORD_ROOM = cython.declare(cython.Py_ssize_t, 160)
+HEADER_ROOM = cython.declare(cython.Py_ssize_t, 48)
+# The longest record envelope: length, attributes, timestamp delta, offset delta, key, value, header count.
+ENVELOPE_ROOM = cython.declare(cython.Py_ssize_t, 48)
+
+FIELD_TEXTS: bytes = b"$3\r\nkey\r\n$5\r\nvalue\r\n$2\r\nts\r\nheader.nullheader."
+KEY_AT = cython.declare(cython.Py_ssize_t, 0)
+KEY_SIZE = cython.declare(cython.Py_ssize_t, 9)
+VALUE_AT = cython.declare(cython.Py_ssize_t, 9)
+VALUE_SIZE = cython.declare(cython.Py_ssize_t, 11)
+TS_AT = cython.declare(cython.Py_ssize_t, 20)
+TS_SIZE = cython.declare(cython.Py_ssize_t, 8)
+PLAIN_PREFIX_AT = cython.declare(cython.Py_ssize_t, 28)
+PLAIN_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 7)
+NULL_PREFIX_AT = cython.declare(cython.Py_ssize_t, 35)
+NULL_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 11)
+
+# Page faults of fresh large buffers cost more than the work itself: finished ones are used again.
+FIRST_SCRATCH_SIZE = 1 << 17
+MAX_KEPT_SCRATCH_SIZE = 1 << 22
+MAX_KEPT_SCRATCHES = 4
+_spare: list[bytearray] = []
+
+RECORD_FAULTS: dict[int, str] = {
+    -1: "its length is cut off, malformed or beyond the batch",
+    -2: "its timestamp delta is cut off or malformed",
+    -3: "its offset delta is cut off, malformed or out of sequence",
+    -4: "its key length is malformed or beyond the record",
+    -5: "its value length is malformed or beyond the record",
+    -6: "its header count is negative, malformed or beyond the record",
+    -7: "it has a header without a name, or the name's length is malformed or beyond the record",
+    -8: "it has a header value whose length is malformed or beyond the record",
+    -9: "it has bytes behind its last header",
+}
+
+
+# Primitives: the only places where the two forms differ.
+
+
+@cython.cfunc
+@cython.inline
+def _readable(view: cython.const[cython.uchar][::1]) -> cython.pointer(cython.const[cython.uchar]):
+    """The bytes of a buffer that is not empty."""
+    if cython.compiled:
+        return cython.address(view[0])
+    else:
+        return memoryview(view).cast("B")
+
+
+@cython.cfunc
+@cython.inline
+def _writable(scratch: bytearray) -> cython.p_uchar:
+    if cython.compiled:
+        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(scratch))
+    else:
+        return scratch
+
+
+@cython.cfunc
+@cython.inline
+def _octets(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.Py_ssize_t):
+    """A bytes object of n bytes."""
+    if cython.compiled:
+        return (p + at)[:n]
+    else:
+        return bytes(p[at : at + n])
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _checksum(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.Py_ssize_t
+) -> cython.uint:
+    if cython.compiled:
+        return korvet_crc32c(p + at, n)
+    else:
+        return _crc32c_package.crc32c(bytes(p[at : at + n]))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    w: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    p: cython.pointer(cython.const[cython.uchar]),
+    source: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy n bytes; the position behind them."""
+    if cython.compiled:
+        memcpy(w + at, p + source, n)
+    else:
+        w[at : at + n] = p[source : source + n]
+    return at + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _line_end(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The position behind the next line feed, or -1."""
+    if cython.compiled:
+        found: cython.pointer(cython.const[cython.uchar]) = cython.cast(
+            cython.pointer(cython.const[cython.uchar]), memchr(p + at, 10, end - at)
+        )
+        if found == cython.NULL:
+            return -1
+        return found - p + 1
+    else:
+        return bytes(p[at:end]).find(b"\n") + at + 1 if b"\n" in bytes(p[at:end]) else -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _uint32(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.uint:
+    return (
+        (cython.cast(cython.uint, p[at]) << 24)
+        | (cython.cast(cython.uint, p[at + 1]) << 16)
+        | (cython.cast(cython.uint, p[at + 2]) << 8)
+        | p[at + 3]
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int32(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.longlong:
+    value: cython.longlong = _uint32(p, at)
+    return value - 0x100000000 if value > MAX_INT32 else value
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int64(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.longlong:
+    high: cython.longlong = _int32(p, at)
+    return high * 0x100000000 + _uint32(p, at + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_int(
+    w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong, size: cython.int
+) -> cython.Py_ssize_t:
+    """A big-endian integer of `size` bytes, two's complement."""
+    i: cython.int
+    for i in range(size):
+        w[at + i] = (value >> (8 * (size - 1 - i))) & 255
+    return at + size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """A zigzag varint of 32 bits: (value, position behind it or -1)."""
+    raw: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    while at < end and shift < 35:
+        byte = p[at]
+        at += 1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            if raw > 0xFFFFFFFF:
+                return 0, -1
+            return cython.cast(cython.longlong, raw >> 1) ^ -cython.cast(cython.longlong, raw & 1), at
+        shift += 7
+    return 0, -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """A zigzag varint of 64 bits: (value, position behind it or -1)."""
+    raw: cython.ulonglong = 0
+    shift: cython.int = 0
+    byte: cython.ulonglong
+    while at < end and shift < 70:
+        byte = p[at]
+        at += 1
+        if shift == 63 and byte > 1:
+            return 0, -1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return cython.cast(cython.longlong, raw >> 1) ^ -cython.cast(cython.longlong, raw & 1), at
+        shift += 7
+    return 0, -1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _zigzag(value: cython.longlong) -> cython.ulonglong:
+    if value < 0:
+        return (cython.cast(cython.ulonglong, -(value + 1)) << 1) + 1
+    return cython.cast(cython.ulonglong, value) << 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint_size(value: cython.longlong) -> cython.Py_ssize_t:
+    raw: cython.ulonglong = _zigzag(value)
+    size: cython.Py_ssize_t = 1
+    while raw > 127:
+        raw >>= 7
+        size += 1
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_varint(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    raw: cython.ulonglong = _zigzag(value)
+    while raw > 127:
+        w[at] = (raw & 127) | 128
+        at += 1
+        raw >>= 7
+    w[at] = raw
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _decimal_size(value: cython.ulonglong) -> cython.Py_ssize_t:
+    size: cython.Py_ssize_t = 1
+    limit: cython.ulonglong = 10
+    while size < 20 and value >= limit:
+        size += 1
+        limit *= 10  # the 20th step is past 64 bits and never compared
+    return size
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_decimal(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.ulonglong) -> cython.Py_ssize_t:
+    end: cython.Py_ssize_t = at + _decimal_size(value)
+    i: cython.Py_ssize_t = end
+    while i > at:
+        i -= 1
+        w[i] = 48 + value % 10
+        value //= 10
+    return end
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_length(w: cython.p_uchar, at: cython.Py_ssize_t, length: cython.ulonglong) -> cython.Py_ssize_t:
+    """A bulk string's first line, `$12\\r\\n`."""
+    w[at] = 36
+    at = _put_decimal(w, at + 1, length)
+    w[at] = 13
+    w[at + 1] = 10
+    return at + 2
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_bulk(
+    w: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    p: cython.pointer(cython.const[cython.uchar]),
+    source: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    at = _put_length(w, at, n)
+    at = _copy(w, at, p, source, n)
+    w[at] = 13
+    w[at + 1] = 10
+    return at + 2
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_number(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong) -> cython.Py_ssize_t:
+    """A signed decimal number as a bulk string."""
+    magnitude: cython.ulonglong
+    if value < 0:
+        magnitude = cython.cast(cython.ulonglong, -(value + 1)) + 1
+        at = _put_length(w, at, _decimal_size(magnitude) + 1)
+        w[at] = 45
+        at += 1
+    else:
+        magnitude = value
+        at = _put_length(w, at, _decimal_size(magnitude))
+    at = _put_decimal(w, at, magnitude)
+    w[at] = 13
+    w[at + 1] = 10
+    return at + 2
+
+
+def _take_scratch() -> bytearray:
+    return _spare.pop() if _spare else bytearray(FIRST_SCRATCH_SIZE)
+
+
+def _give_back(scratch: bytearray) -> None:
+    if len(_spare) < MAX_KEPT_SCRATCHES and len(scratch) <= MAX_KEPT_SCRATCH_SIZE:
+        _spare.append(scratch)
+
+
+def _grow(scratch: bytearray, size: int) -> None:
+    """At least `size` bytes; what is written stays."""
+    scratch.extend(bytes(max(size, 2 * len(scratch)) - len(scratch)))
+
+
+def crc32c(data: Octets) -> int:
+    """The CRC32C (Castagnoli) of a buffer, as Kafka's record batches carry it."""
+    view: cython.const[cython.uchar][::1] = data
+    if len(view) == 0:
+        return 0
+    return _checksum(_readable(view), 0, len(view))
+
+
+def crc32c_portable(data: Octets) -> int:
+    """The same without the CPU's instruction for it."""
+    view: cython.const[cython.uchar][::1] = data
+    if len(view) == 0:
+        return 0
+    if cython.compiled:
+        return korvet_crc32c_portable(_readable(view), len(view))
+    else:
+        return _checksum(_readable(view), 0, len(view))
+
+
+# Record batch -> arguments of the append function.
+
+
+def parse_batch(data: Octets, start: int) -> BatchHeader:
+    """Check the record batch at data[start:] and read its header; the next batch starts at start + size.
+
+    Checked: length, magic 2, CRC32C, codec, counts, producer fields. The records themselves are checked by
+    `encode_append`. Raises BatchError (corrupt, unsupported_magic, unsupported_codec, invalid_record).
+    """
+    view: cython.const[cython.uchar][::1] = data
+    at: cython.Py_ssize_t = start
+    left: cython.Py_ssize_t = len(view) - at
+    if at < 0 or left < HEADER_SIZE:
+        raise _magic_or_short(view, at, left)
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    length: cython.longlong = _int32(p, at + LENGTH_AT)
+    if p[at + MAGIC_AT] != 2:
+        raise _old_magic(p[at + MAGIC_AT], start)
+    if length < HEADER_SIZE - PREFIX_SIZE:
+        raise BatchError("corrupt", f"batch at byte {start}: its length {length} is shorter than its header")
+    if length > left - PREFIX_SIZE:
+        missing = length - (left - PREFIX_SIZE)
+        raise BatchError("corrupt", f"batch at byte {start}: cut off, {missing} of {length} bytes are missing")
+    stored: cython.uint = _uint32(p, at + CRC_AT)
+    computed: cython.uint = _checksum(p, at + ATTRIBUTES_AT, length + PREFIX_SIZE - ATTRIBUTES_AT)
+    if stored != computed:
+        raise BatchError("corrupt", f"batch at byte {start}: its CRC is {stored:08x}, its bytes give {computed:08x}")
+    attributes: cython.int = (p[at + ATTRIBUTES_AT] << 8) | p[at + ATTRIBUTES_AT + 1]
+    header = BatchHeader(
+        length + PREFIX_SIZE,
+        _int64(p, at),
+        _int32(p, at + 12),
+        attributes,
+        attributes & 7,
+        (attributes & 16) != 0,
+        (attributes & 32) != 0,
+        (attributes >> 3) & 1,
+        _int32(p, at + 23),
+        _int64(p, at + 27),
+        _int64(p, at + 35),
+        _int64(p, at + 43),
+        _int16(p, at + 51),
+        _int32(p, at + 53),
+        _int32(p, at + 57),
+    )
+    _check_header(header, start)
+    return header
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int16(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.int:
+    value: cython.int = (p[at] << 8) | p[at + 1]
+    return value - 0x10000 if value > 0x7FFF else value
+
+
+def _magic_or_short(data: Octets, start: int, left: int) -> BatchError:
+    """The old formats (magic 0 and 1) are shorter than our header, and deserve their own error."""
+    if start >= 0 and left > 16:
+        magic = bytes(data[start + 16 : start + 17])[0]
+        if magic < 2:
+            return _old_magic(magic, start)
+    return BatchError("corrupt", f"batch at byte {start}: {max(left, 0)} bytes are no whole batch header")
+
+
+def _old_magic(magic: int, start: int) -> BatchError:
+    return BatchError("unsupported_magic", f"batch at byte {start}: magic {magic}, only 2 is accepted")
+
+
+def _check_header(header: BatchHeader, start: int) -> None:
+    """What Kafka's broker demands of a batch before it looks at the records."""
+    if header.codec > NEWEST_CODEC:
+        raise BatchError("unsupported_codec", f"batch at byte {start}: unknown compression codec {header.codec}")
+    count = header.record_count
+    if count <= 0:
+        raise BatchError("invalid_record", f"batch at byte {start}: record count {count}")
+    if header.last_offset_delta != count - 1:
+        raise BatchError(
+            "invalid_record",
+            f"batch at byte {start}: last offset delta {header.last_offset_delta} with {count} records",
+        )
+    if header.codec == 0 and count > (header.size - HEADER_SIZE) // SMALLEST_RECORD_SIZE:
+        raise BatchError(
+            "invalid_record",
+            f"batch at byte {start}: {header.size - HEADER_SIZE} bytes can't hold {count} records",
+        )
+    if header.producer_id >= 0 and not header.control and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise BatchError(
+            "invalid_record",
+            f"batch at byte {start}: producer {header.producer_id} with epoch {header.producer_epoch}, "
+            f"sequence {header.base_sequence}",
+        )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _record(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    index: cython.longlong,
+) -> tuple[
+    cython.Py_ssize_t,  # end of the record, or a key of RECORD_FAULTS
+    cython.longlong,  # timestamp delta
+    cython.Py_ssize_t,  # key
+    cython.longlong,  # its length, -1 for null
+    cython.Py_ssize_t,  # value
+    cython.longlong,  # its length, -1 for null
+    cython.Py_ssize_t,  # headers
+    cython.longlong,  # their number
+]:
+    """Read one record up to its headers."""
+    length: cython.longlong
+    timestamp: cython.longlong
+    delta: cython.longlong
+    key_length: cython.longlong
+    value_length: cython.longlong
+    headers: cython.longlong
+    key_at: cython.Py_ssize_t
+    value_at: cython.Py_ssize_t
+    length, at = _varint(p, at, end)
+    if at < 0 or length < 1 or length > end - at:
+        return -1, 0, 0, 0, 0, 0, 0, 0
+    end = at + length
+    timestamp, at = _varlong(p, at + 1, end)  # one byte of attributes, unused by Kafka, in front
+    if at < 0:
+        return -2, 0, 0, 0, 0, 0, 0, 0
+    delta, at = _varint(p, at, end)
+    if at < 0 or delta != index:
+        return -3, 0, 0, 0, 0, 0, 0, 0
+    key_length, at = _varint(p, at, end)
+    if at < 0 or key_length < -1 or key_length > end - at:
+        return -4, 0, 0, 0, 0, 0, 0, 0
+    key_at = at
+    if key_length > 0:
+        at += key_length
+    value_length, at = _varint(p, at, end)
+    if at < 0 or value_length < -1 or value_length > end - at:
+        return -5, 0, 0, 0, 0, 0, 0, 0
+    value_at = at
+    if value_length > 0:
+        at += value_length
+    headers, at = _varint(p, at, end)
+    if at < 0 or headers < 0 or headers > (end - at) // 2:
+        return -6, 0, 0, 0, 0, 0, 0, 0
+    return end, timestamp, key_at, key_length, value_at, value_length, at, headers
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_headers(
+    w: cython.p_uchar,
+    o: cython.Py_ssize_t,
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    texts: cython.pointer(cython.const[cython.uchar]),
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
+    """Write a record's headers as fields: (position behind them, bytes of payload), or a key of RECORD_FAULTS."""
+    i: cython.longlong
+    name_length: cython.longlong
+    length: cython.longlong
+    name_at: cython.Py_ssize_t
+    payload: cython.Py_ssize_t = 0
+    for i in range(count):
+        name_length, at = _varint(p, at, end)
+        if at < 0 or name_length < 0 or name_length > end - at:
+            return -7, 0
+        name_at = at
+        length, at = _varint(p, at + name_length, end)
+        if at < 0 or length < -1 or length > end - at:
+            return -8, 0
+        if length < 0:
+            o = _put_length(w, o, NULL_PREFIX_SIZE + name_length)
+            o = _copy(w, o, texts, NULL_PREFIX_AT, NULL_PREFIX_SIZE)
+            length = 0
+        else:
+            o = _put_length(w, o, PLAIN_PREFIX_SIZE + name_length)
+            o = _copy(w, o, texts, PLAIN_PREFIX_AT, PLAIN_PREFIX_SIZE)
+        o = _copy(w, o, p, name_at, name_length)
+        w[o] = 13
+        w[o + 1] = 10
+        o = _put_bulk(w, o + 2, p, at, length)
+        at += length
+        payload += name_length + length
+    if at != end:
+        return -9, 0
+    return o, payload
+
+
+def encode_append(
+    data: Octets, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
+) -> AppendArguments:
+    """The records of the batch at data[start:] as arguments of the append function.
+
+    `header` is what `parse_batch` gave for that batch; `records` its decompressed records when it has a codec.
+    `with_timestamps` adds each record's absolute timestamp (ms) as field `ts`, whose position is told, so that
+    the script can make it relative to the entry's ms. Without it only a record that has no field at all gets one:
+    "0", relative already. Raises BatchError("invalid_record").
+    """
+    if header.codec != 0 and records is None:
+        raise BatchError("invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})")
+    if start < 0 or header.size > len(data) - start:
+        raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
+    scratch = _take_scratch()
+    try:
+        if header.codec == 0:
+            return _encode(data, start + HEADER_SIZE, start + header.size, header, with_timestamps, scratch)
+        return _encode(records, 0, len(records or b""), header, with_timestamps, scratch)
+    finally:
+        _give_back(scratch)
+
+
+@cython.cfunc
+def _encode(
+    data: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    header: object,
+    with_timestamps: cython.bint,
+    scratch: bytearray,
+):
+    count: cython.longlong = header.record_count
+    if count > (end - start) // SMALLEST_RECORD_SIZE:
+        raise BatchError("invalid_record", f"{end - start} bytes of records can't hold {count} records")
+    view: cython.const[cython.uchar][::1] = data
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    held_texts: cython.const[cython.uchar][::1] = FIELD_TEXTS
+    texts: cython.pointer(cython.const[cython.uchar]) = _readable(held_texts)
+    w: cython.p_uchar = _writable(scratch)
+    capacity: cython.Py_ssize_t = len(scratch)
+    base: cython.longlong = header.base_timestamp_ms
+    at: cython.Py_ssize_t = start
+    o: cython.Py_ssize_t = 0
+    argc: cython.longlong = 0
+    payload: cython.longlong = 0
+    newest: cython.longlong = MIN_INT64
+    oldest: cython.longlong = MAX_INT64
+    told: cython.longlong = 0  # the timestamp written last, and where: most records repeat it
+    told_at: cython.Py_ssize_t = 0
+    told_size: cython.Py_ssize_t = 0
+    index: cython.longlong
+    stop: cython.Py_ssize_t
+    timestamp: cython.longlong
+    key_at: cython.Py_ssize_t
+    key_length: cython.longlong
+    value_at: cython.Py_ssize_t
+    value_length: cython.longlong
+    headers_at: cython.Py_ssize_t
+    headers: cython.longlong
+    arguments: cython.longlong
+    position: cython.longlong
+    bytes_of_headers: cython.Py_ssize_t
+    for index in range(count):
+        stop, timestamp, key_at, key_length, value_at, value_length, headers_at, headers = _record(p, at, end, index)
+        if stop < 0:
+            raise _record_fault(stop, index, at - start)
+        if (timestamp > 0 and base > MAX_INT64 - timestamp) or (timestamp < 0 and base < MIN_INT64 - timestamp):
+            raise BatchError("invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64")
+        timestamp += base
+        position = 0
+        arguments = 2 * ((key_length >= 0) + (value_length >= 0))
+        if with_timestamps:
+            arguments += 2
+            position = arguments
+        arguments += 2 * headers
+        if arguments == 0:
+            arguments = 2
+        if arguments > MAX_FIELD_ARGUMENTS:
+            raise BatchError("invalid_record", f"record {index}: {headers} headers are more than an entry can take")
+        if capacity - o < RECORD_ROOM + (stop - at) + headers * HEADER_ROOM:
+            _grow(scratch, o + RECORD_ROOM + (stop - at) + headers * HEADER_ROOM)
+            w = _writable(scratch)
+            capacity = len(scratch)
+        o = _put_number(w, o, arguments)
+        o = _put_number(w, o, position)
+        if key_length >= 0:
+            o = _copy(w, o, texts, KEY_AT, KEY_SIZE)
+            o = _put_bulk(w, o, p, key_at, key_length)
+            payload += key_length
+        if value_length >= 0:
+            o = _copy(w, o, texts, VALUE_AT, VALUE_SIZE)
+            o = _put_bulk(w, o, p, value_at, value_length)
+            payload += value_length
+        if with_timestamps:
+            o = _copy(w, o, texts, TS_AT, TS_SIZE)
+            if told_size == 0 or timestamp != told:
+                told_at = o
+                o = _put_number(w, o, timestamp)
+                told = timestamp
+                told_size = o - told_at
+            else:
+                o = _copy(w, o, w, told_at, told_size)
+        elif arguments == 2 and key_length < 0 and value_length < 0 and headers == 0:
+            o = _copy(w, o, texts, TS_AT, TS_SIZE)
+            o = _put_number(w, o, 0)
+        if headers == 0:
+            if headers_at != stop:
+                raise _record_fault(-9, index, at - start)
+        else:
+            o, bytes_of_headers = _put_headers(w, o, p, headers_at, stop, headers, texts)
+            if o < 0:
+                raise _record_fault(o, index, at - start)
+            payload += bytes_of_headers
+        argc += 2 + arguments
+        if timestamp > newest:
+            newest = timestamp
+        if timestamp < oldest:
+            oldest = timestamp
+        at = stop
+    if at != end:
+        raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
+    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload)
+
+
+def _record_fault(fault: int, index: int, position: int) -> BatchError:
+    return BatchError("invalid_record", f"record {index} (byte {position} of the records): {RECORD_FAULTS[fault]}")
+
+
+def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments:
+    """The same arguments for records of our own: (key, value, timestamp in ms), without headers.
+
+    Raises ValueError when there is no record.
+    """
+    if not records:
+        raise ValueError("an append needs at least one record")
+    parts: list[bytes] = []
+    argc = 0
+    payload = 0
+    for key, value, timestamp_ms in records:
+        fields: list[bytes] = []
+        if key is not None:
+            fields += [b"key", key]
+        if value is not None:
+            fields += [b"value", value]
+        fields += [b"ts", b"%d" % timestamp_ms]
+        strings = [b"%d" % len(fields), b"%d" % len(fields), *fields]
+        parts += [b"$%d\r\n%s\r\n" % (len(string), string) for string in strings]
+        argc += len(strings)
+        payload += len(key or b"") + len(value or b"")
+    timestamps = [timestamp_ms for _, _, timestamp_ms in records]
+    return AppendArguments(b"".join(parts), argc, len(records), max(timestamps), min(timestamps), payload)
+
+
+# XRANGE reply -> record batches.
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _length(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    mark: cython.int,
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """The first line of an array or a bulk string: (length, position behind it); -2: cut off, -1: malformed."""
+    value: cython.longlong = 0
+    digits: cython.int = 0
+    negative: cython.bint = False
+    if at >= end:
+        return 0, -2
+    if p[at] != mark:
+        return 0, -1
+    at += 1
+    if at < end and p[at] == 45:
+        negative = True
+        at += 1
+    while at < end and 48 <= p[at] <= 57:
+        value = value * 10 + (p[at] - 48)
+        digits += 1
+        at += 1
+        if digits > 18:
+            return 0, -1
+    if at >= end:
+        return 0, -2
+    if digits == 0 or p[at] != 13:
+        return 0, -1
+    if at + 1 >= end:
+        return 0, -2
+    if p[at + 1] != 10:
+        return 0, -1
+    if negative:
+        return -value, at + 2
+    return value, at + 2
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _bulk(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """A whole bulk string: (length, position of its bytes or -1)."""
+    length: cython.longlong
+    length, at = _length(p, at, end, 36)
+    if at < 0 or length < 0 or length > end - at - 2:
+        return 0, -1
+    return length, at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _digits(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
+    """Decimal digits from `at` on: (their value, position behind them); -1 when there is none or it leaves 64 bits."""
+    value: cython.ulonglong = 0
+    digit: cython.ulonglong
+    begin: cython.Py_ssize_t = at
+    while at < end and 48 <= p[at] <= 57:
+        digit = p[at] - 48
+        if value > 1844674407370955161 or (value == 1844674407370955161 and digit > 5):
+            return 0, -1
+        value = value * 10 + digit
+        at += 1
+    return value, -1 if at == begin else at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _relative(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    ms: cython.longlong,
+) -> tuple[cython.longlong, cython.bint]:
+    """A `ts` value added to the entry's ms, and whether it is a decimal number that leaves the sum in int64."""
+    magnitude: cython.ulonglong
+    negative: cython.bint = at < end and p[at] == 45
+    behind: cython.Py_ssize_t
+    magnitude, behind = _digits(p, at + negative, end)
+    if behind != end:
+        return 0, False
+    if negative:
+        if magnitude > cython.cast(cython.ulonglong, MAX_INT64):
+            return 0, False
+        return ms - cython.cast(cython.longlong, magnitude), True
+    if magnitude > cython.cast(cython.ulonglong, MAX_INT64 - ms):
+        return 0, False
+    return ms + cython.cast(cython.longlong, magnitude), True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_header(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.bint:
+    """Seven bytes that say `header.`"""
+    return (
+        p[at] == 104
+        and p[at + 1] == 101
+        and p[at + 2] == 97
+        and p[at + 3] == 100
+        and p[at + 4] == 101
+        and p[at + 5] == 114
+        and p[at + 6] == 46
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _kind(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.longlong
+) -> cython.int:
+    """Which field a name is: 1 key, 2 value, 3 ts, 4 header.*, 5 nullheader.*, 0 none of ours."""
+    if n == 5 and p[at] == 118:
+        return 2 if p[at + 1] == 97 and p[at + 2] == 108 and p[at + 3] == 117 and p[at + 4] == 101 else 0
+    if n == 3 and p[at] == 107:
+        return 1 if p[at + 1] == 101 and p[at + 2] == 121 else 0
+    if n == 2:
+        return 3 if p[at] == 116 and p[at + 1] == 115 else 0
+    if n >= PLAIN_PREFIX_SIZE and _is_header(p, at):
+        return 4
+    if n >= NULL_PREFIX_SIZE and p[at] == 110 and p[at + 1] == 117 and p[at + 2] == 108 and p[at + 3] == 108:
+        return 5 if _is_header(p, at + 4) else 0
+    return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _fields(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    ms: cython.longlong,
+) -> tuple[
+    cython.Py_ssize_t,  # position behind the fields; -1: no RESP
+    cython.bint,  # ours?
+    cython.longlong,  # timestamp
+    cython.Py_ssize_t,  # key
+    cython.longlong,  # its length, -1 for null
+    cython.Py_ssize_t,  # value
+    cython.longlong,  # its length, -1 for null
+    cython.longlong,  # number of headers
+    cython.longlong,  # their bytes in a record
+]:
+    """Read an entry's `count` strings of fields and values."""
+    i: cython.longlong
+    n: cython.longlong
+    length: cython.longlong
+    name_at: cython.Py_ssize_t
+    kind: cython.int
+    ours: cython.bint = count > 0 and count % 2 == 0
+    timed: cython.bint = False
+    timestamp: cython.longlong = ms
+    key_at: cython.Py_ssize_t = 0
+    key_length: cython.longlong = -1
+    value_at: cython.Py_ssize_t = 0
+    value_length: cython.longlong = -1
+    headers: cython.longlong = 0
+    size: cython.longlong = 0
+    for i in range(count // 2):
+        n, name_at = _bulk(p, at, end)
+        if name_at < 0:
+            return -1, False, 0, 0, 0, 0, 0, 0, 0
+        length, at = _bulk(p, name_at + n + 2, end)
+        if at < 0:
+            return -1, False, 0, 0, 0, 0, 0, 0, 0
+        kind = _kind(p, name_at, n)
+        if kind == 2 and value_length < 0:
+            value_at = at
+            value_length = length
+        elif kind == 1 and key_length < 0:
+            key_at = at
+            key_length = length
+        elif kind == 3 and not timed:
+            timed = True
+            if ours:
+                timestamp, ours = _relative(p, at, at + length, ms)
+        elif kind == 4:
+            headers += 1
+            n -= PLAIN_PREFIX_SIZE
+            size += _varint_size(n) + n + _varint_size(length) + length
+        elif kind == 5 and length == 0:
+            headers += 1
+            n -= NULL_PREFIX_SIZE
+            size += _varint_size(n) + n + 1
+        else:
+            ours = False
+        at += length + 2
+    return at, ours, timestamp, key_at, key_length, value_at, value_length, headers, size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_header_fields(
+    w: cython.p_uchar,
+    o: cython.Py_ssize_t,
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Write the headers among fields that `_fields` has checked."""
+    i: cython.longlong
+    n: cython.longlong
+    length: cython.longlong
+    name_at: cython.Py_ssize_t
+    kind: cython.int
+    for i in range(count // 2):
+        n, name_at = _bulk(p, at, end)
+        length, at = _bulk(p, name_at + n + 2, end)
+        kind = _kind(p, name_at, n)
+        if kind == 4:
+            o = _put_varint(w, o, n - PLAIN_PREFIX_SIZE)
+            o = _copy(w, o, p, name_at + PLAIN_PREFIX_SIZE, n - PLAIN_PREFIX_SIZE)
+            o = _put_varint(w, o, length)
+            o = _copy(w, o, p, at, length)
+        elif kind == 5:
+            o = _put_varint(w, o, n - NULL_PREFIX_SIZE)
+            o = _copy(w, o, p, name_at + NULL_PREFIX_SIZE, n - NULL_PREFIX_SIZE)
+            o = _put_varint(w, o, -1)
+        at += length + 2
+    return o
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_batch_header(
+    w: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    first: cython.longlong,
+    last: cython.longlong,
+    base_timestamp: cython.longlong,
+    max_timestamp: cython.longlong,
+    count: cython.longlong,
+    leader_epoch: cython.longlong,
+    attributes: cython.int,
+) -> cython.Py_ssize_t:
+    """Complete the batch at w[at:end]; its records are written already."""
+    _put_int(w, at, first, 8)
+    _put_int(w, at + LENGTH_AT, end - at - PREFIX_SIZE, 4)
+    _put_int(w, at + 12, leader_epoch, 4)
+    w[at + MAGIC_AT] = 2
+    _put_int(w, at + ATTRIBUTES_AT, attributes, 2)
+    _put_int(w, at + 23, last - first, 4)
+    _put_int(w, at + 27, base_timestamp, 8)
+    _put_int(w, at + 35, max_timestamp, 8)
+    _put_int(w, at + 43, -1, 8)  # no producer: what a consumer reads of it is of no use to it
+    _put_int(w, at + 51, -1, 2)
+    _put_int(w, at + 53, -1, 4)
+    _put_int(w, at + 57, count, 4)
+    _put_int(w, at + CRC_AT, _checksum(w, at + ATTRIBUTES_AT, end - at - ATTRIBUTES_AT), 4)
+    return end
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _entry_id(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.ulonglong, cython.ulonglong, cython.Py_ssize_t]:
+    """An entry's `*2`, its ID: (ms, sequence, position behind it or -1)."""
+    ms: cython.ulonglong
+    sequence: cython.ulonglong
+    length: cython.longlong
+    stop: cython.Py_ssize_t
+    length, at = _length(p, at, end, 42)
+    if at < 0 or length != 2:
+        return 0, 0, -1
+    length, at = _bulk(p, at, end)
+    if at < 0:
+        return 0, 0, -1
+    stop = at + length
+    ms, at = _digits(p, at, stop)
+    if at < 0 or at >= stop or p[at] != 45:
+        return 0, 0, -1
+    sequence, at = _digits(p, at + 1, stop)
+    if at != stop:
+        return 0, 0, -1
+    return ms, sequence, stop + 2
+
+
+def entries_to_batches(
+    reply: Octets,
+    start: int,
+    end: int,
+    *,
+    bias: int,
+    max_bytes: int,
+    leader_epoch: int,
+    log_append_time: bool,
+    native: Callable[[list[bytes]], bytes],
+) -> Entries:
+    """One raw XRANGE reply (RESP2), reply[start:end], as uncompressed record batches.
+
+    An entry at ms-seq gets the offset pack(ms, seq) - bias. Entries whose fields are not the ones that
+    `encode_append` writes become records with a null key and the value `native(fields)`. A new batch begins where
+    an offset delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms changes,
+    since consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the bytes given; one
+    record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply; no entry of one raises.
+    """
+    if not 0 <= start <= end <= len(reply):
+        raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
+    if start == end:
+        raise _no_reply(start)
+    scratch = _take_scratch()
+    try:
+        return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, scratch)
+    finally:
+        _give_back(scratch)
+
+
+@cython.cfunc
+def _batches(
+    reply: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    bias: cython.longlong,
+    max_bytes: cython.longlong,
+    leader_epoch: cython.longlong,
+    log_append_time: cython.bint,
+    native: object,
+    scratch: bytearray,
+):
+    view: cython.const[cython.uchar][::1] = reply
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    w: cython.p_uchar = _writable(scratch)
+    held_value: cython.const[cython.uchar][::1] = FIELD_TEXTS
+    q: cython.pointer(cython.const[cython.uchar])
+    capacity: cython.Py_ssize_t = len(scratch)
+    attributes: cython.int = 8 if log_append_time else 0
+    entries: cython.longlong
+    at: cython.Py_ssize_t
+    o: cython.Py_ssize_t = 0
+    batch_at: cython.Py_ssize_t = 0
+    in_batch: cython.longlong = 0
+    first: cython.longlong = -1
+    base: cython.longlong = 0
+    base_timestamp: cython.longlong = 0
+    max_timestamp: cython.longlong = 0
+    last: cython.longlong = -1
+    previous: cython.longlong = -1
+    next_offset: cython.longlong = -1
+    total: cython.longlong = 0
+    consumed: cython.longlong = 0
+    skipped: cython.longlong = 0
+    truncated: cython.bint = False
+    fresh: cython.bint
+    ms: cython.ulonglong
+    sequence: cython.ulonglong
+    offset: cython.longlong
+    count: cython.longlong
+    fields_at: cython.Py_ssize_t
+    stop: cython.Py_ssize_t
+    ours: cython.bint
+    timestamp: cython.longlong
+    key_at: cython.Py_ssize_t
+    key_length: cython.longlong
+    value_at: cython.Py_ssize_t
+    value_length: cython.longlong
+    headers: cython.longlong
+    size: cython.longlong
+    body: cython.longlong
+    entries, at = _length(p, start, end, 42)
+    if at < 0:
+        raise _no_reply(start)
+    while consumed < entries:
+        ms, sequence, fields_at = _entry_id(p, at, end)
+        if fields_at < 0:
+            raise _no_reply(at)
+        count, fields_at = _length(p, fields_at, end, 42)
+        if fields_at < 0:
+            raise _no_reply(at)
+        if count < 0:
+            count = 0  # an entry deleted meanwhile, as some commands show it
+        if ms > MAX_ADDRESSABLE_MS or sequence > MAX_SEQUENCE:
+            at = _fields(p, fields_at, end, count, 0)[0]
+            if at < 0:
+                raise _no_reply(fields_at)
+            skipped += 1
+            consumed += 1
+            next_offset = MAX_INT64
+            if ms < MAX_ADDRESSABLE_MS:
+                next_offset = (cython.cast(cython.longlong, ms + 1) << SEQUENCE_BITS) - bias
+            continue
+        stop, ours, timestamp, key_at, key_length, value_at, value_length, headers, size = _fields(
+            p, fields_at, end, count, ms
+        )
+        if stop < 0:
+            raise _no_reply(fields_at)
+        offset = ((cython.cast(cython.longlong, ms) << SEQUENCE_BITS) | cython.cast(cython.longlong, sequence)) - bias
+        if offset <= previous:
+            raise BatchError("corrupt", f"reply byte {at}: entry {ms}-{sequence} is out of order")
+        q = p
+        if not ours:
+            held_value = value = native(_field_list(view, fields_at, end, count))
+            key_length = -1
+            headers = 0
+            size = 0
+            value_at = 0
+            value_length = len(value)
+            if value_length > 0:
+                q = _readable(held_value)
+        if not ours or log_append_time:
+            timestamp = ms
+        fresh = (
+            in_batch == 0
+            or offset - base > MAX_INT32
+            or (timestamp >= 0 and base_timestamp < timestamp - MAX_INT64)
+            or (timestamp < 0 and base_timestamp > MAX_INT64 + timestamp)
+            or (log_append_time and timestamp != base_timestamp)
+        )
+        body = _body_size(
+            0 if fresh else timestamp - base_timestamp,
+            0 if fresh else offset - base,
+            key_length,
+            value_length,
+            headers,
+            size,
+        )
+        size = body + _varint_size(body) + (HEADER_SIZE if fresh else 0)
+        if total > 0 and o + size > max_bytes:
+            truncated = True
+            break
+        if size > capacity - o:
+            _grow(scratch, o + size)
+            w = _writable(scratch)
+            capacity = len(scratch)
+        if fresh:
+            if in_batch > 0:
+                _put_batch_header(
+                    w, batch_at, o, base, last, base_timestamp, max_timestamp, in_batch, leader_epoch, attributes
+                )
+            batch_at = o
+            o += HEADER_SIZE
+            base = offset
+            base_timestamp = timestamp
+            max_timestamp = timestamp
+            in_batch = 0
+        o = _put_varint(w, o, body)
+        w[o] = 0
+        o = _put_varint(w, o + 1, timestamp - base_timestamp)
+        o = _put_varint(w, o, offset - base)
+        o = _put_varint(w, o, key_length)
+        if key_length > 0:
+            o = _copy(w, o, p, key_at, key_length)
+        o = _put_varint(w, o, value_length)
+        if value_length > 0:
+            o = _copy(w, o, q, value_at, value_length)
+        o = _put_varint(w, o, headers)
+        if headers > 0:
+            o = _put_header_fields(w, o, p, fields_at, end, count)
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        if total == 0:
+            first = offset
+        last = offset
+        previous = offset
+        next_offset = offset + 1 if offset < MAX_INT64 else MAX_INT64
+        in_batch += 1
+        total += 1
+        consumed += 1
+        at = stop
+    if in_batch > 0:
+        _put_batch_header(
+            w, batch_at, o, base, last, base_timestamp, max_timestamp, in_batch, leader_epoch, attributes
+        )
+    return Entries(_octets(w, 0, o), total, first, last, consumed, skipped, bool(truncated), next_offset)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _body_size(
+    timestamp_delta: cython.longlong,
+    offset_delta: cython.longlong,
+    key_length: cython.longlong,
+    value_length: cython.longlong,
+    headers: cython.longlong,
+    size_of_headers: cython.longlong,
+) -> cython.longlong:
+    """A record's bytes behind its length."""
+    size: cython.longlong = (
+        1
+        + _varint_size(timestamp_delta)
+        + _varint_size(offset_delta)
+        + _varint_size(key_length)
+        + _varint_size(value_length)
+        + _varint_size(headers)
+        + size_of_headers
+    )
+    if key_length > 0:
+        size += key_length
+    if value_length > 0:
+        size += value_length
+    return size
+
+
+def _no_reply(position: int) -> BatchError:
+    return BatchError("corrupt", f"reply byte {position}: no whole XRANGE reply")
+
+
+@cython.cfunc
+def _field_list(
+    view: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong
+):
+    """Fields and values, checked by `_fields`, as Python objects."""
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    i: cython.longlong
+    length: cython.longlong
+    fields = []
+    for i in range(count // 2 * 2):
+        length, at = _bulk(p, at, end)
+        fields.append(_octets(p, at, length))
+        at += length + 2
+    return fields
+
+
+# RESP
+
+
+@cython.cclass
+class ReplyScanner:
+    """Finds the end of one RESP2 or RESP3 reply in a buffer that grows; what is scanned is not scanned again."""
+
+    todo: cython.longlong
+    done: cython.Py_ssize_t
+
+    def __init__(self) -> None:
+        self.todo = 1
+        self.done = 0
+
+    def reset(self) -> None:
+        """Forget a reply that was begun: the next one is scanned from its first byte."""
+        self.todo = 1
+        self.done = 0
+
+    def feed(self, buffer: Octets, start: int, end: int) -> int:
+        """The position behind the reply that begins at `start`, or -1 while buffer[start:end] lacks some of it.
+
+        The same reply may lie elsewhere in the buffer next time. Having found an end, the scanner is ready for
+        the next reply. Raises BatchError("corrupt") when the bytes are no RESP; reset() is then needed.
+        """
+        if not 0 <= start <= end <= len(buffer):
+            raise BatchError("corrupt", f"bytes {start} to {end} are not inside a buffer of {len(buffer)}")
+        if start == end:
+            return -1
+        view: cython.const[cython.uchar][::1] = buffer
+        p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+        stop: cython.Py_ssize_t = end
+        at: cython.Py_ssize_t = start + self.done
+        found: cython.Py_ssize_t
+        more: cython.longlong
+        while self.todo > 0:
+            more, found = _element(p, at, stop)
+            if found == -2:
+                self.done = at - start
+                return -1
+            if found < 0 or more > MAX_INT64 - self.todo:
+                raise BatchError("corrupt", f"buffer byte {at}: no RESP reply")
+            self.todo += more - 1
+            at = found
+        self.todo = 1
+        self.done = 0
+        return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _element(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> tuple[cython.longlong, cython.Py_ssize_t]:
+    """One element without its children: (number of children, position behind it); -2: cut off, -1: malformed."""
+    mark: cython.int
+    length: cython.longlong
+    if at >= end:
+        return 0, -2
+    mark = p[at]
+    if mark == 36 or mark == 61 or mark == 33:  # $ bulk string, = verbatim string, ! bulk error
+        length, at = _length(p, at, end, mark)
+        if at < 0:
+            return 0, at
+        if length < 0:
+            return 0, at
+        if length > end - at - 2:
+            return 0, -2
+        return 0, at + length + 2
+    if mark == 42 or mark == 126 or mark == 62 or mark == 37 or mark == 124:  # * array, ~ set, > push, % map, |
+        length, at = _length(p, at, end, mark)
+        if at < 0 or length < 0:
+            return 0, at
+        if mark == 37:
+            return 2 * length, at
+        if mark == 124:  # attributes stand in front of the element that they describe
+            return 2 * length + 1, at
+        return length, at
+    # simple string, error, integer, null, double, boolean, big number
+    if mark == 43 or mark == 45 or mark == 58 or mark == 95 or mark == 44 or mark == 35 or mark == 40:
+        at = _line_end(p, at, end)
+        return 0, -2 if at < 0 else at
+    return 0, -1

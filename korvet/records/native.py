@@ -1,0 +1,44 @@
+"""The JSON that Kafka clients see for an entry that a native Redis application wrote with fields of its own."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+
+BINARY_NAME = "base64:"
+"""Marks an encoded field name; a name that really begins so is encoded too, so that no two names fall together."""
+
+Value = str | dict[str, str]
+
+
+def native_json(fields: list[bytes]) -> bytes:
+    """One compact JSON object for a flat list field, value, field, value ...
+
+    Names stand in the order of their first occurrence. A UTF-8 value is a string, any other is
+    {"base64": "..."}; a field that the entry repeats is a list of its values. A name that is not UTF-8 is
+    "base64:" and its encoding. The same fields always give the same bytes, and no field list raises.
+    """
+    members: dict[str, list[Value]] = {}
+    for position in range(0, len(fields) - 1, 2):
+        members.setdefault(_name(fields[position]), []).append(_value(fields[position + 1]))
+    return msgspec.json.encode({name: v[0] if len(v) == 1 else v for name, v in members.items()})
+
+
+def _name(name: bytes) -> str:
+    try:
+        text = name.decode()
+    except UnicodeDecodeError:
+        return BINARY_NAME + _base64(name)
+    return BINARY_NAME + _base64(name) if text.startswith(BINARY_NAME) else text
+
+
+def _value(value: bytes) -> Value:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": _base64(value)}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
