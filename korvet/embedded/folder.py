@@ -1,0 +1,152 @@
+"""The data folder: who owns it, whether its server still runs, and which server has written it.
+
+Two locks, both held by the kernel and so gone with their holders, however they end:
+
+- `korvet.lock`: the broker process that owns the folder;
+- `server.lock`: inherited by the server process, so it is busy exactly as long as a server (or its
+rewriting child)
+  may still write to the folder, even when the broker that started it is gone.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+from korvet.embedded.binary import ServerBinary, version_text
+from korvet.embedded.errors import EmbeddedServerError
+
+# sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
+LONGEST_SOCKET_PATH = 103
+
+
+class FolderLock:
+    """An advisory lock on a file whose content says who took it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+
+    def acquire(self) -> bool:
+        """Take the lock; False when another process has it."""
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        except OSError as error:
+            os.close(fd)
+            raise EmbeddedServerError(f"{self.path} cannot be locked: {error.strerror}") from error
+        self.fd = fd
+        return True
+
+    def write(self, pid: int) -> None:
+        """Note the holder: process id, host and time. Only while the lock is held."""
+        holder = {
+            "pid": pid,
+            "host": socket.gethostname(),
+            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        }
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, json.dumps(holder).encode(), 0)
+
+    def holder(self) -> dict[str, object]:
+        """What the holder noted; empty while it is just starting."""
+        try:
+            noted = json.loads(self.path.read_text())
+        except (OSError, ValueError):
+            return {}
+        return noted if isinstance(noted, dict) else {}
+
+    def release(self) -> None:
+        """Give up our hold; an inherited one stays."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def open_folder(folder: Path) -> None:
+    """Create the data folder, readable by its owner only. Raises EmbeddedServerError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise EmbeddedServerError(f"the data folder {folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise EmbeddedServerError(f"the data folder {folder} cannot be written to by this user")
+    if any(ord(char) < 32 for char in str(folder)):
+        raise EmbeddedServerError(f"the data folder {str(folder)!r} has control characters in its name")
+
+
+def describe_holder(holder: dict[str, object]) -> str:
+    """`process 123 on host since 2026-01-31T12:00:00Z` from a lock's note."""
+    if "pid" not in holder:
+        return "another process"
+    return f"process {holder['pid']} on {holder.get('host', '?')} since {holder.get('since', '?')}"
+
+
+def check_writer(folder: Path, server: ServerBinary) -> None:
+    """Record the server that is about to write to the folder.
+
+    Raises EmbeddedServerError when the folder was written by another kind or a newer version.
+    """
+    record = folder / "server.json"
+    try:
+        noted = json.loads(record.read_text())
+        kind, version = str(noted["kind"]), tuple(int(part) for part in str(noted["version"]).split("."))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise EmbeddedServerError(f"{record} is damaged ({error}); delete it to use {server} here") from error
+    else:
+        written_by = (
+            f"{folder} was written by {kind} {version_text(version)}, but the server found is {server}"
+        )
+        if kind != server.kind:
+            raise EmbeddedServerError(
+                f"{written_by}. Install {kind} again, or delete {record} to switch on purpose "
+                "(keep a copy of the folder)."
+            )
+        if server.version < version:
+            raise EmbeddedServerError(
+                f"{written_by}, which is older and may not read it. Install the newer one again, "
+                f"or delete {record} to try on purpose (keep a copy of the folder)."
+            )
+        if server.version == version:
+            return
+    _write_durably(record, json.dumps({"kind": server.kind, "version": version_text(server.version)}) + "\n")
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(file.name, path)
+
+
+def socket_path(folder: Path) -> Path:
+    """Where the server's Unix socket goes: the folder, or a private short path when that is too long."""
+    inside = folder / "server.sock"
+    if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH:
+        return inside
+    # The name is that of the folder itself, not of its path, so that all spellings of the path agree.
+    identity = folder.stat()
+    name = f"{identity.st_dev:x}-{identity.st_ino:x}.sock"
+    for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
+        path = parent / f"korvet-{os.getuid()}" / name
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            _make_private(path.parent)
+            return path
+    raise EmbeddedServerError(f"no path short enough for a Unix socket was found for {folder}")
+
+
+def _make_private(folder: Path) -> None:
+    """A folder of ours in a place where everybody may write; never one that somebody else laid there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    state = folder.lstat()
+    if folder.is_symlink() or state.st_uid != os.getuid() or state.st_mode & 0o077:
+        raise EmbeddedServerError(f"{folder} is not a private folder of this user; remove it")

@@ -1,0 +1,69 @@
+"""A few blocking commands over a Unix socket, for a server that is starting, stopping or not ours.
+
+The real links live in korvet.storage; here are only the questions that are asked before there is
+anything to link to.
+"""
+
+import socket
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_CUT = "the connection was closed"
+
+
+class ProbeError(Exception):
+    """The server cannot be reached, or answered with an error (the message is then Redis's own)."""
+
+
+class Probe:
+    """One connection to a server's Unix socket. Every command may raise ProbeError."""
+
+    def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout_s)
+        try:
+            self._socket.connect(str(path))
+        except OSError as error:
+            self._socket.close()
+            raise ProbeError(f"{path}: {error.strerror or error}") from error
+        self._input = self._socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._input.close()
+        self._socket.close()
+
+    def ping(self) -> None:
+        """PING; ProbeError("LOADING ...") while the server reads its files."""
+        self._ask(b"PING")
+
+    def info(self, section: str) -> dict[str, str]:
+        """INFO of one section, also while the server is loading."""
+        lines = self._ask(b"INFO " + section.encode()).decode().splitlines()
+        return dict(line.split(":", 1) for line in lines if ":" in line)
+
+    def shut_down(self) -> None:
+        """SHUTDOWN NOSAVE: the server flushes its append-only file and ends."""
+        try:
+            self._ask(b"SHUTDOWN NOSAVE")
+        except ProbeError as error:
+            if str(error) != _CUT:
+                raise
+
+    def _ask(self, command: bytes) -> bytes:
+        try:
+            self._socket.sendall(command + b"\r\n")
+            head = self._input.readline()
+            if head.startswith(b"$"):
+                size = int(head[1:])
+                return self._input.read(size + 2)[:size]
+        except (OSError, ValueError) as error:
+            raise ProbeError(f"no answer: {error}") from error
+        if not head.startswith(b"+"):
+            raise ProbeError(head[1:].decode(errors="replace").strip() or _CUT)
+        return head[1:].strip()

