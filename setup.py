@@ -21,7 +21,8 @@ class TolerantBuild(build_ext):
         try:
             from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing gets compiled
 
-            self.extensions = cythonize(self.extensions, quiet=True)
+            for extension in self.extensions:  # setuptools has put marks on them: keep the objects
+                extension.sources = cythonize([extension], quiet=True)[0].sources
             super().run()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - compilers fail in ways of their own
             if os.environ.get(REQUIRE, "") not in {"", "0"}:

@@ -48,8 +48,11 @@ __all__ = [
 ACCELERATED: bool = cython.compiled
 
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
-MIN_INT64 = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF - 1)
+MIN_INT64 = cython.declare(cython.longlong, -MAX_INT64 - 1)
 MAX_INT32 = cython.declare(cython.longlong, 0x7FFFFFFF)
+TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
+MAX_UINT32 = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+TENTH_OF_MAX_UINT64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF // 10)
 
 # Kafka's RecordBatch, magic 2 (KIP-98): where its fields are.
 LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
@@ -207,7 +210,7 @@ def _uint32(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t
 @cython.exceptval(check=False)
 def _int32(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.longlong:
     value: cython.longlong = _uint32(p, at)
-    return value - 0x100000000 if value > MAX_INT32 else value
+    return value - TWO_TO_32 if value > MAX_INT32 else value
 
 
 @cython.cfunc
@@ -216,7 +219,7 @@ def _int32(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t)
 @cython.exceptval(check=False)
 def _int64(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> cython.longlong:
     high: cython.longlong = _int32(p, at)
-    return high * 0x100000000 + _uint32(p, at + 4)
+    return high * TWO_TO_32 + _uint32(p, at + 4)
 
 
 @cython.cfunc
@@ -249,7 +252,7 @@ def _varint(
         at += 1
         raw |= (byte & 127) << shift
         if byte < 128:
-            if raw > 0xFFFFFFFF:
+            if raw > MAX_UINT32:
                 return 0, -1
             return cython.cast(cython.longlong, raw >> 1) ^ -cython.cast(cython.longlong, raw & 1), at
         shift += 7
@@ -850,7 +853,7 @@ def _digits(
     begin: cython.Py_ssize_t = at
     while at < end and 48 <= p[at] <= 57:
         digit = p[at] - 48
-        if value > 1844674407370955161 or (value == 1844674407370955161 and digit > 5):
+        if value > TENTH_OF_MAX_UINT64 or (value == TENTH_OF_MAX_UINT64 and digit > 5):
             return 0, -1
         value = value * 10 + digit
         at += 1
