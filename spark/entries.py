@@ -1,0 +1,270 @@
+"""Stream entries to Arrow columns in the layout of Spark's Kafka source. Pure: no Redis, no Spark session.
+
+The field layout of an entry is korvet's own (key, value, ts, header.*, nullheader.*); every other entry was
+written by a native Redis application and becomes a record whose value is a JSON object of its fields. No
+entry can make a read fail.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+Entry = tuple[bytes, list[bytes]]
+Header = tuple[str, bytes | None]
+
+CREATE_TIME = 0
+LOG_APPEND_TIME = 1
+
+KEY = b"key"
+VALUE = b"value"
+TIMESTAMP = b"ts"
+HEADER_PREFIX = b"header."
+NULL_HEADER_PREFIX = b"nullheader."
+
+# A packed offset has 53 bits of milliseconds in front of the sequence; nothing larger has an offset.
+MAX_MS = (1 << (63 - SEQUENCE_BITS)) - 1
+INT64_MAX = (1 << 63) - 1
+INT64_MIN = -(1 << 63)
+# Spark and Arrow count microseconds in an int64; a record time beyond that has no timestamp there.
+MAX_SPARK_MS = INT64_MAX // 1000
+# 15 digits of milliseconds, the dash, 4 digits of sequence: such IDs are parsed in bulk without overflow.
+BULK_ID_LENGTH = 20
+
+_DECIMAL = re.compile(rb"-?[0-9]{1,19}")
+_SHORT_DECIMALS = re.compile(rb"-?[0-9]{1,15}(?: -?[0-9]{1,15})*")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where entries come from: what is the same for every record of a page.
+
+    `bias` is what an entry's packed ID exceeds its offset by: 1 on topics with dense offsets, else 0.
+    """
+
+    topic: str
+    partition: int
+    bias: int
+    timestamp_type: int
+
+
+@dataclass(slots=True)
+class Columns:
+    """The columns of one page;
+    rows of all lists belong together. `timestamps_ms` holds None where Spark has no such time.
+    """
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64] | list[int | None]
+    headers: list[list[Header] | None] | None
+
+
+def native_json(fields: Sequence[bytes]) -> bytes:
+    """The value of an entry that a native application wrote: a JSON object of its fields, in order.
+
+    A value that is not UTF-8 is `{"base64": ...}`; a repeated field is a list of its values. A field name
+    that is not UTF-8 has its bad bytes replaced.
+    """
+    values: dict[str, list[Any]] = {}
+    for name, value in zip(fields[::2], fields[1::2], strict=False):
+        values.setdefault(name.decode("utf-8", "replace"), []).append(_json_text(value))
+    document = {name: items[0] if len(items) == 1 else items for name, items in values.items()}
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _json_text(value: bytes) -> str | dict[str, str]:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+@dataclass(slots=True)
+class _Record:
+    key: bytes | None = None
+    value: bytes | None = None
+    relative_ms: int | None = None
+    headers: list[Header] | None = None
+
+
+def parse_fields(
+    fields: Sequence[bytes], entry_ms: int
+) -> tuple[bytes | None, bytes | None, int, list[Header] | None]:
+    """One entry's key, value, record timestamp in ms and headers; headers None when it has none."""
+    record = _own_record(fields, entry_ms)
+    if record is None:
+        return None, native_json(fields), entry_ms, None
+    return record.key, record.value, entry_ms + (record.relative_ms or 0), record.headers
+
+
+def _own_record(fields: Sequence[bytes], entry_ms: int) -> _Record | None:
+    """The entry as one that korvet wrote, or None when its fields are not of that layout."""
+    record = _Record()
+    for name, value in zip(fields[::2], fields[1::2], strict=False):
+        if name == KEY and record.key is None:
+            record.key = value
+        elif name == VALUE and record.value is None:
+            record.value = value
+        elif name == TIMESTAMP and record.relative_ms is None:
+            record.relative_ms = _relative_ms(value, entry_ms)
+            if record.relative_ms is None:
+                return None
+        elif name.startswith(HEADER_PREFIX):
+            _add_header(record, name[len(HEADER_PREFIX) :], value)
+        elif name.startswith(NULL_HEADER_PREFIX):
+            _add_header(record, name[len(NULL_HEADER_PREFIX) :], None)
+        else:
+            return None
+    return record
+
+
+def _add_header(record: _Record, name: bytes, value: bytes | None) -> None:
+    if record.headers is None:
+        record.headers = []
+    record.headers.append((name.decode("utf-8", "replace"), value))
+
+
+def _relative_ms(text: bytes, entry_ms: int) -> int | None:
+    if _DECIMAL.fullmatch(text) is None:
+        return None
+    relative = int(text)
+    return relative if INT64_MIN <= entry_ms + relative <= INT64_MAX else None
+
+
+def addressable(entries: Sequence[Entry]) -> tuple[Sequence[Entry], NDArray[np.int64], NDArray[np.int64]]:
+    """The entries that have an offset, with the ms and sequence of their IDs; the others are left out."""
+    ids = [entry[0] for entry in entries]
+    if ids and max(map(len, ids)) > BULK_ID_LENGTH:
+        entries = [entry for entry in entries if _has_offset(entry[0])]
+        pairs = [[int(part) for part in entry[0].split(b"-")] for entry in entries]
+        numbers = np.array(pairs, dtype=np.int64).reshape(-1)
+    else:
+        numbers = np.fromstring(b"-".join(ids).decode("ascii"), dtype=np.int64, sep="-")
+    ms, sequence = numbers[0::2], numbers[1::2]
+    fits = sequence <= MAX_SEQUENCE
+    if not fits.all():
+        entries = [entry for entry, fit in zip(entries, fits, strict=True) if fit]
+        ms, sequence = ms[fits], sequence[fits]
+    return entries, ms, sequence
+
+
+def _has_offset(entry_id: bytes) -> bool:
+    ms, _, sequence = entry_id.partition(b"-")
+    return int(ms) <= MAX_MS and int(sequence) <= MAX_SEQUENCE
+
+
+def columns_of(entries: Sequence[Entry], bias: int) -> Columns:
+    """The columns of one page of XRANGE, without the entries that have no offset (sequence above 1023)."""
+    entries, ms, sequence = addressable(entries)
+    offsets = ((ms << SEQUENCE_BITS) | sequence) - bias
+    fields = [entry[1] for entry in entries]
+    return _uniform_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets)
+
+
+def _uniform_columns(
+    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> Columns | None:
+    """The quick way, for a page whose entries all have the same of the fields key, value and ts;
+    else None.
+    """
+    if not fields:
+        return Columns([], [], offsets, ms, None)
+    shape = fields[0][::2]
+    own = len(shape) == len(set(shape)) and set(shape) <= {KEY, VALUE, TIMESTAMP}
+    if not own or any(entry[::2] != shape for entry in fields):
+        return None
+    position = {name: 2 * index + 1 for index, name in enumerate(shape)}
+    timestamps = ms
+    if TIMESTAMP in position:
+        at = position[TIMESTAMP]
+        joined = b" ".join([entry[at] for entry in fields])
+        if _SHORT_DECIMALS.fullmatch(joined) is None:
+            return None
+        timestamps = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
+        if np.abs(timestamps).max() > MAX_SPARK_MS:
+            return None
+    return Columns(
+        keys=_column(fields, position.get(KEY)),
+        values=_column(fields, position.get(VALUE)),
+        offsets=offsets,
+        timestamps_ms=timestamps,
+        headers=None,
+    )
+
+
+def _column(fields: list[list[bytes]], at: int | None) -> list[bytes | None]:
+    if at is None:
+        return [None] * len(fields)
+    return [entry[at] for entry in fields]
+
+
+def _mixed_columns(fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> Columns:
+    rows = [parse_fields(entry, entry_ms) for entry, entry_ms in zip(fields, ms.tolist(), strict=True)]
+    return Columns(
+        keys=[row[0] for row in rows],
+        values=[row[1] for row in rows],
+        offsets=offsets,
+        timestamps_ms=[row[2] if abs(row[2]) <= MAX_SPARK_MS else None for row in rows],
+        headers=[row[3] for row in rows],
+    )
+
+
+def record_batch(columns: Columns, origin: Origin, schema: pa.Schema) -> pa.RecordBatch:
+    """The page as an Arrow batch with exactly the fields of `schema` (any subset of the source's columns,
+    any order).
+    """
+    return pa.RecordBatch.from_arrays([_array(field, columns, origin) for field in schema], schema=schema)
+
+
+def _array(field: pa.Field, columns: Columns, origin: Origin) -> pa.Array:
+    rows = len(columns.keys)
+    name = field.name
+    if name == "key":
+        return pa.array(columns.keys, type=field.type)
+    if name == "value":
+        return pa.array(columns.values, type=field.type)
+    if name == "topic":
+        return pa.repeat(pa.scalar(origin.topic, type=field.type), rows)
+    if name == "partition":
+        return pa.repeat(pa.scalar(origin.partition, type=field.type), rows)
+    if name == "offset":
+        return pa.array(columns.offsets, type=field.type)
+    if name == "timestamp":
+        return _timestamp_array(columns, field.type)
+    if name == "timestampType":
+        return pa.repeat(pa.scalar(origin.timestamp_type, type=field.type), rows)
+    if name == "headers":
+        return _header_array(columns, field.type)
+    raise ValueError(f"the korvet source has no column {name!r}")
+
+
+def _timestamp_array(columns: Columns, kind: pa.DataType) -> pa.Array:
+    if isinstance(columns.timestamps_ms, np.ndarray):
+        return pa.array((columns.timestamps_ms * 1000).view("datetime64[us]"), type=kind)
+    micros = [None if ms is None else ms * 1000 for ms in columns.timestamps_ms]
+    return pa.array(micros, type=pa.int64()).cast(kind)
+
+
+def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
+    if columns.headers is None:
+        return pa.nulls(len(columns.keys), type=kind)
+    rows = [
+        None if headers is None else [{"key": key, "value": value} for key, value in headers]
+        for headers in columns.headers
+    ]
+    return pa.array(rows, type=kind)

