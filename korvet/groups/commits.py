@@ -1,0 +1,304 @@
+"""What groups have committed: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, deleted topics and
+expiry.
+
+Offsets change by replay only; these handlers read them and return records. Simple groups, which commit
+without members (KIP-211 calls them standalone), exist as soon as an offset of theirs is replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_TIMESTAMP_MS, Group
+from korvet.groups.messages import (
+    NO_RETENTION,
+    CommitPartition,
+    CommitReply,
+    CommitRequest,
+    CommitTopic,
+    DeletedGroup,
+    DeleteReply,
+    DeleteRequest,
+    FetchedPartition,
+    FetchedTopic,
+    FetchReply,
+    FetchRequest,
+    FetchTopic,
+    OffsetDeleteReply,
+    OffsetDeleteRequest,
+    PartitionResult,
+    Token,
+    TopicResult,
+)
+from korvet.groups.state import GroupState
+from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+
+if TYPE_CHECKING:
+    from korvet.groups.context import Context
+    from korvet.groups.membership import Membership
+    from korvet.groups.offset_table import OffsetTable, StoredOffset
+
+NO_EXPIRY_MS = -1
+RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timestamp
+TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
+KEEPS_SESSION = frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE})
+
+IsExpired = Callable[[OffsetCommitValue], bool]
+
+
+class Commits:
+    """The offsets side of a shard."""
+
+    __slots__ = ("_context", "_membership", "_offsets")
+
+    def __init__(self, context: Context, offsets: OffsetTable, membership: Membership) -> None:
+        self._context = context
+        self._offsets = offsets
+        self._membership = membership
+
+    # OffsetCommit
+
+    def commit(self, request: CommitRequest, token: Token) -> None:
+        """OffsetCommit: one record for each offset that is accepted."""
+        group = self._context.groups.get(request.group_id)
+        error = self._refuse_commit(group, request)
+        if error is not ErrorCode.none:
+            self._context.reply(token, CommitReply(refuse_all(request.topics, error)))
+            return
+        if group is not None and group.state in KEEPS_SESSION:
+            self._membership.refresh_session(group, request.member_id)
+        topics = tuple(
+            TopicResult(
+                topic.name,
+                tuple(
+                    PartitionResult(partition.partition, self._commit_one(request, topic, partition))
+                    for partition in topic.partitions
+                ),
+                topic.topic_id,
+            )
+            for topic in request.topics
+        )
+        self._context.reply(token, CommitReply(topics))
+
+    @staticmethod
+    def _refuse_commit(group: Group | None, request: CommitRequest) -> ErrorCode:
+        """Without a generation commits are for groups without members: simple consumers, administrators."""
+        if request.generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
+            return ErrorCode.none
+        if group is None:
+            knows = request.knows_group_id_not_found
+            return ErrorCode.group_id_not_found if knows else ErrorCode.illegal_generation
+        error = group.check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if request.generation_id != group.generation:
+            return ErrorCode.illegal_generation
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def _commit_one(
+        self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition
+    ) -> ErrorCode:
+        metadata = partition.metadata or ""
+        if exceeds_units(metadata, self._context.config.offset_metadata_max_units):
+            return ErrorCode.offset_metadata_too_large
+        if partition.refusal is not ErrorCode.none:
+            return partition.refusal
+        key = OffsetCommitKey(request.group_id, topic.name, partition.partition)
+        self._context.records.append((key, self._commit_value(request, topic, partition, metadata)))
+        return ErrorCode.none
+
+    def _commit_value(
+        self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition, metadata: str
+    ) -> OffsetCommitValue:
+        now_ms, version = self._context.now_ms, self._context.config.commit_value_version
+        if request.retention_time_ms != NO_RETENTION:
+            return OffsetCommitValue(
+                offset=partition.offset,
+                metadata=metadata,
+                commit_timestamp_ms=now_ms,
+                expire_timestamp_ms=now_ms + request.retention_time_ms,
+                version=RETENTION_VALUE_VERSION,
+            )
+        return OffsetCommitValue(
+            offset=partition.offset,
+            leader_epoch=partition.leader_epoch,
+            metadata=metadata,
+            commit_timestamp_ms=now_ms,
+            topic_id=topic.topic_id if version >= TOPIC_ID_VALUE_VERSION else None,
+            version=version,
+        )
+
+    # OffsetFetch
+
+    def fetch(self, request: FetchRequest, token: Token) -> None:
+        """OffsetFetch of one group; one that does not exist has no offsets, which is no error."""
+        asked = request.topics
+        if asked is None:
+            present = self._offsets.topics(request.group_id)
+            asked = tuple(FetchTopic(name, tuple(partitions)) for name, partitions in present.items())
+        topics = tuple(
+            FetchedTopic(
+                topic.name,
+                tuple(self._fetch_one(request, topic.name, partition) for partition in topic.partitions),
+                topic.topic_id,
+            )
+            for topic in asked
+        )
+        self._context.reply(token, FetchReply(request.group_id, ErrorCode.none, topics))
+
+    def _fetch_one(self, request: FetchRequest, topic: str, partition: int) -> FetchedPartition:
+        if request.require_stable and self._offsets.is_pending(request.group_id, topic, partition):
+            return FetchedPartition(partition, error=ErrorCode.unstable_offset_commit)
+        stored = self._offsets.get(request.group_id, topic, partition)
+        if stored is None:
+            return FetchedPartition(partition)
+        value = stored.value
+        return FetchedPartition(partition, value.offset, value.leader_epoch, value.metadata)
+
+    # OffsetDelete, DeleteGroups, deleted topics
+
+    def delete_offsets(self, request: OffsetDeleteRequest, token: Token) -> None:
+        """OffsetDelete: of topics that no member is subscribed to."""
+        group = self._context.groups.get(request.group_id)
+        error = self._refuse_offset_delete(group, request)
+        if group is None or error is not ErrorCode.none:
+            self._context.reply(token, OffsetDeleteReply(error))
+            return
+        results = []
+        for topic in request.topics:
+            subscribed = group.is_subscribed(topic.name)
+            error = ErrorCode.group_subscribed_to_topic if subscribed else ErrorCode.none
+            results.append(
+                TopicResult(
+                    topic.name, tuple(PartitionResult(p, error) for p in topic.partitions), topic.topic_id
+                )
+            )
+            if not subscribed:
+                for partition in topic.partitions:
+                    self._delete_if_there(request.group_id, topic.name, partition)
+        self._context.reply(token, OffsetDeleteReply(ErrorCode.none, tuple(results)))
+
+    @staticmethod
+    def _refuse_offset_delete(group: Group | None, request: OffsetDeleteRequest) -> ErrorCode:
+        if not request.group_id:
+            return ErrorCode.invalid_group_id
+        if group is None:
+            return ErrorCode.group_id_not_found
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return ErrorCode.non_empty_group
+        return ErrorCode.none
+
+    def _delete_if_there(self, group_id: str, topic: str, partition: int) -> None:
+        has_any = self._offsets.get(group_id, topic, partition) is not None
+        if has_any or self._offsets.is_pending(group_id, topic, partition):
+            self._bury(group_id, topic, partition)
+
+    def delete_groups(self, request: DeleteRequest, token: Token) -> None:
+        """DeleteGroups: of groups without members, with all their offsets."""
+        buried: set[str] = set()
+        results = []
+        for group_id in request.group_ids:
+            error = self._refuse_delete(group_id)
+            results.append(DeletedGroup(group_id, error))
+            if error is ErrorCode.none and group_id not in buried:
+                buried.add(group_id)
+                for place in self._offsets.places(group_id):
+                    self._bury(*place)
+                self._bury_group(group_id)
+        self._context.reply(token, DeleteReply(tuple(results)))
+
+    def _refuse_delete(self, group_id: str) -> ErrorCode:
+        group = self._context.groups.get(group_id)
+        if group is None:
+            return ErrorCode.group_id_not_found
+        return ErrorCode.none if group.state is GroupState.EMPTY else ErrorCode.non_empty_group
+
+    def delete_topics(self, topics: frozenset[str]) -> None:
+        """These topics are gone, and with them their offsets in all groups."""
+        for place in self._offsets.places_of_topics(topics):
+            self._bury(*place)
+
+    # Expiry (KIP-211)
+
+    def expire(self) -> None:
+        """Remove the offsets whose time is up, and the groups that are left with neither members nor offsets."""
+        for group in self._context.groups.values():
+            if self._expire_offsets(group) and group.state is GroupState.EMPTY:
+                self._bury_group(group.group_id)
+
+    def _expire_offsets(self, group: Group) -> bool:
+        """True if nothing is left then."""
+        topics = self._offsets.topics(group.group_id)
+        is_expired = self._expiry_of(group)
+        if is_expired is None:
+            return not topics
+        nothing_left = not self._offsets.has_open_transaction(group.group_id)
+        for topic, partitions in topics.items():
+            if group.is_subscribed(topic):
+                nothing_left = False
+                continue
+            for partition, stored in partitions.items():
+                if self._may_expire(group.group_id, topic, partition, stored, is_expired):
+                    self._bury(group.group_id, topic, partition)
+                else:
+                    nothing_left = False
+        return nothing_left
+
+    def _may_expire(
+        self, group_id: str, topic: str, partition: int, stored: StoredOffset, is_expired: IsExpired
+    ) -> bool:
+        return is_expired(stored.value) and not self._offsets.is_pending(group_id, topic, partition)
+
+    def _expiry_of(self, group: Group) -> IsExpired | None:
+        """When offsets of the group expire; None if they don't.
+
+        Of a group that had members: the retention time after it became Empty. Of a stable group of consumers,
+        for topics that none of them reads, and of a simple group: the retention time after the commit. A
+        commit that came with its own retention has its own end.
+        """
+        if group.protocol_type is not None and group.state is not GroupState.EMPTY:
+            knows_topics = group.subscribed_topics is not None
+            if group.state is not GroupState.STABLE or not knows_topics:
+                return None
+            empty_since_ms = UNKNOWN_TIMESTAMP_MS
+        else:
+            empty_since_ms = UNKNOWN_TIMESTAMP_MS if group.protocol_type is None else group.state_timestamp_ms
+        now_ms, retention_ms = self._context.now_ms, self._context.config.offsets_retention_ms
+
+        def is_expired(value: OffsetCommitValue) -> bool:
+            if value.expire_timestamp_ms != NO_EXPIRY_MS:
+                return now_ms >= value.expire_timestamp_ms
+            from_ms = value.commit_timestamp_ms if empty_since_ms == UNKNOWN_TIMESTAMP_MS else empty_since_ms
+            return now_ms - from_ms >= retention_ms
+
+        return is_expired
+
+    # Tombstones
+
+    def _bury(self, group_id: str, topic: str, partition: int) -> None:
+        self._context.records.append((OffsetCommitKey(group_id, topic, partition), None))
+
+    def _bury_group(self, group_id: str) -> None:
+        self._context.records.append((GroupMetadataKey(group_id), None))
+
+
+def refuse_all(topics: tuple[CommitTopic, ...], error: ErrorCode) -> tuple[TopicResult, ...]:
+    """The results of a commit that is refused as a whole."""
+    return tuple(
+        TopicResult(
+            topic.name, tuple(PartitionResult(p.partition, error) for p in topic.partitions), topic.topic_id
+        )
+        for topic in topics
+    )
+
+
+def exceeds_units(text: str, limit: int) -> bool:
+    """Whether text has more than limit UTF-16 units, which is what Kafka's limit counts."""
+    if 2 * len(text) <= limit:
+        return False
+    return len(text) + sum(char > "\uffff" for char in text) > limit

@@ -1,0 +1,71 @@
+"""What the parts of a shard share: its groups, the time of the call at hand, and the outcome that it builds
+up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from korvet.groups.group import Group, Member, Wait
+from korvet.groups.messages import JoinReply, Outcome, Record, Reply, SyncReply, Token
+from korvet.groups.timers import TimerQueue
+
+if TYPE_CHECKING:
+    from korvet.groups.config import GroupConfig
+
+
+class Context:
+    """One per shard; now_ms is that of the latest call."""
+
+    __slots__ = ("config", "groups", "now_ms", "records", "replies", "timers", "waits")
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.groups: dict[str, Group] = {}
+        self.timers = TimerQueue()
+        self.now_ms = 0
+        self.records: list[Record] = []
+        self.replies: list[tuple[Token, Reply]] = []
+        self.waits: dict[Token, Wait] = {}
+
+    def take_outcome(self) -> Outcome:
+        """What has come together since the last time."""
+        outcome = Outcome(self.records, self.replies)
+        self.records, self.replies = [], []
+        return outcome
+
+    def reply(self, token: Token, reply: Reply) -> None:
+        """Answer a request that does not wait."""
+        self.replies.append((token, reply))
+
+    def wait(self, token: Token) -> Wait:
+        """Let a request wait."""
+        wait = self.waits[token] = Wait(token)
+        return wait
+
+    def answer_join(self, group: Group, member: Member, reply: JoinReply) -> None:
+        """Answer the member's waiting join, if there is one."""
+        if member.awaiting_join is not None:
+            self._answer(member.awaiting_join, reply)
+            member.awaiting_join = None
+            if group.members.get(member.member_id) is member:
+                group.awaiting_joins -= 1
+
+    def answer_sync(self, member: Member, reply: SyncReply) -> bool:
+        """Answer the member's waiting sync; False if there is none."""
+        if member.awaiting_sync is None:
+            return False
+        self._answer(member.awaiting_sync, reply)
+        member.awaiting_sync = None
+        return True
+
+    def forget(self, token: Token) -> None:
+        """Send no reply to token any more; whoever waited goes on counting as waiting."""
+        wait = self.waits.pop(token, None)
+        if wait is not None:
+            wait.token = None
+
+    def _answer(self, wait: Wait, reply: Reply) -> None:
+        if wait.token is not None:
+            del self.waits[wait.token]
+            self.replies.append((wait.token, reply))

@@ -1,0 +1,394 @@
+"""A classic group and its members: what is known, and the changes that keep it consistent.
+
+Nothing here answers anybody, sets timers or makes decisions; membership.py does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import error as StructError  # noqa: N812 - it is an exception class, named against the convention
+from struct import unpack_from
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.messages import JoinMember, JoinProtocol, Token
+from korvet.groups.state import PREDECESSORS, GroupState, IllegalTransition
+from korvet.groups.timers import Action, Deadline
+from korvet.offsets.schema import GroupMetadataValue, MemberMetadata
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CONSUMER_PROTOCOL_TYPE = "consumer"  # the protocol type whose subscriptions we can read
+UNKNOWN_TIMESTAMP_MS = -1
+
+
+class Wait:
+    """A request that waits for its reply; token None once the client went away."""
+
+    __slots__ = ("token",)
+
+    def __init__(self, token: Token) -> None:
+        self.token: Token | None = token
+
+
+class Member:
+    """A member of a group; awaiting_join and awaiting_sync hold its waiting requests."""
+
+    __slots__ = (
+        "assignment",
+        "awaiting_join",
+        "awaiting_sync",
+        "client_host",
+        "client_id",
+        "group_instance_id",
+        "is_new",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session",
+        "session_timeout_ms",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        *,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: tuple[JoinProtocol, ...],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.awaiting_join: Wait | None = None
+        self.awaiting_sync: Wait | None = None
+        self.is_new = False  # never told its member id, so it can send no heartbeat
+        self.session: Deadline | None = None
+
+    def protocol_names(self) -> set[str]:
+        """The names of the protocols that the member supports."""
+        return {protocol.name for protocol in self.protocols}
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """The member's subscription in a protocol that it supports; KeyError if it does not."""
+        for protocol in self.protocols:
+            if protocol.name == protocol_name:
+                return protocol.metadata
+        raise KeyError(protocol_name)
+
+    def replaced_by(self, member_id: str) -> Member:
+        """The same static member under the id that it got on its return (KIP-345)."""
+        return Member(
+            member_id,
+            self.group_instance_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            session_timeout_ms=self.session_timeout_ms,
+            protocols=self.protocols,
+            assignment=self.assignment,
+        )
+
+
+class Group:
+    """A classic group. state_timestamp_ms is when it came into its state, or -1 if an old record does not
+    tell.
+    """
+
+    __slots__ = (
+        "awaiting_joins",
+        "generation",
+        "group_id",
+        "initial_delay_ms",
+        "initial_remaining_ms",
+        "join_deadline",
+        "leader_id",
+        "members",
+        "new_member_added",
+        "pending_joins",
+        "pending_syncs",
+        "previous_state",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed_topics",
+        "supporters",
+        "sync_deadline",
+        "unconfirmed",
+    )
+
+    def __init__(self, group_id: str, now_ms: int) -> None:
+        self.group_id = group_id
+        self.state = GroupState.EMPTY
+        self.previous_state = GroupState.DEAD
+        self.state_timestamp_ms = now_ms
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.generation = 0
+        self.leader_id: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}  # group instance id -> member id
+        self.supporters: dict[str, int] = {}  # protocol name -> how many members support it
+        self.awaiting_joins = 0
+        self.pending_joins: dict[str, Deadline] = {}  # ids given out, their owners not back yet (KIP-394)
+        self.pending_syncs: set[str] = set()
+        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.new_member_added = False
+        self.initial_delay_ms = 0
+        self.initial_remaining_ms: int | None = None  # set while the initial rebalance may be extended
+        self.join_deadline: Deadline | None = None
+        self.sync_deadline: Deadline | None = None
+        self.unconfirmed: deque[GroupMetadataValue] = deque()  # our own records, not replayed yet
+
+    @classmethod
+    def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:
+        """The group that a record describes: Stable if it has members, else Empty."""
+        group = cls(group_id, value.current_state_timestamp_ms)
+        group.generation = value.generation
+        group.protocol_type = value.protocol_type or None
+        group.protocol_name = (value.protocol or "") if value.members else value.protocol
+        group.leader_id = value.leader
+        if value.members:
+            group.state = GroupState.STABLE
+        for stored in value.members:
+            rebalance_ms = stored.rebalance_timeout_ms
+            group.add(
+                Member(
+                    stored.member_id,
+                    stored.group_instance_id,
+                    client_id=stored.client_id,
+                    client_host=stored.client_host,
+                    rebalance_timeout_ms=stored.session_timeout_ms if rebalance_ms < 0 else rebalance_ms,
+                    session_timeout_ms=stored.session_timeout_ms,
+                    protocols=(JoinProtocol(group.protocol_name or "", stored.subscription),),
+                    assignment=stored.assignment,
+                )
+            )
+        group.read_subscriptions()
+        return group
+
+    def to_value(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
+        """The record of this group with these assignments by member id (schema GroupMetadataValue v3)."""
+        return GroupMetadataValue(
+            protocol_type=self.protocol_type or "",
+            generation=self.generation,
+            protocol=self.protocol_name,
+            leader=self.leader_id,
+            current_state_timestamp_ms=self.state_timestamp_ms,
+            members=tuple(
+                MemberMetadata(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    subscription=member.metadata(self.protocol_name),
+                    assignment=assignments[member.member_id],
+                )
+                for member in self.members.values()
+            ),
+        )
+
+    def transition(self, state: GroupState, now_ms: int) -> None:
+        """Go into state; IllegalTransition if the present one is no predecessor of it."""
+        if self.state not in PREDECESSORS[state]:
+            raise IllegalTransition(f"group {self.group_id!r}: {self.state.value} to {state.value}")
+        self.previous_state, self.state = self.state, state
+        self.state_timestamp_ms = now_ms
+
+    def can_rebalance(self) -> bool:
+        """Whether a rebalance may begin now."""
+        return self.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]
+
+    # Members
+
+    def add(self, member: Member) -> None:
+        """Take in a member; the first one is the leader and sets the protocol type."""
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        self.members[member.member_id] = member
+        self._count_support(member, 1)
+
+    def remove(self, member_id: str) -> Member | None:
+        """Let a member or pending member go; the one returned may still have waiting requests."""
+        member = self.members.pop(member_id, None)
+        if member is not None:
+            self._count_support(member, -1)
+            if member.awaiting_join is not None:
+                self.awaiting_joins -= 1
+            if member.session is not None:
+                member.session.cancel()
+            if member.group_instance_id is not None:
+                self.static_members.pop(member.group_instance_id, None)
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        pending = self.pending_joins.pop(member_id, None)
+        if pending is not None:
+            pending.cancel()
+        self.pending_syncs.discard(member_id)
+        return member
+
+    def replace_static(self, old: Member, new: Member) -> None:
+        """Put new in the place of old, with all that old was: leader, pending sync, assignment."""
+        del self.members[old.member_id]
+        self.members[new.member_id] = new
+        if old.session is not None:
+            old.session.cancel()
+        if self.leader_id == old.member_id:
+            self.leader_id = new.member_id
+        if old.member_id in self.pending_syncs:
+            self.pending_syncs.remove(old.member_id)
+            self.pending_syncs.add(new.member_id)
+        if new.group_instance_id is not None:
+            self.static_members[new.group_instance_id] = new.member_id
+
+    def update(
+        self,
+        member: Member,
+        protocols: tuple[JoinProtocol, ...],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Take over what a member says when it joins again."""
+        self._count_support(member, -1)
+        member.protocols = protocols
+        self._count_support(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Whether the request of a member comes from one that is in the group and has not been replaced."""
+        if group_instance_id is not None:
+            owner = self.static_members.get(group_instance_id)
+            if owner is None:
+                return ErrorCode.unknown_member_id
+            if owner != member_id:
+                return ErrorCode.fenced_instance_id
+        return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
+
+    def rebalance_timeout_ms(self) -> int:
+        """How long a rebalance may take: the longest that a member asks for."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def all_joined(self) -> bool:
+        """Whether nobody is waited for: all members have joined and all ids given out are in use."""
+        return len(self.members) == self.awaiting_joins and not self.pending_joins
+
+    # Protocols
+
+    def supports(self, protocol_type: str, protocols: Sequence[JoinProtocol]) -> bool:
+        """Whether one with these protocols can be in the group: one of them must suit all members."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type and protocols)
+        count = len(self.members)
+        return self.protocol_type == protocol_type and any(
+            self.supporters.get(protocol.name, 0) == count for protocol in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol with the most votes; each member votes for the first on its list that all support."""
+        candidates = {name for name, count in self.supporters.items() if count == len(self.members)}
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            vote = next(protocol.name for protocol in member.protocols if protocol.name in candidates)
+            votes[vote] = votes.get(vote, 0) + 1
+        return max(votes, key=votes.__getitem__)
+
+    def _count_support(self, member: Member, change: int) -> None:
+        for name in member.protocol_names():
+            self.supporters[name] = self.supporters.get(name, 0) + change
+            if not self.supporters[name]:
+                del self.supporters[name]
+
+    # Generations
+
+    def elect_joined_leader(self) -> bool:
+        """See to it that the leader is one that has joined; False if nobody has."""
+        leader = self.members.get(self.leader_id) if self.leader_id is not None else None
+        if leader is not None and leader.awaiting_join is not None:
+            return True
+        joined = next((m.member_id for m in self.members.values() if m.awaiting_join is not None), None)
+        if joined is not None:
+            self.leader_id = joined
+        return joined is not None
+
+    def next_generation(self, now_ms: int) -> None:
+        """Begin the next generation with the members there are, or become Empty."""
+        self.generation += 1
+        self.pending_syncs.clear()
+        if self.members:
+            self.protocol_name = self.select_protocol()
+            self.transition(GroupState.COMPLETING_REBALANCE, now_ms)
+        else:
+            self.protocol_name = None
+            self.transition(GroupState.EMPTY, now_ms)
+        self.read_subscriptions()
+
+    def joined_members(self) -> tuple[JoinMember, ...]:
+        """The members as the leader is told them."""
+        return tuple(
+            JoinMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
+        )
+
+    # Subscriptions
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether a member reads topic, as far as we know; where we can't know, a consumer group might."""
+        if self.subscribed_topics is None:
+            return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return topic in self.subscribed_topics
+
+    def read_subscriptions(self) -> None:
+        """Find out what topics this generation's members subscribe to."""
+        self.subscribed_topics = self._subscribed_topics()
+
+    def _subscribed_topics(self) -> frozenset[str] | None:
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            return None
+        topics: set[str] = set()
+        for member in self.members.values():
+            names = subscribed_topics(member.metadata(self.protocol_name))
+            if names is None:
+                return None
+            topics |= names
+        return frozenset(topics)
+
+
+def subscribed_topics(metadata: bytes) -> set[str] | None:
+    """The topics in a ConsumerProtocolSubscription; None if it is none. All versions begin like version 0."""
+    try:
+        version, count = unpack_from(">hi", metadata, 0)
+        if version < 0 or count < 0:
+            return None
+        topics, position = set(), 6
+        for _ in range(count):
+            (length,) = unpack_from(">h", metadata, position)
+            position += 2 + length
+            if length < 0 or position > len(metadata):
+                return None
+            topics.add(metadata[position - length : position].decode())
+    except (StructError, UnicodeDecodeError):
+        return None
+    return topics
+
+
+def deadline_of(present: Deadline | None, action: Action) -> Deadline:
+    """The deadline that is there, or a new one for action."""
+    return Deadline(action) if present is None else present

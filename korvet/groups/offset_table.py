@@ -1,0 +1,125 @@
+"""The committed offsets of a shard's groups, and those of open transactions.
+
+A value of a transaction is pending until its marker: a commit applies it unless the present value is younger,
+an abort drops it. Tombstones remove both. "Younger" goes by the order of replaying, which is that of the log.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+
+NO_PRODUCER_ID = -1
+
+Place: TypeAlias = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+class StoredOffset:
+    """A committed offset and when it was replayed, as a sequence number."""
+
+    __slots__ = ("sequence", "value")
+
+    def __init__(self, value: OffsetCommitValue, sequence: int) -> None:
+        self.value = value
+        self.sequence = sequence
+
+
+class OffsetTable:
+    """Committed offsets by group, topic and partition."""
+
+    __slots__ = ("_committed", "_open_producers", "_pending", "_sequence")
+
+    def __init__(self) -> None:
+        self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
+        self._pending: dict[int, dict[Place, StoredOffset]] = {}  # by producer id
+        self._open_producers: dict[str, set[int]] = {}  # by group
+        self._sequence = 0
+
+    def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
+        """Apply a record; producer_id -1 if it is not of a transaction."""
+        self._sequence += 1
+        place = (key.group, key.topic, key.partition)
+        if value is None:
+            self._remove(place)
+        elif producer_id == NO_PRODUCER_ID:
+            self._put(place, StoredOffset(value, self._sequence))
+        else:
+            self._pending.setdefault(producer_id, {})[place] = StoredOffset(value, self._sequence)
+            self._open_producers.setdefault(key.group, set()).add(producer_id)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a control record: the pending offsets of this producer count now, or never did."""
+        for place, pending in self._pending.pop(producer_id, {}).items():
+            self._close(place[0], producer_id)
+            present = self.get(*place)
+            if committed and (present is None or present.sequence < pending.sequence):
+                self._put(place, pending)
+        for group_id in [g for g, producers in self._open_producers.items() if producer_id in producers]:
+            self._close(group_id, producer_id)
+
+    def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
+        """What is committed there."""
+        return self._committed.get(group_id, {}).get(topic, {}).get(partition)
+
+    def topics(self, group_id: str) -> dict[str, dict[int, StoredOffset]]:
+        """All that the group has committed; not to be changed."""
+        return self._committed.get(group_id, {})
+
+    def group_ids(self) -> Iterator[str]:
+        """The groups that have committed offsets."""
+        return iter(self._committed)
+
+    def has_open_transaction(self, group_id: str) -> bool:
+        """Whether a transaction is open that has commits of this group."""
+        return group_id in self._open_producers
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has a commit there."""
+        place = (group_id, topic, partition)
+        return any(place in self._pending[producer] for producer in self._open_producers.get(group_id, ()))
+
+    def places(self, group_id: str) -> list[Place]:
+        """Where the group has a committed or pending offset; each once."""
+        places = {
+            (group_id, topic, partition): None
+            for topic, partitions in self.topics(group_id).items()
+            for partition in partitions
+        }
+        for producer_id in self._open_producers.get(group_id, ()):
+            for place in self._pending[producer_id]:
+                if place[0] == group_id:
+                    places[place] = None
+        return list(places)
+
+    def places_of_topics(self, topics: frozenset[str]) -> list[Place]:
+        """Where any group has a committed or pending offset in one of these topics; each once."""
+        group_ids = dict.fromkeys([*self._committed, *self._open_producers])
+        return [place for group_id in group_ids for place in self.places(group_id) if place[1] in topics]
+
+    def _put(self, place: Place, stored: StoredOffset) -> None:
+        group_id, topic, partition = place
+        self._committed.setdefault(group_id, {}).setdefault(topic, {})[partition] = stored
+
+    def _remove(self, place: Place) -> None:
+        group_id, topic, partition = place
+        topics = self._committed.get(group_id)
+        if topics is not None and topic in topics:
+            topics[topic].pop(partition, None)
+            if not topics[topic]:
+                del topics[topic]
+            if not topics:
+                del self._committed[group_id]
+        for producer_id in self._open_producers.get(group_id, ()):
+            self._pending[producer_id].pop(place, None)
+
+    def _close(self, group_id: str, producer_id: int) -> None:
+        producers = self._open_producers.get(group_id)
+        if producers is not None:
+            producers.discard(producer_id)
+            if not producers:
+                del self._open_producers[group_id]

@@ -1,0 +1,303 @@
+"""All groups of one `__consumer_offsets` partition: the one entrance to this package.
+
+    handler(request, token, now_ms) -> Outcome(records, replies)      replay(key, value) -> None
+
+Theory of operation. The caller hands in a request; right after the handler has returned, and before it calls
+anything else, it replays the outcome's records, in order; then it appends them to the log, and sends the
+replies when all records returned so far are safe there. What lasts (offsets; a group's Stable generation with
+its assignments; its removal) changes by replay alone, the same way when a partition is loaded and when it is
+served. What need not outlive a restart (who has joined, who waits, time-outs) changes in the handlers. When
+an append fails, throw the shard away and load a new one: nothing is rolled back. A join or sync may be
+answered by the outcome of a later call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.commits import Commits
+from korvet.groups.context import Context
+from korvet.groups.group import UNKNOWN_TIMESTAMP_MS, Group
+from korvet.groups.membership import Membership
+from korvet.groups.messages import (
+    CommitRequest,
+    DeleteRequest,
+    DescribedGroup,
+    DescribedMember,
+    DescribeReply,
+    DescribeRequest,
+    FetchRequest,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    Key,
+    LeaveRequest,
+    ListedGroup,
+    ListReply,
+    ListRequest,
+    OffsetDeleteRequest,
+    Outcome,
+    SyncReply,
+    SyncRequest,
+    Token,
+    Value,
+)
+from korvet.groups.offset_table import NO_PRODUCER_ID, OffsetTable
+from korvet.groups.state import GroupState
+from korvet.groups.timers import Deadline
+from korvet.offsets.schema import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnknownValue,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from korvet.groups.config import GroupConfig
+
+GROUP_TYPE = "classic"
+
+
+class NotLoaded(Exception):
+    """A request came to a shard before `loaded` was called: a defect of the caller."""
+
+
+class GroupShard:
+    """The coordinator of the groups of one partition.
+
+    new_member_suffix gives the random part of a new member id; it must never give the same one twice.
+    All times are ms since the epoch and must not go backwards by more than is tolerable for time-outs.
+    """
+
+    __slots__ = ("_commits", "_context", "_expiry", "_is_loaded", "_membership", "_offsets")
+
+    def __init__(self, config: GroupConfig, new_member_suffix: Callable[[], str]) -> None:
+        self._context = Context(config)
+        self._offsets = OffsetTable()
+        self._membership = Membership(self._context, new_member_suffix)
+        self._commits = Commits(self._context, self._offsets, self._membership)
+        self._expiry = Deadline(self._expire)
+        self._is_loaded = False
+
+    # Requests
+
+    def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
+        """JoinGroup; the JoinReply comes with this outcome or a later one."""
+        self._begin(now_ms)
+        self._membership.join(request, token)
+        return self._context.take_outcome()
+
+    def sync(self, request: SyncRequest, token: Token, now_ms: int) -> Outcome:
+        """SyncGroup; the SyncReply comes with this outcome or a later one."""
+        self._begin(now_ms)
+        self._membership.sync(request, token)
+        return self._context.take_outcome()
+
+    def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
+        """Heartbeat -> HeartbeatReply."""
+        self._begin(now_ms)
+        self._membership.heartbeat(request, token)
+        return self._context.take_outcome()
+
+    def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
+        """LeaveGroup -> LeaveReply."""
+        self._begin(now_ms)
+        self._membership.leave(request, token)
+        return self._context.take_outcome()
+
+    def commit(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
+        """OffsetCommit -> CommitReply. The group id may be empty, as in Kafka."""
+        self._begin(now_ms)
+        self._commits.commit(request, token)
+        return self._context.take_outcome()
+
+    def fetch(self, request: FetchRequest, token: Token, now_ms: int) -> Outcome:
+        """OffsetFetch of one group -> FetchReply. The group id may be empty, as in Kafka."""
+        self._begin(now_ms)
+        self._commits.fetch(request, token)
+        return self._context.take_outcome()
+
+    def describe(self, request: DescribeRequest, token: Token, now_ms: int) -> Outcome:
+        """DescribeGroups, of those groups that are this partition's -> DescribeReply."""
+        self._begin(now_ms)
+        groups = tuple(
+            self._describe(group_id, request.knows_group_id_not_found) for group_id in request.group_ids
+        )
+        self._context.reply(token, DescribeReply(groups))
+        return self._context.take_outcome()
+
+    def list_groups(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
+        """ListGroups, of this partition -> ListReply."""
+        self._begin(now_ms)
+        self._context.reply(token, ListReply(tuple(self._listed(request))))
+        return self._context.take_outcome()
+
+    def delete_groups(self, request: DeleteRequest, token: Token, now_ms: int) -> Outcome:
+        """DeleteGroups, of those groups that are this partition's -> DeleteReply."""
+        self._begin(now_ms)
+        self._commits.delete_groups(request, token)
+        return self._context.take_outcome()
+
+    def delete_offsets(self, request: OffsetDeleteRequest, token: Token, now_ms: int) -> Outcome:
+        """OffsetDelete -> OffsetDeleteReply."""
+        self._begin(now_ms)
+        self._commits.delete_offsets(request, token)
+        return self._context.take_outcome()
+
+    # Events
+
+    def delete_topics(self, topics: Iterable[str], now_ms: int) -> Outcome:
+        """These topics are being deleted: tombstones for their offsets in all groups."""
+        self._begin(now_ms)
+        self._commits.delete_topics(frozenset(topics))
+        return self._context.take_outcome()
+
+    def disconnect(self, token: Token) -> None:
+        """The client of a waiting request went away: no reply. Its membership ends with its session, as in
+        Kafka.
+        """
+        self._context.forget(token)
+
+    def tick(self, now_ms: int) -> Outcome:
+        """Do what is due."""
+        self._begin(now_ms)
+        while (deadline := self._context.timers.pop_due(now_ms)) is not None:
+            deadline.action()
+        return self._context.take_outcome()
+
+    def next_deadline_ms(self) -> int | None:
+        """When tick is to be called next; None if nothing will ever be due by itself."""
+        if self._context.replies:
+            return self._context.now_ms
+        return self._context.timers.next_ms()
+
+    def unload(self) -> Outcome:
+        """The partition is not ours any more: whoever waits is told NOT_COORDINATOR. The shard is of no use
+        then.
+        """
+        for group in self._context.groups.values():
+            self._release(group, ErrorCode.not_coordinator)
+            group.transition(GroupState.DEAD, self._context.now_ms)
+        self._is_loaded = False
+        return self._context.take_outcome()
+
+    # Replay
+
+    def replay(self, key: Key, value: Value | None, producer_id: int = NO_PRODUCER_ID) -> None:
+        """Apply one record of the log; None is a tombstone. Record types and versions that we don't know are
+        skipped.
+
+        producer_id: of a transactional record, whose value counts when `end_transaction` says so.
+        """
+        if isinstance(value, UnknownValue):
+            return
+        if isinstance(key, OffsetCommitKey) and not isinstance(value, GroupMetadataValue):
+            self._replay_offset(key, value, producer_id)
+        elif isinstance(key, GroupMetadataKey) and not isinstance(value, OffsetCommitValue):
+            self._replay_group(key, value)
+
+    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
+        """Apply a control record."""
+        self._offsets.end_transaction(producer_id, committed=committed)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """All records are replayed: serve. Members get fresh sessions, so that those still running notice
+        nothing.
+        """
+        self._context.now_ms = now_ms
+        self._is_loaded = True
+        for group in list(self._context.groups.values()):
+            self._membership.start_sessions(group)
+        self._context.timers.arm(
+            self._expiry, now_ms + self._context.config.offsets_retention_check_interval_ms
+        )
+        return self._context.take_outcome()
+
+    def _replay_offset(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
+        self._offsets.replay(key, value, producer_id)
+        if value is not None and key.group not in self._context.groups:
+            self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
+
+    def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        group = self._context.groups.get(key.group)
+        if group is not None and group.unconfirmed and group.unconfirmed[0] == value:
+            self._confirm(group, group.unconfirmed.popleft())
+            return
+        if group is not None:
+            self._release(group, ErrorCode.unknown_member_id)
+            del self._context.groups[key.group]
+        if value is not None:
+            loaded = self._context.groups[key.group] = Group.from_value(key.group, value)
+            if self._is_loaded:
+                self._membership.start_sessions(loaded)
+        elif self._offsets.topics(key.group):
+            # Its offsets have outlived it: it goes on as a simple group, so that they are found and will
+            # expire.
+            self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
+
+    def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
+        """Our own record: what it says is known, but for the assignments that make the group Stable."""
+        if group.state is not GroupState.COMPLETING_REBALANCE or not value.members:
+            return
+        for stored in value.members:
+            group.members[stored.member_id].assignment = stored.assignment
+        group.transition(GroupState.STABLE, self._context.now_ms)
+
+    def _release(self, group: Group, error: ErrorCode) -> None:
+        """Answer all that wait for this group and disarm its time-outs; the replies go with the next outcome."""
+        for member in group.members.values():
+            self._context.answer_join(group, member, JoinReply(error, member.member_id))
+            self._context.answer_sync(member, SyncReply(error))
+        sessions = [member.session for member in group.members.values()]
+        for deadline in (*sessions, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
+            if deadline is not None:
+                deadline.cancel()
+
+    # Descriptions
+
+    def _describe(self, group_id: str, knows_group_id_not_found: bool) -> DescribedGroup:
+        group = self._context.groups.get(group_id)
+        if group is None:
+            error = ErrorCode.group_id_not_found if knows_group_id_not_found else ErrorCode.none
+            message = f"Group {group_id} not found." if knows_group_id_not_found else None
+            return DescribedGroup(group_id, error, message, GroupState.DEAD.value, "", "", ())
+        is_stable = group.state is GroupState.STABLE
+        members = tuple(
+            DescribedMember(
+                member.member_id,
+                member.group_instance_id,
+                member.client_id,
+                member.client_host,
+                member.metadata(group.protocol_name) if is_stable else b"",
+                member.assignment,
+            )
+            for member in group.members.values()
+        )
+        protocol = (group.protocol_name or "") if is_stable else ""
+        type_ = group.protocol_type or ""
+        return DescribedGroup(group_id, ErrorCode.none, None, group.state.value, type_, protocol, members)
+
+    def _listed(self, request: ListRequest) -> Iterable[ListedGroup]:
+        states = {state.strip().lower() for state in request.states}
+        if request.types and GROUP_TYPE not in {name.strip().lower() for name in request.types}:
+            return
+        for group in self._context.groups.values():
+            if not states or group.state.value.lower() in states:
+                yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
+
+    # Time
+
+    def _begin(self, now_ms: int) -> None:
+        if not self._is_loaded:
+            raise NotLoaded
+        self._context.now_ms = now_ms
+
+    def _expire(self) -> None:
+        self._commits.expire()
+        interval_ms = self._context.config.offsets_retention_check_interval_ms
+        self._context.timers.arm(self._expiry, self._context.now_ms + max(interval_ms, 1))

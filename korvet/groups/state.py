@@ -1,0 +1,37 @@
+"""The states of a classic group and the transitions between them.
+
+    Empty ──first joins──► PreparingRebalance ──all joined──► CompletingRebalance ──leader synced──► Stable
+      ▲                      │   ▲                                   │                                │
+      └───nobody is left─────┘   └──────────── a member comes, goes or changes ───────────────────────┘
+
+Dead is what a group becomes when it is deleted or its shard goes away; nothing leaves it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class GroupState(Enum):
+    """A state; the value is the name that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+PREDECESSORS: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset(
+        {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE}
+    ),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+
+
+class IllegalTransition(Exception):
+    """A group was about to change into a state that cannot follow the one that it is in: a defect of ours."""

@@ -1,0 +1,75 @@
+"""Deadlines in a heap with lazy deletion.
+
+Moving a deadline later, which is what every heartbeat does, is one assignment: the heap entry stays where it
+is and is put back when it comes up too early. So heartbeats and idle groups cost the heap nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+
+Action = Callable[[], None]
+
+
+class Deadline:
+    """Something that is to happen once at at_ms; None while it is not armed."""
+
+    __slots__ = ("action", "at_ms", "queued_ms")
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+        self.at_ms: int | None = None
+        self.queued_ms: int | None = None  # the time of its valid heap entry, if there is one
+
+    def cancel(self) -> None:
+        """Disarm; the heap entry, if any, is dropped when it comes up."""
+        self.at_ms = None
+
+
+class TimerQueue:
+    """All deadlines of a shard."""
+
+    __slots__ = ("_heap", "_sequence")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Deadline]] = []
+        self._sequence = 0  # ties fire in the order of their arming, and deadlines are never compared
+
+    def arm(self, deadline: Deadline, at_ms: int) -> None:
+        """Let deadline happen at at_ms, instead of when it was to happen before."""
+        deadline.at_ms = at_ms
+        if deadline.queued_ms is None or at_ms < deadline.queued_ms:
+            self._push(deadline, at_ms)
+
+    def next_ms(self) -> int | None:
+        """When the earliest deadline is due, None if none is armed."""
+        return self._heap[0][0] if self._settle() else None
+
+    def pop_due(self, now_ms: int) -> Deadline | None:
+        """Take out the earliest deadline that is due at now_ms, disarmed; None if there is none."""
+        if not self._settle() or self._heap[0][0] > now_ms:
+            return None
+        deadline = heappop(self._heap)[2]
+        deadline.at_ms = deadline.queued_ms = None
+        return deadline
+
+    def _push(self, deadline: Deadline, at_ms: int) -> None:
+        deadline.queued_ms = at_ms
+        self._sequence += 1
+        heappush(self._heap, (at_ms, self._sequence, deadline))
+
+    def _settle(self) -> bool:
+        """Make the first heap entry a true one; False if the heap is empty."""
+        heap = self._heap
+        while heap:
+            queued_ms, _, deadline = heap[0]
+            if deadline.queued_ms == queued_ms and deadline.at_ms == queued_ms:
+                return True
+            heappop(heap)
+            if deadline.queued_ms != queued_ms:
+                continue  # superseded by an earlier entry
+            deadline.queued_ms = None
+            if deadline.at_ms is not None:
+                self._push(deadline, deadline.at_ms)
+        return False
