@@ -1,0 +1,141 @@
+"""Records of `__consumer_offsets` as the JSON text that Kafka's console formatters print.
+
+The same characters as OffsetsMessageFormatter and GroupMetadataMessageFormatter of Kafka 4.3
+(org.apache.kafka.tools.consumer): one object per record with no blanks, fields in schema order, only those
+that the value's version has; bytes in base64, topic ids in URL-safe base64 without padding.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from korvet.offsets.codec import decode_key, decode_value
+from korvet.offsets.schema import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnknownValue,
+    Value,
+)
+
+Formatter = Callable[[bytes | None, bytes | None], str | None]
+
+# Jackson escapes quotes, backslashes and control characters, nothing else, with hexadecimal digits in
+# capitals (the json module writes them small).
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
+_ESCAPES: Final = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
+# Kafka prints no topic id where it is this one, its mark for "none".
+_ZERO_TOPIC_ID: Final = bytes(16)
+
+
+def format_offset_record(key: bytes | None, value: bytes | None) -> str | None:
+    """Return an offset commit as OffsetsMessageFormatter prints it, or None for a record of another type.
+
+    Where Kafka's formatter stops at a value version from the future, this one prints "unknown" as its data.
+    Raises DecodeError where the record is damaged.
+    """
+    if key is None:
+        return None
+    decoded = decode_key(key)
+    if not isinstance(decoded, OffsetCommitKey):
+        return None
+    data = (
+        f'{{"group":{_string(decoded.group)},"topic":{_string(decoded.topic)},'
+        f'"partition":{decoded.partition}}}'
+    )
+    return _record(decoded.version, data, decode_value(decoded, value))
+
+
+def format_group_record(key: bytes | None, value: bytes | None) -> str | None:
+    """Return group metadata as GroupMetadataMessageFormatter prints it, or None for a record of another type.
+
+    Where Kafka's formatter stops at a value version from the future, this one prints "unknown" as its data.
+    Raises DecodeError where the record is damaged.
+    """
+    if key is None:
+        return None
+    decoded = decode_key(key)
+    if not isinstance(decoded, GroupMetadataKey):
+        return None
+    return _record(decoded.version, f'{{"group":{_string(decoded.group)}}}', decode_value(decoded, value))
+
+
+FORMATTERS: Final[Mapping[str, Formatter]] = {
+    "offsets": format_offset_record,
+    "groups": format_group_record,
+}
+"""The formatters by the names that the command line gives them."""
+
+
+def _record(key_type: int, key_data: str, value: Value | None) -> str:
+    value_text = "null" if value is None else f'{{"version":{value.version},"data":{_value_data(value)}}}'
+    return f'{{"key":{{"type":{key_type},"data":{key_data}}},"value":{value_text}}}'
+
+
+def _value_data(value: Value) -> str:
+    if isinstance(value, UnknownValue):
+        return '"unknown"'
+    if isinstance(value, OffsetCommitValue):
+        return _offset_commit(value)
+    return _group_metadata(value)
+
+
+def _offset_commit(value: OffsetCommitValue) -> str:
+    fields = [f'"offset":{value.offset}']
+    if value.version >= 3:
+        fields.append(f'"leaderEpoch":{value.leader_epoch}')
+    fields.append(f'"metadata":{_string(value.metadata)}')
+    fields.append(f'"commitTimestamp":{value.commit_timestamp_ms}')
+    if value.version == 1:
+        fields.append(f'"expireTimestamp":{value.expire_timestamp_ms}')
+    if value.topic_id is not None and value.topic_id != _ZERO_TOPIC_ID:
+        topic_id = base64.urlsafe_b64encode(value.topic_id).decode().rstrip("=")
+        fields.append(f'"topicId":"{topic_id}"')
+    return "{" + ",".join(fields) + "}"
+
+
+def _group_metadata(value: GroupMetadataValue) -> str:
+    fields = [
+        f'"protocolType":{_string(value.protocol_type)}',
+        f'"generation":{value.generation}',
+        f'"protocol":{_string(value.protocol)}',
+        f'"leader":{_string(value.leader)}',
+    ]
+    if value.version >= 2:
+        fields.append(f'"currentStateTimestamp":{value.current_state_timestamp_ms}')
+    members = ",".join(_member(member, value.version) for member in value.members)
+    fields.append(f'"members":[{members}]')
+    return "{" + ",".join(fields) + "}"
+
+
+def _member(member: MemberMetadata, version: int) -> str:
+    fields = [f'"memberId":{_string(member.member_id)}']
+    if version >= 3:
+        fields.append(f'"groupInstanceId":{_string(member.group_instance_id)}')
+    fields.append(f'"clientId":{_string(member.client_id)}')
+    fields.append(f'"clientHost":{_string(member.client_host)}')
+    if version >= 1:
+        fields.append(f'"rebalanceTimeout":{member.rebalance_timeout_ms}')
+    fields.append(f'"sessionTimeout":{member.session_timeout_ms}')
+    fields.append(f'"subscription":"{base64.b64encode(member.subscription).decode()}"')
+    fields.append(f'"assignment":"{base64.b64encode(member.assignment).decode()}"')
+    return "{" + ",".join(fields) + "}"
+
+
+def _string(text: str | None) -> str:
+    if text is None:
+        return "null"
+    return '"' + _ESCAPED.sub(lambda match: _ESCAPES[match[0]], text) + '"'
