@@ -226,7 +226,7 @@ class Commits:
     # Expiry (KIP-211)
 
     def expire(self) -> None:
-        """Remove the offsets whose time is up, and the groups that are left with neither members nor offsets."""
+        """Remove the offsets whose time is up, and the groups that have neither members nor offsets left."""
         for group in self._context.groups.values():
             if self._expire_offsets(group) and group.state is GroupState.EMPTY:
                 self._bury_group(group.group_id)

@@ -1,4 +1,4 @@
-"""The settings of the group coordinator, with the names and defaults of Kafka's broker settings in comments."""
+"""The settings of the group coordinator; the comments name Kafka's broker settings of the same meaning."""
 
 from __future__ import annotations
 

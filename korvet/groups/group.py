@@ -110,6 +110,7 @@ class Group:
         "awaiting_joins",
         "generation",
         "group_id",
+        "has_record",
         "initial_delay_ms",
         "initial_remaining_ms",
         "join_deadline",
@@ -151,12 +152,14 @@ class Group:
         self.initial_remaining_ms: int | None = None  # set while the initial rebalance may be extended
         self.join_deadline: Deadline | None = None
         self.sync_deadline: Deadline | None = None
+        self.has_record = False  # a simple group that only its offsets tell of has none
         self.unconfirmed: deque[GroupMetadataValue] = deque()  # our own records, not replayed yet
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:
         """The group that a record describes: Stable if it has members, else Empty."""
         group = cls(group_id, value.current_state_timestamp_ms)
+        group.has_record = True
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
         group.protocol_name = (value.protocol or "") if value.members else value.protocol

@@ -267,7 +267,7 @@ class Membership:
         elif group.all_joined():
             self._complete_join(group)
         else:
-            self._arm_join(group, group.rebalance_timeout_ms())
+            self._arm_join(group, max(group.rebalance_timeout_ms(), ONE_TICK_MS))
 
     def _begin_initial_delay(self, group: Group) -> None:
         delay_ms = self._context.config.initial_rebalance_delay_ms
@@ -299,7 +299,7 @@ class Membership:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             # Static members only, none of them there: wait until they come or their sessions end.
-            self._arm_join(group, group.rebalance_timeout_ms())
+            self._arm_join(group, max(group.rebalance_timeout_ms(), ONE_TICK_MS))
             return
         group.next_generation(self._context.now_ms)
         if group.state is GroupState.EMPTY:
@@ -473,7 +473,7 @@ class Membership:
             self._complete_join_without(group)
 
     def _expire_session(self, group: Group, member: Member) -> None:
-        """A member was silent too long; one that waits for us is not silent, unless it never learnt its id."""
+        """A member was silent too long; one that waits for us is not, unless it never learnt its id."""
         if group.members.get(member.member_id) is not member:
             return
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
@@ -510,7 +510,7 @@ class Membership:
 
     def _arm_join(self, group: Group, timeout_ms: int) -> None:
         group.join_deadline = deadline_of(group.join_deadline, partial(self._join_time_is_up, group))
-        self._context.timers.arm(group.join_deadline, self._context.now_ms + max(timeout_ms, ONE_TICK_MS))
+        self._context.timers.arm(group.join_deadline, self._context.now_ms + timeout_ms)
 
     def _record(self, group: Group, value: GroupMetadataValue) -> None:
         group.unconfirmed.append(value)

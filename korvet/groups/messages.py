@@ -130,7 +130,7 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
 
 
 class LeavingMember(msgspec.Struct, frozen=True):
-    """Who is to leave: a member id, or, with member_id "", a group instance id (an administrator's request)."""
+    """Who is to leave: a member id, or with member_id "" a group instance id (an administrator's request)."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -180,7 +180,7 @@ class CommitPartition(msgspec.Struct, frozen=True):
 
 
 class CommitTopic(msgspec.Struct, frozen=True):
-    """The offsets to commit for one topic; topic_id (16 bytes) is written with OffsetCommitValue version 4."""
+    """The offsets to commit for one topic; topic_id (16 bytes) is written in OffsetCommitValue version 4."""
 
     name: str
     partitions: tuple[CommitPartition, ...]

@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 
 NO_PRODUCER_ID = -1
@@ -70,9 +68,9 @@ class OffsetTable:
         """All that the group has committed; not to be changed."""
         return self._committed.get(group_id, {})
 
-    def group_ids(self) -> Iterator[str]:
-        """The groups that have committed offsets."""
-        return iter(self._committed)
+    def has_any(self, group_id: str) -> bool:
+        """Whether the group has committed offsets, or may have some when a transaction ends."""
+        return group_id in self._committed or group_id in self._open_producers
 
     def has_open_transaction(self, group_id: str) -> bool:
         """Whether a transaction is open that has commits of this group."""

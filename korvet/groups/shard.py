@@ -212,6 +212,9 @@ class GroupShard:
         self._context.now_ms = now_ms
         self._is_loaded = True
         for group in list(self._context.groups.values()):
+            if not group.has_record and not self._offsets.has_any(group.group_id):
+                del self._context.groups[group.group_id]  # its offsets have all been deleted since
+                continue
             self._membership.start_sessions(group)
         self._context.timers.arm(
             self._expiry, now_ms + self._context.config.offsets_retention_check_interval_ms
@@ -242,6 +245,7 @@ class GroupShard:
 
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
         """Our own record: what it says is known, but for the assignments that make the group Stable."""
+        group.has_record = True
         if group.state is not GroupState.COMPLETING_REBALANCE or not value.members:
             return
         for stored in value.members:
@@ -249,7 +253,7 @@ class GroupShard:
         group.transition(GroupState.STABLE, self._context.now_ms)
 
     def _release(self, group: Group, error: ErrorCode) -> None:
-        """Answer all that wait for this group and disarm its time-outs; the replies go with the next outcome."""
+        """Answer all that wait for this group and disarm its time-outs; the next outcome has the replies."""
         for member in group.members.values():
             self._context.answer_join(group, member, JoinReply(error, member.member_id))
             self._context.answer_sync(member, SyncReply(error))
