@@ -2,8 +2,7 @@
 
 Schemas of protocol type "consumer": ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0
 to 3, behind an int16 version. As Kafka's clients do, a newer version is read in the layout of version 3 and
-whatever follows is ignored: newer versions may only append. (librdkafka's assignments in fact carry more
-bytes than their version says.)
+whatever follows is ignored: newer versions may only append.
 """
 
 from __future__ import annotations
@@ -70,7 +69,8 @@ def decode_subscription(data: bytes | bytearray | memoryview) -> Subscription:
     user_data = reader.nullable_blob("user data")
     owned = _read_partitions(reader, "owned partitions") if version >= 1 else ()
     generation_id = reader.int32() if version >= 2 else -1
-    rack_id = reader.nullable_string("rack id") if version >= 3 else None
+    # Clients without a rack write null or "" (librdkafka); Kafka takes both for none.
+    rack_id = (reader.nullable_string("rack id") or None) if version >= 3 else None
     return Subscription(topics, user_data, owned, generation_id, rack_id, version)
 
 
