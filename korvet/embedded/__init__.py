@@ -2,6 +2,14 @@
 
 from korvet.embedded.binary import ServerBinary, find_server, installed_servers
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.folder import socket_of
 from korvet.embedded.server import EmbeddedServer
 
-__all__ = ["EmbeddedServer", "EmbeddedServerError", "ServerBinary", "find_server", "installed_servers"]
+__all__ = [
+    "EmbeddedServer",
+    "EmbeddedServerError",
+    "ServerBinary",
+    "find_server",
+    "installed_servers",
+    "socket_of",
+]

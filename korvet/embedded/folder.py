@@ -144,6 +144,12 @@ def socket_path(folder: Path) -> Path:
     raise EmbeddedServerError(f"no path short enough for a Unix socket was found for {folder}")
 
 
+def socket_of(folder: Path | str) -> Path | None:
+    """The socket of the server on a data folder, running or not; None when there is no such folder."""
+    path = Path(folder).absolute()
+    return socket_path(path) if path.is_dir() else None
+
+
 def _make_private(folder: Path) -> None:
     """A folder of ours in a place where everybody may write; never one that somebody else laid there."""
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,0 +1,134 @@
+"""The command group: every subcommand is loaded when it is used, so that `korvet --help` is quick.
+
+Commands of other packages (reports, the demonstration) join through the entry point group
+`korvet.commands`. Errors that a user can do something about end in one line, not in a traceback.
+"""
+
+import importlib
+import importlib.metadata
+from typing import Any
+
+import click
+import msgspec
+import redis
+
+from korvet.cli.client import ClientError
+from korvet.config import ConfigError
+from korvet.embedded import EmbeddedServerError
+
+ENTRY_POINTS = "korvet.commands"
+
+
+class _Builtin(msgspec.Struct, frozen=True):
+    module: str
+    attribute: str
+    summary: str
+
+
+_BUILTIN = {
+    "serve": _Builtin("korvet.cli.serve", "serve", "Run a broker."),
+    "topics": _Builtin("korvet.cli.topics", "topics", "List, create, describe, change and delete topics."),
+    "groups": _Builtin("korvet.cli.groups", "groups", "Consumer groups: state, members, committed offsets."),
+    "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
+    "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
+    "version": _Builtin("korvet.cli.version", "version", "Show versions, acceleration and servers found."),
+}
+# What is said of an entry point without loading it (Spark takes seconds).
+_SUMMARIES = {
+    "demo": "Watch Kafka clients, Redis and Spark work together, on this machine.",
+    "report": "Report on consumer groups: one HTML page and Parquet files.",
+    "export": "Export topics and offsets with Spark.",
+    "jars": "Fetch Spark's Kafka connector, pinned and verified.",
+}
+# Packages that only an extra brings, by the name they are imported by.
+_EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")
+_USER_ERRORS = (ConfigError, EmbeddedServerError, ClientError)
+
+
+class KorvetGroup(click.Group):
+    """A click group that loads its commands late and turns known errors into messages."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the built-in commands, then of those that entry points bring."""
+        return [*_BUILTIN, *(name for name in sorted(_entry_points()) if name not in _BUILTIN)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command. Raises click.ClickException when a package that it needs is missing."""
+        builtin = _BUILTIN.get(cmd_name)
+        try:
+            if builtin is not None:
+                command = getattr(importlib.import_module(builtin.module), builtin.attribute)
+            elif cmd_name in (points := _entry_points()):
+                command = points[cmd_name].load()
+            else:
+                return None
+        except ModuleNotFoundError as error:
+            raise _missing(error, cmd_name) from error
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"the entry point {cmd_name!r} is not a command")
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands in `--help`, without loading them."""
+        rows = [(name, self._summary(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click; a command that is an extra's says so even where its entry point is not installed."""
+        if args and args[0] in _SUMMARIES and args[0] not in _entry_points():
+            raise click.ClickException(
+                f"`{args[0]}` is not installed with this korvet. "
+                "Install the package itself: pip install 'korvet[spark]', or ./dev run korvet in a checkout."
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; errors that the user can mend end as `Error: ...` with status 1."""
+        try:
+            return super().invoke(ctx)
+        except _USER_ERRORS as error:
+            raise click.ClickException(str(error)) from error
+        except redis.RedisError as error:
+            raise click.ClickException(f"Redis: {error}") from error
+        except ModuleNotFoundError as error:
+            raise _missing(error, ctx.invoked_subcommand or "this command") from error
+
+    def _summary(self, ctx: click.Context, name: str) -> str:
+        if name in _BUILTIN:
+            return _BUILTIN[name].summary
+        if name in _SUMMARIES:
+            return _SUMMARIES[name]
+        try:
+            command = self.get_command(ctx, name)
+        except (click.ClickException, ImportError) as error:
+            return f"(cannot be loaded: {error})"
+        return command.get_short_help_str() if command is not None else ""
+
+
+def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _missing(error: ModuleNotFoundError, command: str) -> Exception:
+    """What to tell about a package that is not there; any other missing module is a bug and stays one."""
+    extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
+    if extra is None:
+        return error
+    return click.ClickException(
+        f"`{command}` needs the package {error.name}, which comes with the extra `{extra}`: "
+        f"pip install 'korvet[{extra}]', or ./dev run korvet in a checkout."
+    )
+
+
+@click.group(cls=KorvetGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="korvet", message="%(prog)s %(version)s")
+def korvet() -> None:
+    """Kafka's protocol on Redis Streams.
+
+    `korvet serve` runs a broker for unmodified Kafka clients. Its topics are Redis streams; what
+    consumer groups commit is both a record in __consumer_offsets and an acknowledgement in the Redis
+    group of the same name.
+    """

@@ -1,0 +1,190 @@
+"""A small blocking Kafka client for the commands: one connection per broker, one request at a time.
+
+It speaks one version of each API, one that Kafka since 2.8 and korvet both know; what a broker does not
+offer (by its ApiVersions answer) ends as a ClientError that names the API.
+"""
+
+import io
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import kio.schema.api_versions.v0 as api_versions
+import kio.schema.find_coordinator.v3 as find_coordinator
+import kio.schema.metadata.v12 as metadata
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v12.request import MetadataRequestTopic
+from kio.schema.metadata.v12.response import MetadataResponseTopic
+from kio.schema.types import TopicName
+from kio.serial import entity_reader, entity_writer
+from kio.static.primitive import i8, i32
+from kio.static.protocol import RequestPayload, ResponsePayload
+
+from korvet.config import Address, parse_address
+
+CLIENT_ID = "korvet-cli"
+TIMEOUT_S = 30.0
+# Larger ones are not asked for: what comes is not Kafka's protocol.
+_LARGEST_RESPONSE = 256 * 1024 * 1024
+Response = TypeVar("Response", bound=ResponsePayload)
+
+
+class ClientError(Exception):
+    """A broker cannot be reached or refuses. The message is for the user; `code` is Kafka's, if any."""
+
+    def __init__(self, message: str, code: ErrorCode | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Connection:
+    """One connection to one broker."""
+
+    def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
+        self.address = address
+        self._correlation = 0
+        try:
+            self._socket = socket.create_connection(address, timeout_s)
+        except OSError as error:
+            raise ClientError(f"no broker answers on {address}: {error.strerror or error}") from error
+        self._versions: dict[int, tuple[int, int]] = {}
+        offered = self._exchange(api_versions.ApiVersionsRequest(), api_versions.ApiVersionsResponse)
+        check(offered.error_code, f"{address}")
+        self._versions = {key.api_key: (key.min_version, key.max_version) for key in offered.api_keys}
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def ask(self, request: RequestPayload, kind: type[Response]) -> Response:
+        """Send a request and read its response. Raises ClientError."""
+        lowest, highest = self._versions.get(request.__api_key__, (0, -1))
+        if not lowest <= request.__version__ <= highest:
+            name = type(request).__name__.removesuffix("Request")
+            raise ClientError(
+                f"the broker on {self.address} does not offer {name} version {request.__version__}"
+            )
+        return self._exchange(request, kind)
+
+    def _exchange(self, request: RequestPayload, kind: type[Response]) -> Response:
+        self._correlation += 1
+        frame = io.BytesIO()
+        header: type[Any] = request.__header_schema__
+        fields = {
+            "request_api_key": request.__api_key__,
+            "request_api_version": request.__version__,
+            "correlation_id": i32(self._correlation),
+            "client_id": CLIENT_ID,
+        }
+        entity_writer(header)(frame, header(**fields))
+        entity_writer(type(request))(frame, request)
+        body = frame.getvalue()
+        try:
+            self._socket.sendall(struct.pack(">i", len(body)) + body)
+            answer = self._receive()
+        except OSError as error:
+            raise ClientError(
+                f"the broker on {self.address} does not answer: {error.strerror or error}"
+            ) from error
+        head, size = entity_reader(kind.__header_schema__)(answer, 0)
+        if head.correlation_id != self._correlation:
+            raise ClientError(f"the broker on {self.address} answered out of order")
+        response, _ = entity_reader(kind)(answer, size)
+        return response
+
+    def _receive(self) -> bytes:
+        (size,) = struct.unpack(">i", self._read(4))
+        if not 4 <= size <= _LARGEST_RESPONSE:
+            raise ClientError(f"what listens on {self.address} does not speak Kafka's protocol")
+        return self._read(size)
+
+    def _read(self, size: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < size:
+            part = self._socket.recv(min(size - len(parts), 1 << 20))
+            if not part:
+                raise ClientError(f"the broker on {self.address} closed the connection")
+            parts += part
+        return bytes(parts)
+
+
+def check(code: ErrorCode | int, subject: str, message: str | None = None) -> None:
+    """Raise ClientError for an error code that is one; `subject` says what it is about."""
+    code = ErrorCode(code)
+    if code is not ErrorCode.none:
+        text = message or (code.__doc__ or "").strip() or code.name.replace("_", " ")
+        raise ClientError(f"{subject}: {text} ({code.name.upper()})", code)
+
+
+class Cluster:
+    """The brokers behind a bootstrap address; every request goes to the one that can answer it."""
+
+    def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
+        try:
+            self._bootstrap = parse_address(bootstrap)
+        except ValueError as error:
+            raise ClientError(f"--bootstrap-server: {error}") from error
+        self._timeout_s = timeout_s
+        self._connections: dict[Address, Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for connection in self._connections.values():
+            connection.close()
+
+    def ask(self, request: RequestPayload, kind: type[Response], broker: Address | None = None) -> Response:
+        """Send a request to a broker, the bootstrap one if none is named. Raises ClientError."""
+        address = broker or self._bootstrap
+        if address not in self._connections:
+            self._connections[address] = Connection(address, self._timeout_s)
+        return self._connections[address].ask(request, kind)
+
+    def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:
+        """Brokers and topics (all, or the named ones); never creates a topic."""
+        named = None
+        if topics is not None:
+            named = tuple(MetadataRequestTopic(name=TopicName(topic), topic_id=None) for topic in topics)
+        request = metadata.MetadataRequest(
+            topics=named, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        return self.ask(request, metadata.MetadataResponse)
+
+    def topic(self, name: str) -> MetadataResponseTopic:
+        """One topic's metadata. Raises ClientError when there is none."""
+        (topic,) = self.metadata([name]).topics
+        check(topic.error_code, name)
+        return topic
+
+    def leaders(self, topic: str, partitions: Iterable[int]) -> dict[Address, list[int]]:
+        """The given partitions by the broker that leads them."""
+        answer = self.metadata([topic])
+        addresses = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
+        (described,) = answer.topics
+        check(described.error_code, topic)
+        states = {int(state.partition_index): state for state in described.partitions}
+        led: dict[Address, list[int]] = defaultdict(list)
+        for partition in partitions:
+            state = states.get(partition)
+            if state is None:
+                raise ClientError(f"{topic} has no partition {partition}")
+            check(state.error_code, f"{topic} partition {partition}")
+            led[addresses[state.leader_id]].append(partition)
+        return led
+
+    def coordinator(self, group: str) -> Address:
+        """FindCoordinator: the broker that coordinates a group."""
+        request = find_coordinator.FindCoordinatorRequest(key=group, key_type=i8(0))
+        found = self.ask(request, find_coordinator.FindCoordinatorResponse)
+        check(found.error_code, f"group {group}", found.error_message)
+        return Address(found.host, found.port)
+
+    def brokers(self) -> list[Address]:
+        """All brokers of the cluster."""
+        return [Address(broker.host, broker.port) for broker in self.metadata([]).brokers]

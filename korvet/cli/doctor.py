@@ -1,0 +1,157 @@
+"""`korvet doctor`: is this Redis fit to hold the data, and is everything in it addressable by an offset?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import click
+import redis
+from rich.console import Console
+from rich.progress import Progress
+
+from korvet.cli.options import json_option
+from korvet.cli.output import print_json, table
+from korvet.config import Config, redacted
+from korvet.embedded import socket_of
+from korvet.embedded.binary import OLDEST_VERSION, version_text
+from korvet.offsets.packing import MAX_SEQUENCE
+
+# Name of the Function library that brokers load.
+LIBRARY = "korvet"
+_PAGE = 1_000
+_OK, _WARNING, _FAULT = "ok", "warning", "fault"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at. `state` is ok, warning or fault."""
+
+    subject: str
+    state: str
+    text: str
+
+
+@click.command(short_help="Check the Redis or Valkey that holds the data.")
+@click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help="The server to check.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Config().data_dir,
+    show_default=True,
+    envvar="KORVET_DATA_DIR",
+    help="Without --redis: the data folder of a running korvet with an embedded server.",
+)
+@click.option(
+    "--keyspace", default=Config().keyspace, show_default=True, envvar="KORVET_KEYSPACE", help="Key prefix."
+)
+@json_option
+def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
+    """Check the Redis or Valkey that holds the data, and the entries in it.
+
+    Ends with status 1 when something is at fault.
+    """
+    with redis.Redis.from_url(url or _embedded_url(data_dir)) as client:
+        findings = [*check_server(client), *check_entries(client, keyspace)]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        if url:
+            click.echo(f"{redacted(url)}\n")
+        table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
+    if any(finding.state == _FAULT for finding in findings):
+        raise SystemExit(1)
+
+
+def _embedded_url(data_dir: Path) -> str:
+    path = socket_of(data_dir)
+    if path is None or not path.exists():
+        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
+    return f"unix://{path.absolute()}"
+
+
+def check_server(client: "redis.Redis") -> Iterator[Finding]:
+    """What the server itself says: version, persistence, eviction, memory, Function library."""
+    info: dict[str, Any] = client.info()
+    yield _version(info)
+    yield _persistence(client, info)
+    yield _eviction(info)
+    libraries = client.function_list(LIBRARY)
+    loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
+    yield Finding("Function library", _OK if libraries else _WARNING, loaded)
+
+
+def _version(info: dict[str, Any]) -> Finding:
+    kind = "Valkey" if "valkey_version" in info else "Redis"
+    version = tuple(int(part) for part in str(info.get("valkey_version", info["redis_version"])).split("."))
+    fit = version >= OLDEST_VERSION
+    text = f"{kind} {version_text(version)}" + (
+        "" if fit else f"; {version_text(OLDEST_VERSION)} or newer is needed"
+    )
+    return Finding("version", _OK if fit else _FAULT, text)
+
+
+def _persistence(client: "redis.Redis", info: dict[str, Any]) -> Finding:
+    if info.get("loading"):
+        return Finding("persistence", _WARNING, "the server is loading its files")
+    if info.get("aof_enabled"):
+        if info.get("aof_last_write_status") != "ok":
+            return Finding("persistence", _FAULT, "the last write to the append-only file failed")
+        flushed = client.config_get("appendfsync").get("appendfsync", "?")
+        if flushed == "always":
+            return Finding("persistence", _OK, "append-only file, flushed on every write")
+        return Finding(
+            "persistence", _WARNING, f"append-only file, flushed {flushed}: a crash may lose records"
+        )
+    if info.get("rdb_last_save_time") and client.config_get("save").get("save"):
+        return Finding("persistence", _WARNING, "snapshots only: a crash loses what came after the last one")
+    return Finding("persistence", _FAULT, "none: a restart of the server loses everything (appendonly yes)")
+
+
+def _eviction(info: dict[str, Any]) -> Finding:
+    policy = str(info.get("maxmemory_policy", "?"))
+    if policy == "noeviction":
+        return Finding("eviction", _OK, policy)
+    limit = int(info.get("maxmemory", 0))
+    if policy.startswith("allkeys") and limit:
+        return Finding(
+            "eviction", _FAULT, f"{policy}: the server may drop topics (maxmemory-policy noeviction)"
+        )
+    return Finding("eviction", _WARNING, f"{policy}; noeviction is the safe one")
+
+
+def check_entries(client: "redis.Redis", keyspace: str) -> Iterator[Finding]:
+    """Entries without an offset: those that native writers made beyond 1,024 in one millisecond."""
+    streams = sorted(client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream"))
+    lengths = {stream: int(client.xlen(stream)) for stream in streams}
+    found = 0
+    # On standard error, and only for people: the findings themselves may go to a program.
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("reading entries", total=sum(lengths.values()))
+        for stream in streams:
+            count, first = 0, b""
+            for page in _pages(client, stream):
+                progress.advance(task, len(page))
+                lost = [entry_id for entry_id in page if int(entry_id.partition(b"-")[2]) > MAX_SEQUENCE]
+                count += len(lost)
+                first = first or (lost[0] if lost else b"")
+            if count:
+                found += count
+                name = stream.decode(errors="replace")
+                text = f"{count} of {lengths[stream]} entries have no offset, the first is {first.decode()}"
+                yield Finding(name, _FAULT, text)
+    if not found:
+        yield Finding(
+            "entries", _OK, f"{sum(lengths.values())} in {len(streams)} streams, all with an offset"
+        )
+
+
+def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[bytes]]:
+    """Entry IDs of a stream in order."""
+    start = b"-"
+    while True:
+        page = client.xrange(stream, min=start, count=_PAGE)
+        if not page:
+            return
+        ids = [cast("bytes", entry_id) for entry_id, _ in page]
+        yield ids
+        start = b"(" + ids[-1]

@@ -1,0 +1,77 @@
+"""Requests about groups: ListGroups, DescribeGroups, OffsetFetch, OffsetDelete, DeleteGroups."""
+
+from collections.abc import Mapping, Sequence
+
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
+from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
+from kio.schema.list_groups.v4.request import ListGroupsRequest
+from kio.schema.list_groups.v4.response import ListedGroup, ListGroupsResponse
+from kio.schema.offset_delete.v0.request import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse
+from kio.schema.offset_fetch.v7.request import OffsetFetchRequest
+from kio.schema.offset_fetch.v7.response import OffsetFetchResponse, OffsetFetchResponsePartition
+from kio.schema.types import GroupId, TopicName
+from kio.static.primitive import i32
+
+from korvet.cli.client import Cluster, check
+
+
+def list_groups(cluster: Cluster) -> list[ListedGroup]:
+    """The groups of all brokers, by name."""
+    groups: dict[str, ListedGroup] = {}
+    for broker in cluster.brokers():
+        answer = cluster.ask(ListGroupsRequest(), ListGroupsResponse, broker)
+        check(answer.error_code, f"groups of {broker}")
+        groups.update((group.group_id, group) for group in answer.groups)
+    return [groups[name] for name in sorted(groups)]
+
+
+def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+    """State, protocol and members of a group; state `Dead` when there is none."""
+    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    (described,) = cluster.ask(request, DescribeGroupsResponse, cluster.coordinator(group)).groups
+    check(described.error_code, f"group {group}")
+    return described
+
+
+def committed_offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], OffsetFetchResponsePartition]:
+    """What a group has committed, by topic and partition."""
+    request = OffsetFetchRequest(group_id=GroupId(group), topics=None, require_stable=False)
+    answer = cluster.ask(request, OffsetFetchResponse, cluster.coordinator(group))
+    check(answer.error_code, f"group {group}")
+    committed = {}
+    for topic in answer.topics:
+        for part in topic.partitions:
+            check(part.error_code, f"group {group}, {topic.name} partition {part.partition_index}")
+            committed[topic.name, int(part.partition_index)] = part
+    return dict(sorted(committed.items()))
+
+
+def delete_group(cluster: Cluster, group: str) -> None:
+    """Delete an empty group with all its offsets."""
+    request = DeleteGroupsRequest(groups_names=(GroupId(group),))
+    for result in cluster.ask(request, DeleteGroupsResponse, cluster.coordinator(group)).results:
+        check(result.error_code, f"group {group}")
+
+
+def delete_offsets(cluster: Cluster, group: str, partitions: Mapping[str, Sequence[int]]) -> None:
+    """Delete a group's offsets of topics that it does not consume now."""
+    topics = tuple(
+        OffsetDeleteRequestTopic(
+            name=TopicName(topic),
+            partitions=tuple(OffsetDeleteRequestPartition(partition_index=i32(index)) for index in indexes),
+        )
+        for topic, indexes in partitions.items()
+    )
+    request = OffsetDeleteRequest(group_id=GroupId(group), topics=topics)
+    answer = cluster.ask(request, OffsetDeleteResponse, cluster.coordinator(group))
+    check(answer.error_code, f"group {group}")
+    for topic in answer.topics:
+        for part in topic.partitions:
+            check(part.error_code, f"group {group}, {topic.name} partition {part.partition_index}")

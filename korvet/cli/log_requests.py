@@ -1,0 +1,157 @@
+"""Requests about a partition's log: ListOffsets and Fetch, and the records in what a fetch brings."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
+from kio.schema.fetch.v12.response import FetchResponse
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.list_offsets.v7.response import ListOffsetsResponse
+from kio.schema.types import BrokerId, TopicName
+from kio.serial.readers import read_signed_varint, read_signed_varlong
+from kio.static.primitive import i8, i32, i32Timedelta, i64
+
+from korvet.cli.client import Cluster, check
+from korvet.records.compression import decompress
+
+# What ListOffsets calls the two ends of a log.
+EARLIEST, LATEST = -2, -1
+
+# What one fetch may bring, in bytes, over all partitions and of one; a larger first batch still comes
+# whole.
+_FETCH_BYTES = i32(8 * 1024 * 1024)
+_PARTITION_BYTES = i32(1024 * 1024)
+_NO_EPOCH = i32(-1)
+_CLIENT = BrokerId(-1)
+_ALL_RECORDS = i8(0)
+_BATCH_HEADER_BYTES = 61
+_LENGTH_PREFIX_BYTES = 12
+_MOST_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+
+
+class LogRecord(NamedTuple):
+    """One record of a partition: its offset, timestamp (ms), key and value; headers are left out."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Fetched(NamedTuple):
+    """What one fetch brought of a partition; `next_offset` is where to go on."""
+
+    records: list[LogRecord]
+    next_offset: int
+
+
+def list_offsets(cluster: Cluster, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
+    """Offset of each partition at a time in ms, EARLIEST or LATEST (-1: nothing that late)."""
+    offsets: dict[int, int] = {}
+    for broker, led in cluster.leaders(topic, partitions).items():
+        asked = tuple(
+            ListOffsetsPartition(
+                partition_index=i32(partition), current_leader_epoch=_NO_EPOCH, timestamp=i64(timestamp)
+            )
+            for partition in led
+        )
+        request = ListOffsetsRequest(
+            replica_id=_CLIENT,
+            isolation_level=_ALL_RECORDS,
+            topics=(ListOffsetsTopic(name=TopicName(topic), partitions=asked),),
+        )
+        for answer in cluster.ask(request, ListOffsetsResponse, broker).topics:
+            for part in answer.partitions:
+                check(part.error_code, f"{topic} partition {part.partition_index}")
+                offsets[int(part.partition_index)] = int(part.offset)
+    return offsets
+
+
+def fetch(cluster: Cluster, topic: str, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched]:
+    """Records from the given offsets on, of all partitions; waits up to `wait_ms` for the first one."""
+    fetched: dict[int, Fetched] = {}
+    leaders = cluster.leaders(topic, positions)
+    for broker, led in leaders.items():
+        request = _fetch_request(topic, {part: positions[part] for part in led}, wait_ms // len(leaders))
+        answer = cluster.ask(request, FetchResponse, broker)
+        check(answer.error_code, topic)
+        for described in answer.responses:
+            for part in described.partitions:
+                index = int(part.partition_index)
+                check(part.error_code, f"{topic} partition {index}")
+                fetched[index] = _read(part.records or b"", positions[index])
+    return fetched
+
+
+def _fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> FetchRequest:
+    partitions = tuple(
+        FetchPartition(
+            partition=i32(index),
+            current_leader_epoch=_NO_EPOCH,
+            fetch_offset=i64(offset),
+            last_fetched_epoch=_NO_EPOCH,
+            log_start_offset=i64(-1),
+            partition_max_bytes=_PARTITION_BYTES,
+        )
+        for index, offset in positions.items()
+    )
+    return FetchRequest(
+        replica_id=_CLIENT,
+        max_wait=i32Timedelta.parse(timedelta(milliseconds=wait_ms)),
+        min_bytes=i32(1),
+        max_bytes=_FETCH_BYTES,
+        isolation_level=_ALL_RECORDS,
+        session_id=i32(0),
+        session_epoch=_NO_EPOCH,
+        topics=(FetchTopic(topic=TopicName(topic), partitions=partitions),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+def _read(data: bytes, position: int) -> Fetched:
+    """The records from `position` on; a batch that a real broker cut off is left for the next fetch."""
+    records: list[LogRecord] = []
+    at, next_offset = 0, position
+    while len(data) - at >= _LENGTH_PREFIX_BYTES:
+        size = _LENGTH_PREFIX_BYTES + int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+        if len(data) - at < size:
+            break
+        records += [record for record in _batch(data[at : at + size]) if record.offset >= position]
+        base, last_delta = data[at : at + 8], data[at + 23 : at + 27]
+        next_offset = max(next_offset, int.from_bytes(base, "big") + int.from_bytes(last_delta, "big") + 1)
+        at += size
+    return Fetched(records, next_offset)
+
+
+def _batch(data: bytes) -> Iterator[LogRecord]:
+    """The records of one batch, none of a control batch. Compacted batches of a real Kafka have holes."""
+    codec, control = data[22] & 0x07, data[22] & 0x20
+    base_offset = int.from_bytes(data[:8], "big")
+    base_timestamp_ms = int.from_bytes(data[27:35], "big", signed=True)
+    count = int.from_bytes(data[57:61], "big")
+    if control:
+        return
+    body = data[_BATCH_HEADER_BYTES:]
+    if codec:
+        body = decompress(codec, body, _MOST_DECOMPRESSED_BYTES)
+    at = 0
+    for _ in range(count):
+        length, size = read_signed_varint(body, at)
+        at += size
+        end = at + length
+        timestamp_delta, size = read_signed_varlong(body, at + 1)
+        at += 1 + size
+        offset_delta, size = read_signed_varint(body, at)
+        at += size
+        key, at = _nullable(body, at)
+        value, _ = _nullable(body, at)
+        yield LogRecord(base_offset + offset_delta, base_timestamp_ms + timestamp_delta, key, value)
+        at = end
+
+
+def _nullable(body: bytes, at: int) -> tuple[bytes | None, int]:
+    length, size = read_signed_varint(body, at)
+    at += size
+    return (None, at) if length < 0 else (body[at : at + length], at + length)

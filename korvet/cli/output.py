@@ -1,0 +1,40 @@
+"""How commands print: tables for people, JSON for programs."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
+    """Print a table; numbers to the right. Cells are cut by nothing: a pipe gets whole lines."""
+    body = [[_cell(value) for value in row] for row in rows]
+    shown = Table(*columns, box=None, show_header=header, pad_edge=False, header_style="bold")
+    for position, column in enumerate(shown.columns):
+        column.no_wrap = True
+        cells = [row[position] for row in body]
+        if cells and all(cell.lstrip("-").isdigit() or cell in ("", "-") for cell in cells):
+            column.justify = "right"
+    for row in body:
+        shown.add_row(*map(Text, row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=100_000)
+    console.print(shown)
+
+
+def print_json(document: object) -> None:
+    """One JSON document, indented."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # Names come from clients: control characters must not reach the terminal.
+    return "".join(char if char.isprintable() else "\ufffd" for char in str(value))

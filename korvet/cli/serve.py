@@ -1,0 +1,167 @@
+"""`korvet serve`: one broker process, with an embedded server unless a Redis is given."""
+
+import asyncio
+import collections
+import ctypes
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import click
+import uvloop
+
+from korvet import broker, config, logs
+from korvet.config import Config, ConfigError
+from korvet.embedded import EmbeddedServer, EmbeddedServerError
+
+logger = logging.getLogger(__name__)
+
+# A server that keeps ending is not worth another start: something is wrong that only its log can tell.
+_MOST_RESTARTS = 5
+_RESTART_WINDOW_S = 60.0
+_SERVER_POLL_S = 0.1
+# A start that only takes a moment is not worth a line.
+_PROGRESS_AFTER_S = 1.0
+
+# glibc gives large buffers back to the kernel at once and faults them in anew for the next batch; these
+# keep them (produce and fetch of 1 KB records cost a third less CPU). The first is the largest value
+# that glibc accepts.
+_MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
+@click.command(short_help="Run a broker.")
+@click.option("--listen", metavar="HOST:PORT", help="Address to accept Kafka clients on [127.0.0.1:9092].")
+@click.option("--advertise", metavar="HOST:PORT", help="Address that clients are told to connect to.")
+@click.option("--data-dir", metavar="DIR", help="Folder of the embedded server's data [./korvet-data].")
+@click.option("--redis", metavar="URL", help="Use this Redis or Valkey and not an embedded server.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
+@click.option(
+    "-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable."
+)
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    envvar="KORVET_CONFIG",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="TOML file of settings (also KORVET_CONFIG).",
+)
+def serve(file: Path | None, pairs: tuple[str, ...], **flags: object) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    Settings come from built-in defaults, the file, KORVET_... variables and flags; later ones win.
+
+    Without --redis a private Valkey keeps the data in --data-dir and ends together with the broker.
+    """
+    settings = config.load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
+    logs.configure(settings.log_level)
+    _keep_large_buffers()
+    signal.signal(signal.SIGTERM, _leave)
+    server = None if settings.redis else _start_embedded(settings)
+    try:
+        uvloop.run(_run(settings, server))
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def _set_flags(pairs: tuple[str, ...]) -> dict[str, object]:
+    fields = {setting.key: setting.field for setting in config.settings()}
+    flags: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair}: expected KEY=VALUE")
+        if key not in fields:
+            raise ConfigError(f"--set {pair}: unknown key {key!r}")
+        flags[fields[key]] = value
+    return flags
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM before the event loop runs."""
+    raise SystemExit(0)
+
+
+def _start_embedded(settings: Config) -> EmbeddedServer:
+    began = last = time.monotonic()
+
+    def report(loaded_bytes: int, total_bytes: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - began > _PROGRESS_AFTER_S and now - last > _PROGRESS_AFTER_S:
+            last = now
+            logger.info("loading %s: %.0f %%", settings.data_dir, 100 * loaded_bytes / max(total_bytes, 1))
+
+    server = EmbeddedServer(settings.data_dir, appendfsync=settings.embedded_appendfsync, on_loading=report)
+    server.start()
+    logger.info("embedded server %s, process %d", server.binary, server.pid)
+    return server
+
+
+async def _run(settings: Config, server: EmbeddedServer | None) -> None:
+    """The broker and, beside it, the watch over its server, until a signal or the end of either."""
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, loop, stopping)
+    url = settings.redis or ("" if server is None else server.url)
+    tasks = [
+        asyncio.create_task(broker.run(settings, url, _announce(settings, server)), name="broker"),
+        asyncio.create_task(stopping.wait(), name="signals"),
+    ]
+    if server is not None:
+        tasks.append(asyncio.create_task(_watch(server), name="embedded server"))
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
+
+
+def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
+    """End in order; a second signal, should that take too long, ends at once."""
+    logger.info("stopping")
+    stopping.set()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str, int], None]:
+    def ready(host: str, port: int) -> None:
+        store = f"data in {server.data_dir}" if server is not None else config.redacted(settings.redis or "")
+        click.echo(f"korvet is ready on {config.Address(host, port)} ({store})")
+
+    return ready
+
+
+async def _watch(server: EmbeddedServer) -> None:
+    """Start the embedded server anew when it ends by itself; EmbeddedServerError when it keeps ending."""
+    restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
+    while True:
+        await asyncio.sleep(_SERVER_POLL_S)
+        status = server.exit_status()
+        if status is None:
+            continue
+        now = time.monotonic()
+        if len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S:
+            raise EmbeddedServerError(f"the embedded server keeps ending{server.log_tail()}")
+        restarts.append(now)
+        logger.error("the embedded server ended with status %d; starting it anew", status)
+        server.launch()
+        await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
+        logger.info("the embedded server is back, process %d", server.pid)
+
+
+def _keep_large_buffers() -> None:
+    if platform.libc_ver()[0] == "glibc":
+        libc = ctypes.CDLL(None)
+        for option, value in _MALLOC_SETTINGS:
+            libc.mallopt(option, value)

@@ -1,0 +1,123 @@
+"""`korvet topics`: what kafka-topics and kafka-configs do for topics."""
+
+import click
+
+from korvet.cli import topic_requests
+from korvet.cli.client import Cluster
+from korvet.cli.log_requests import EARLIEST, LATEST, list_offsets
+from korvet.cli.options import KeyValue, bootstrap_option, json_option
+from korvet.cli.output import print_json, table
+
+
+@click.group()
+def topics() -> None:
+    """List, create, describe, change and delete topics."""
+
+
+@topics.command("list")
+@click.option("--internal", is_flag=True, help="Also the internal topics.")
+@bootstrap_option
+@json_option
+def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
+    """List all topics."""
+    with Cluster(bootstrap) as cluster:
+        found = [
+            {"topic": topic.name or "", "partitions": len(topic.partitions), "internal": topic.is_internal}
+            for topic in sorted(cluster.metadata().topics, key=lambda topic: topic.name or "")
+            if internal or not topic.is_internal
+        ]
+    if as_json:
+        print_json(found)
+    else:
+        table(("TOPIC", "PARTITIONS", "INTERNAL"), [tuple(row.values()) for row in found])
+
+
+@topics.command("create")
+@click.argument("name")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions [the broker's default]."
+)
+@click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic setting; repeatable.")
+@bootstrap_option
+def create_topic(
+    name: str, partitions: int | None, configs: tuple[tuple[str, str], ...], bootstrap: str
+) -> None:
+    """Create a topic."""
+    with Cluster(bootstrap) as cluster:
+        count = topic_requests.create_topic(cluster, name, partitions, dict(configs))
+    click.echo(f"created {name} with {count} partition{'s' if count != 1 else ''}")
+
+
+@topics.command("describe")
+@click.argument("name")
+@bootstrap_option
+@json_option
+def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
+    """Show a topic's partitions, their offsets, and its settings."""
+    with Cluster(bootstrap) as cluster:
+        topic = cluster.topic(name)
+        indexes = sorted(int(part.partition_index) for part in topic.partitions)
+        leaders = {int(part.partition_index): int(part.leader_id) for part in topic.partitions}
+        starts = list_offsets(cluster, name, indexes, EARLIEST)
+        ends = list_offsets(cluster, name, indexes, LATEST)
+        configs = topic_requests.topic_configs(cluster, name)
+    if as_json:
+        print_json(
+            {
+                "topic": name,
+                "topic_id": None if topic.topic_id is None else str(topic.topic_id),
+                "internal": topic.is_internal,
+                "partitions": [
+                    {"partition": i, "leader": leaders[i], "log_start": starts[i], "log_end": ends[i]}
+                    for i in indexes
+                ],
+                "configs": {config.name: config.value for config in configs},
+            }
+        )
+        return
+    click.echo(f"{name}  (id {topic.topic_id}{', internal' if topic.is_internal else ''})\n")
+    rows = [(i, leaders[i], starts[i], ends[i]) for i in indexes]
+    table(("PARTITION", "LEADER", "LOG START", "LOG END"), rows)
+    click.echo()
+    table(("SETTING", "VALUE"), [(config.name, config.value) for config in configs])
+
+
+@topics.command("alter")
+@click.argument("name")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), help="New, larger number of partitions.")
+@click.option(
+    "-c", "--config", "configs", type=KeyValue(), multiple=True, help="Setting to change; repeatable."
+)
+@click.option("--unset", multiple=True, metavar="KEY", help="Setting to put back to its default; repeatable.")
+@bootstrap_option
+def alter_topic(
+    name: str,
+    partitions: int | None,
+    configs: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    bootstrap: str,
+) -> None:
+    """Add partitions or change settings."""
+    changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(unset)}
+    if partitions is None and not changes:
+        raise click.UsageError("nothing to change: give --partitions, --config or --unset")
+    with Cluster(bootstrap) as cluster:
+        if partitions is not None:
+            topic_requests.add_partitions(cluster, name, partitions)
+        if changes:
+            topic_requests.alter_topic_configs(cluster, name, changes)
+    click.echo(f"changed {name}")
+
+
+@topics.command("delete")
+@click.argument("names", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@bootstrap_option
+def delete_topics(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
+    """Delete topics with all their records."""
+    if not yes:
+        click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
+    with Cluster(bootstrap) as cluster:
+        for name in names:
+            topic_requests.delete_topic(cluster, name)
+            click.echo(f"deleted {name}")
