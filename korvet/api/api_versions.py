@@ -1,0 +1,42 @@
+"""ApiVersions (key 18), versions 0-4.
+
+What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and flexible
+encoding, v4 changes features only, of which none exist here. The response header is v0 in every version; a request in
+an unknown version is answered by the server with error 35 in version 0.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.protocol import registry
+from korvet.protocol.registry import api
+
+# ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error with no APIs."""
+    del request
+    return context.make("ApiVersionsResponse", error_code=error, api_keys=())
+
+
+@api(18, "ApiVersions", (0, 4), refuse=refuse)
+async def api_versions(context: RequestContext, request: Any) -> Any:
+    """All registered APIs with their versions."""
+    if context.api_version >= 3:
+        for text in (request.client_software_name, request.client_software_version):
+            if _SOFTWARE.fullmatch(text) is None:
+                return refuse(context, request, ErrorCode.invalid_request)
+    keys = tuple(
+        context.make(
+            "ApiVersion", api_key=entry.key, min_version=entry.advertised_min, max_version=entry.max_version
+        )
+        for entry in registry.registered()
+    )
+    return context.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys)

@@ -1,0 +1,65 @@
+"""CreatePartitions (key 37), versions 0-3 (KIP-195).
+
+v2 is flexible, v3 may be throttled. Existing partitions are untouched. Internal topics are refused: their partition
+count decides which group or transaction lives where.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.topics.errors import InvalidAssignment, TopicError
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every topic with the error."""
+    results = tuple(_result(context, asked.name, error, None) for asked in request.topics)
+    return context.make("CreatePartitionsResponse", results=results)
+
+
+@api(37, "CreatePartitions", (0, 3), refuse=refuse)
+async def create_partitions(context: RequestContext, request: Any) -> Any:
+    """Grow the topics to the counts asked for, each on its own."""
+    times = Counter(asked.name for asked in request.topics)
+    results = []
+    for asked in request.topics:
+        if times[asked.name] > 1:
+            results.append(
+                _result(
+                    context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}"
+                )
+            )
+            continue
+        try:
+            _check_assignments(context, asked)
+            await context.services.topics.add_partitions(
+                asked.name, asked.count, validate_only=request.validate_only
+            )
+        except TopicError as refused:
+            results.append(_result(context, asked.name, error_code_of(refused), str(refused)))
+        else:
+            results.append(_result(context, asked.name, ErrorCode.none, None))
+    return context.make("CreatePartitionsResponse", results=tuple(results))
+
+
+def _check_assignments(context: RequestContext, asked: Any) -> None:
+    node_id = context.services.config.node_id
+    topic = context.services.topics.get(asked.name)
+    if asked.assignments is None or topic is None:
+        return
+    if len(asked.assignments) != asked.count - topic.partitions:
+        raise InvalidAssignment(
+            f"{asked.count - topic.partitions} partition(s) are to be added, {len(asked.assignments)} assigned"
+        )
+    if any(tuple(each.broker_ids) != (node_id,) for each in asked.assignments):
+        raise InvalidAssignment(f"Each partition's replicas have to be [{node_id}], the only broker")
+
+
+def _result(context: RequestContext, name: str, error: ErrorCode, message: str | None) -> Any:
+    return context.make("CreatePartitionsTopicResult", name=name, error_code=error, error_message=message)

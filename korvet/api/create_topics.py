@@ -1,0 +1,140 @@
+"""CreateTopics (key 19), versions 2-7.
+
+v5 answers partition count, replication factor and configs (KIP-525) and is flexible, v6 may be throttled (KIP-599), v7
+answers the topic id (KIP-516). There is one broker, so a replication factor above 1 is refused as by a Kafka of one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.storage.catalogue import Topic
+from korvet.topics.configs import TOPIC_CONFIGS, describe
+from korvet.topics.errors import (
+    InvalidAssignment,
+    InvalidPartitions,
+    InvalidReplication,
+    InvalidTopicConfig,
+    TopicError,
+)
+
+_BY_ASSIGNMENT: Final = -1
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every topic with the error."""
+    return context.make(
+        "CreateTopicsResponse",
+        topics=tuple(_failed(context, asked.name, error, None) for asked in request.topics),
+    )
+
+
+@api(19, "CreateTopics", (2, 7), refuse=refuse)
+async def create_topics(context: RequestContext, request: Any) -> Any:
+    """Make the topics, each on its own: one that is refused does not keep the others."""
+    times = Counter(asked.name for asked in request.topics)
+    results = []
+    for asked in request.topics:
+        if times[asked.name] > 1:
+            results.append(
+                _failed(
+                    context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}"
+                )
+            )
+        else:
+            results.append(await _create(context, asked, request.validate_only))
+    return context.make("CreateTopicsResponse", topics=tuple(results))
+
+
+async def _create(context: RequestContext, asked: Any, validate_only: bool) -> Any:
+    try:
+        partitions = _partitions(context, asked)
+        configs = _configs(asked)
+        topic = await context.services.topics.create(
+            asked.name, partitions, configs, validate_only=validate_only
+        )
+    except TopicError as refused:
+        return _failed(context, asked.name, error_code_of(refused), str(refused))
+    return context.make(
+        "CreatableTopicResult",
+        name=topic.name,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=topic.partitions,
+        replication_factor=1,
+        configs=_described(context, topic),
+    )
+
+
+def _partitions(context: RequestContext, asked: Any) -> int:
+    """The partition count, from the count or from a manual assignment."""
+    node_id = context.services.config.node_id
+    if asked.assignments:
+        if asked.num_partitions != _BY_ASSIGNMENT or asked.replication_factor != _BY_ASSIGNMENT:
+            raise InvalidAssignment(
+                "A manual partition assignment was given, so partition count and replication factor must be -1"
+            )
+        if sorted(each.partition_index for each in asked.assignments) != list(range(len(asked.assignments))):
+            raise InvalidAssignment("Partitions should be a consecutive 0-based integer sequence")
+        if any(tuple(each.broker_ids) != (node_id,) for each in asked.assignments):
+            raise InvalidAssignment(f"Each partition's replicas have to be [{node_id}], the only broker")
+        return len(asked.assignments)
+    if asked.num_partitions == _BY_ASSIGNMENT:
+        partitions = context.services.config.num_partitions
+    elif asked.num_partitions <= 0:
+        raise InvalidPartitions("Number of partitions was set to an invalid non-positive value")
+    else:
+        partitions = asked.num_partitions
+    if asked.replication_factor == 0 or asked.replication_factor < -1:
+        raise InvalidReplication("Replication factor must be larger than 0, or -1 to use the default value")
+    if asked.replication_factor > 1:
+        raise InvalidReplication(
+            f"Unable to replicate the partition {asked.replication_factor} time(s): there is 1 broker"
+        )
+    return int(partitions)
+
+
+def _configs(asked: Any) -> dict[str, str | None]:
+    names = [config.name for config in asked.configs]
+    if len(set(names)) != len(names):
+        raise InvalidTopicConfig(f"A config is given twice for topic {asked.name}")
+    return {config.name: config.value for config in asked.configs}
+
+
+def _described(context: RequestContext, topic: Topic) -> tuple[Any, ...]:
+    if not context.schema.has("CreatableTopicResult", "configs"):
+        return ()
+    broker_configs = context.services.topics.broker_configs
+    views = (describe(config, topic.configs, broker_configs) for config in TOPIC_CONFIGS.values())
+    return tuple(
+        context.make(
+            "CreatableTopicConfigs",
+            name=view.config.name,
+            value=view.value,
+            read_only=False,
+            config_source=view.source,
+            is_sensitive=False,
+        )
+        for view in views
+    )
+
+
+def _failed(context: RequestContext, name: str, error: ErrorCode, message: str | None) -> Any:
+    # Empty, never null: some clients can't read null configs.
+    return context.make(
+        "CreatableTopicResult",
+        name=name,
+        topic_id=None,
+        error_code=error,
+        error_message=message,
+        num_partitions=-1,
+        replication_factor=-1,
+        configs=(),
+    )

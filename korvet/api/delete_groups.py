@@ -1,0 +1,34 @@
+"""DeleteGroups (key 42), versions 0-2 (KIP-229). Offsets and group end as tombstones, the Redis groups are destroyed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.groups.messages import DeleteReply, DeleteRequest
+from korvet.groups.shard import GroupShard
+from korvet.protocol.registry import api
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every group with the error."""
+    results = tuple(_result(context, group_id, error) for group_id in request.groups_names)
+    return context.make("DeleteGroupsResponse", results=results)
+
+
+@api(42, "DeleteGroups", (0, 2), refuse=refuse)
+async def delete_groups(context: RequestContext, request: Any) -> Any:
+    """Delete groups without members."""
+    results = []
+    for group_id in dict.fromkeys(request.groups_names):
+        reply: DeleteReply = await context.services.coordinator.call(
+            group_id, GroupShard.delete, DeleteRequest((group_id,))
+        )
+        results.extend(_result(context, group.group_id, group.error) for group in reply.groups)
+    return context.make("DeleteGroupsResponse", results=tuple(results))
+
+
+def _result(context: RequestContext, group_id: str, error: ErrorCode) -> Any:
+    return context.make("DeletableGroupResult", group_id=group_id, error_code=error)

@@ -1,0 +1,70 @@
+"""DeleteTopics (key 20), versions 1-6.
+
+v5 adds an error message, v6 deletion by topic id (KIP-516). Nothing of a topic stays behind: its committed offsets get
+their tombstones before its stream goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.topics.errors import TopicError
+
+_BY_STATE_SINCE: Final = 6
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every topic with the error."""
+    results = (_result(context, name, topic_id, error, None) for name, topic_id in _asked(context, request))
+    return context.make("DeleteTopicsResponse", responses=tuple(results))
+
+
+@api(20, "DeleteTopics", (1, 6), refuse=refuse)
+async def delete_topics(context: RequestContext, request: Any) -> Any:
+    """Delete the topics, each on its own."""
+    asked = _asked(context, request)
+    times = Counter(asked)
+    results = []
+    for name, topic_id in asked:
+        if times[name, topic_id] > 1 or (name is None) == (topic_id is None):
+            results.append(
+                _result(
+                    context, name, topic_id, ErrorCode.invalid_request, "Name each topic once, by name or by id."
+                )
+            )
+        else:
+            results.append(await _delete(context, name, topic_id))
+    return context.make("DeleteTopicsResponse", responses=tuple(results))
+
+
+async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> Any:
+    directory = context.services.topics
+    topic = directory.by_id(topic_id) if name is None else directory.get(name)
+    if topic is None:
+        error = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
+        return _result(context, name, topic_id, error, "This server does not host this topic.")
+    try:
+        await directory.delete(topic.name)
+    except TopicError as refused:
+        return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))
+    return _result(context, topic.name, topic.topic_id, ErrorCode.none, None)
+
+
+def _asked(context: RequestContext, request: Any) -> list[tuple[str | None, Any]]:
+    if context.api_version >= _BY_STATE_SINCE:
+        return [(state.name, state.topic_id) for state in request.topics]
+    return [(name, None) for name in request.topic_names]
+
+
+def _result(
+    context: RequestContext, name: str | None, topic_id: Any, error: ErrorCode, message: str | None
+) -> Any:
+    return context.make(
+        "DeletableTopicResult", name=name, topic_id=topic_id, error_code=error, error_message=message
+    )

@@ -1,0 +1,68 @@
+"""DescribeCluster (key 60), versions 0-2.
+
+v1 adds the endpoint type (KIP-919; there are no separate controllers to ask for), v2 fenced brokers (KIP-1073).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from korvet.protocol.registry import api
+
+_BROKERS: Final = 1
+_CONTROLLERS: Final = 2
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
+    """The error with no brokers."""
+    return context.make(
+        "DescribeClusterResponse",
+        error_code=error,
+        error_message=message,
+        endpoint_type=getattr(request, "endpoint_type", _BROKERS),
+        cluster_id="",
+        controller_id=-1,
+        brokers=(),
+        cluster_authorized_operations=NOT_ASKED,
+    )
+
+
+@api(60, "DescribeCluster", (0, 2), refuse=refuse)
+async def describe_cluster(context: RequestContext, request: Any) -> Any:
+    """Cluster id, controller and brokers."""
+    endpoint_type = getattr(request, "endpoint_type", _BROKERS)
+    if endpoint_type == _CONTROLLERS:
+        return refuse(
+            context, request, ErrorCode.mismatched_endpoint_type, "This broker has no controller endpoints."
+        )
+    if endpoint_type != _BROKERS:
+        return refuse(
+            context,
+            request,
+            ErrorCode.unsupported_endpoint_type,
+            f"Unsupported endpoint type {endpoint_type}",
+        )
+    services = context.services
+    broker = context.make(
+        "DescribeClusterBroker",
+        broker_id=services.config.node_id,
+        host=services.endpoint.host,
+        port=services.endpoint.port,
+        rack=None,
+        is_fenced=False,
+    )
+    asked = request.include_cluster_authorized_operations
+    return context.make(
+        "DescribeClusterResponse",
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=_BROKERS,
+        cluster_id=services.cluster_id,
+        controller_id=services.config.node_id,
+        brokers=(broker,),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )

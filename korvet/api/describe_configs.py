@@ -1,0 +1,148 @@
+"""DescribeConfigs (key 32), versions 1-4.
+
+v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is flexible. Topics show all of Kafka's
+topic configs and ours; the broker shows its settings under Kafka's names.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet import config as settings
+from korvet.api.context import RequestContext
+from korvet.protocol.registry import api
+from korvet.topics.configs import TOPIC_CONFIGS, ConfigSource, ConfigType, describe
+
+
+class _Resource(enum.IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+# What may hold a password: shown as null, as Kafka shows its sensitive configs.
+_SENSITIVE = frozenset({"redis"})
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every resource with the error."""
+    results = tuple(_failed(context, resource, error, None) for resource in request.resources)
+    return context.make("DescribeConfigsResponse", results=results)
+
+
+@api(32, "DescribeConfigs", (1, 4), refuse=refuse)
+async def describe_configs(context: RequestContext, request: Any) -> Any:
+    """The configs of topics and of this broker."""
+    results = tuple(_describe(context, request, resource) for resource in request.resources)
+    return context.make("DescribeConfigsResponse", results=results)
+
+
+def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
+    if resource.resource_type == _Resource.TOPIC:
+        if context.services.topics.get(resource.resource_name) is None:
+            return _failed(context, resource, ErrorCode.unknown_topic_or_partition, None)
+        configs = _topic_configs(context, request, resource)
+    elif resource.resource_type == _Resource.BROKER:
+        own = str(context.services.config.node_id)
+        if resource.resource_name not in ("", own):
+            message = f"Unexpected broker id, expected {own} or empty string, but received {resource.resource_name}"
+            return _failed(context, resource, ErrorCode.invalid_request, message)
+        configs = _broker_configs(context, request, resource)
+    else:
+        message = f"Resource type {resource.resource_type} is not supported."
+        return _failed(context, resource, ErrorCode.invalid_request, message)
+    return context.make(
+        "DescribeConfigsResult",
+        error_code=ErrorCode.none,
+        error_message="",
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+def _wanted(resource: Any, name: str) -> bool:
+    # An empty list means all as well: librdkafka sends it so.
+    return not resource.configuration_keys or name in resource.configuration_keys
+
+
+def _topic_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
+    topics = context.services.topics
+    topic = topics.get(resource.resource_name)
+    assert topic is not None
+    results = []
+    for config in TOPIC_CONFIGS.values():
+        if not _wanted(resource, config.name):
+            continue
+        view = describe(config, topic.configs, topics.broker_configs)
+        synonyms = (
+            context.make("DescribeConfigsSynonym", name=name, value=value, source=source)
+            for name, value, source in view.synonyms
+        )
+        results.append(
+            context.make(
+                "DescribeConfigsResourceResult",
+                name=config.name,
+                value=view.value,
+                read_only=False,
+                config_source=view.source,
+                is_sensitive=False,
+                synonyms=tuple(synonyms) if request.include_synonyms else (),
+                config_type=config.type,
+                documentation=_documentation(request, config.documentation),
+            )
+        )
+    return tuple(results)
+
+
+def _broker_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
+    results = []
+    for setting in settings.settings():
+        if not _wanted(resource, setting.key):
+            continue
+        value = getattr(context.services.config, setting.field)
+        sensitive = setting.key in _SENSITIVE
+        source = ConfigSource.DEFAULT if value == setting.default else ConfigSource.STATIC_BROKER
+        shown = None if sensitive or value is None else _text(value)
+        synonym = context.make("DescribeConfigsSynonym", name=setting.key, value=shown, source=source)
+        results.append(
+            context.make(
+                "DescribeConfigsResourceResult",
+                name=setting.key,
+                value=shown,
+                read_only=True,
+                config_source=source,
+                is_sensitive=sensitive,
+                synonyms=(synonym,) if request.include_synonyms else (),
+                config_type=_type(value),
+                documentation=_documentation(request, setting.description),
+            )
+        )
+    return tuple(results)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(value: object) -> ConfigType:
+    if isinstance(value, bool):
+        return ConfigType.BOOLEAN
+    return ConfigType.LONG if isinstance(value, int) else ConfigType.STRING
+
+
+def _documentation(request: Any, text: str) -> str | None:
+    return text if getattr(request, "include_documentation", False) else None
+
+
+def _failed(context: RequestContext, resource: Any, error: ErrorCode, message: str | None) -> Any:
+    return context.make(
+        "DescribeConfigsResult",
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=(),
+    )

@@ -1,0 +1,57 @@
+"""Which Kafka error a domain error is: the one table."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.records.batch import BatchError
+from korvet.storage import errors as storage
+from korvet.topics import errors as topics
+
+_BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
+    # NOT_ENOUGH_REPLICAS makes every client try again and says that nothing was written.
+    storage.Throttled: ErrorCode.not_enough_replicas,
+    storage.OutOfMemory: ErrorCode.not_enough_replicas,
+    # What was in flight may be in the log: producers take it as a timeout, idempotent ones find the duplicate.
+    storage.LinkLost: ErrorCode.request_timed_out,
+    storage.WrongType: ErrorCode.kafka_storage_error,
+    storage.OffsetsExhausted: ErrorCode.kafka_storage_error,
+    storage.StorageFault: ErrorCode.kafka_storage_error,
+    storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
+    storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
+    storage.FencedEpoch: ErrorCode.not_leader_or_follower,
+    storage.TopicGone: ErrorCode.unknown_topic_or_partition,
+    storage.TopicExists: ErrorCode.topic_already_exists,
+    storage.CatalogueConflict: ErrorCode.request_timed_out,
+    storage.OffsetOutOfRange: ErrorCode.offset_out_of_range,
+    topics.InvalidTopicName: ErrorCode.invalid_topic_exception,
+    topics.UnknownTopic: ErrorCode.unknown_topic_or_partition,
+    topics.TopicExists: ErrorCode.topic_already_exists,
+    topics.InternalTopic: ErrorCode.invalid_topic_exception,
+    topics.InvalidPartitions: ErrorCode.invalid_partitions,
+    topics.InvalidReplication: ErrorCode.invalid_replication_factor,
+    topics.InvalidAssignment: ErrorCode.invalid_replica_assignment,
+    topics.InvalidTopicConfig: ErrorCode.invalid_config,
+    topics.TooManyPartitions: ErrorCode.policy_violation,
+}
+
+_BY_FAULT: Final = {
+    "corrupt": ErrorCode.corrupt_message,
+    "unsupported_magic": ErrorCode.unsupported_for_message_format,
+    "unsupported_codec": ErrorCode.unsupported_compression_type,
+    "invalid_record": ErrorCode.invalid_record,
+    "too_large": ErrorCode.message_too_large,
+}
+
+
+def error_code_of(error: Exception) -> ErrorCode:
+    """The Kafka error for a domain error; UNKNOWN_SERVER_ERROR for an exception that nobody expected."""
+    if isinstance(error, BatchError):
+        return _BY_FAULT[error.kind]
+    for cls in type(error).__mro__:
+        code = _BY_TYPE.get(cls)
+        if code is not None:
+            return code
+    return ErrorCode.unknown_server_error

@@ -1,0 +1,31 @@
+"""InitProducerId (key 22), versions 0-5.
+
+Idempotent producers (KIP-98) get a fresh producer id with epoch 0 each time they ask, also when they name the id they
+had (KIP-360), as Kafka answers it. Transactional ids are refused: there are no transactions yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.protocol.registry import api
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error with no producer id."""
+    del request
+    return context.make("InitProducerIdResponse", error_code=error, producer_id=-1, producer_epoch=-1)
+
+
+@api(22, "InitProducerId", (0, 5), refuse=refuse)
+async def init_producer_id(context: RequestContext, request: Any) -> Any:
+    """A new producer id, epoch 0."""
+    if request.transactional_id is not None:
+        return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
+    producer_id = await context.services.new_producer_id()
+    return context.make(
+        "InitProducerIdResponse", error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
+    )

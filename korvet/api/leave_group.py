@@ -1,0 +1,48 @@
+"""LeaveGroup (key 13), versions 0-5.
+
+v3 names several members, by id or by instance id (KIP-345), v5 adds a reason (KIP-800, not kept).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.groups.messages import LeaveReply, LeaveRequest, LeavingMember
+from korvet.groups.shard import GroupShard
+from korvet.protocol.registry import api
+
+_SEVERAL_SINCE: Final = 3
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error with no members."""
+    del request
+    return context.make("LeaveGroupResponse", error_code=error, members=())
+
+
+@api(13, "LeaveGroup", (0, 5), refuse=refuse)
+async def leave_group(context: RequestContext, request: Any) -> Any:
+    """Take members out of their group."""
+    several = context.api_version >= _SEVERAL_SINCE
+    if several:
+        leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
+    else:
+        leaving = (LeavingMember(request.member_id),)
+    reply: LeaveReply = await context.services.coordinator.call(
+        request.group_id, GroupShard.leave, LeaveRequest(request.group_id, leaving)
+    )
+    if not several:
+        return context.make("LeaveGroupResponse", error_code=reply.first_error)
+    members = tuple(
+        context.make(
+            "MemberResponse",
+            member_id=left.member_id,
+            group_instance_id=left.group_instance_id,
+            error_code=left.error,
+        )
+        for left in reply.members
+    )
+    return context.make("LeaveGroupResponse", error_code=reply.error, members=members)

@@ -1,0 +1,124 @@
+"""ListOffsets (key 2), versions 1-11.
+
+v2 adds isolation levels, v4 leader epochs, v6 is flexible, v7 the maximal timestamp (KIP-734), v8 the earliest local (KIP-405), v9
+the latest tiered, v10 a timeout, v11 the earliest pending upload offset. Without tiering "earliest local" is the log's
+start, and there is no tiered or pending offset. A timestamp finds the first offset whose record's timestamp is not before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.api.metadata import LEADER_EPOCH
+from korvet.protocol.registry import api
+from korvet.storage.errors import StorageError
+from korvet.storage.log import PartitionLog
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+# The version that introduced each of the special timestamps.
+_SINCE: Final = {
+    _LATEST: 0,
+    _EARLIEST: 0,
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
+_NONE: Final = (-1, -1, -1)
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    topics = tuple(
+        context.make(
+            "ListOffsetsTopicResponse",
+            name=topic.name,
+            partitions=tuple(
+                _partition(context, each.partition_index, error, _NONE) for each in topic.partitions
+            ),
+        )
+        for topic in request.topics
+    )
+    return context.make("ListOffsetsResponse", topics=topics)
+
+
+@api(2, "ListOffsets", (1, 11), refuse=refuse)
+async def list_offsets(context: RequestContext, request: Any) -> Any:
+    """The offsets of all partitions asked for, looked up at once."""
+    times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    topics = []
+    for topic in request.topics:
+        partitions = await asyncio.gather(
+            *(
+                _one(context, topic.name, each, times[topic.name, each.partition_index] > 1)
+                for each in topic.partitions
+            )
+        )
+        topics.append(
+            context.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions))
+        )
+    return context.make("ListOffsetsResponse", topics=tuple(topics))
+
+
+async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -> Any:
+    index = asked.partition_index
+    if repeated:
+        return _partition(context, index, ErrorCode.invalid_request, _NONE)
+    log = context.services.topics.log(name, index)
+    if log is None:
+        return _partition(context, index, ErrorCode.unknown_topic_or_partition, _NONE)
+    error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+    if error is not ErrorCode.none:
+        return _partition(context, index, error, _NONE)
+    if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
+        return _partition(context, index, ErrorCode.unsupported_version, _NONE)
+    try:
+        found = await _look_up(log, asked.timestamp)
+    except StorageError as failed:
+        return _partition(context, index, error_code_of(failed), _NONE)
+    return _partition(context, index, ErrorCode.none, found)
+
+
+async def _look_up(log: PartitionLog, timestamp_ms: int) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch), all -1 where there is no such record."""
+    if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
+        return _NONE
+    if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
+        bounds = await log.bounds()
+        offset = bounds.log_end if timestamp_ms == _LATEST else bounds.log_start
+        return offset, -1, LEADER_EPOCH
+    if timestamp_ms == _MAX_TIMESTAMP:
+        found = await log.offset_of_max_timestamp()
+    else:
+        found = await log.offset_for_timestamp(timestamp_ms)
+    return _NONE if found is None else (found[0], found[1], LEADER_EPOCH)
+
+
+def check_leader_epoch(epoch: int) -> ErrorCode:
+    """What a client's view of the leader epoch means (KIP-320); -1 is no view."""
+    if epoch in (-1, LEADER_EPOCH):
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if epoch < LEADER_EPOCH else ErrorCode.unknown_leader_epoch
+
+
+def _partition(context: RequestContext, index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:
+    offset, timestamp_ms, leader_epoch = found
+    return context.make(
+        "ListOffsetsPartitionResponse",
+        partition_index=index,
+        error_code=error,
+        timestamp=timestamp_ms,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )

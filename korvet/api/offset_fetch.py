@@ -1,0 +1,128 @@
+"""OffsetFetch (key 9), versions 1-10.
+
+v2 null topics mean all (KIP-88) and a top-level error, v5 leader epochs, v7 "stable" offsets (KIP-447; without transactions all are), v8
+several groups (KIP-709), v9 member epochs (KIP-848), v10 topic ids. Answered from the coordinator's memory.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.groups.messages import FetchedPartition, FetchedTopic, FetchReply, FetchRequest, FetchTopic
+from korvet.groups.shard import GroupShard
+from korvet.protocol.registry import api
+
+_TOP_LEVEL_ERROR_SINCE: Final = 2
+_GROUPS_SINCE: Final = 8
+_TOPIC_IDS_SINCE: Final = 10
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every group, or every partition where the version has no place for a group's error."""
+    if context.api_version >= _GROUPS_SINCE:
+        groups = tuple(_group(context, FetchReply(group.group_id, error)) for group in request.groups)
+        return context.make("OffsetFetchResponse", groups=groups)
+    return _single(context, request.topics, FetchReply(request.group_id, error))
+
+
+@api(9, "OffsetFetch", (1, 10), refuse=refuse)
+async def offset_fetch(context: RequestContext, request: Any) -> Any:
+    """The committed offsets of one or several groups."""
+    stable = getattr(request, "require_stable", False)
+    if context.api_version < _GROUPS_SINCE:
+        return _single(
+            context, request.topics, await _fetch(context, request.group_id, request.topics, stable)
+        )
+    groups = []
+    for group in request.groups:
+        reply = await _fetch(context, group.group_id, group.topics, stable)
+        groups.append(_group(context, reply))
+    return context.make("OffsetFetchResponse", groups=tuple(groups))
+
+
+async def _fetch(context: RequestContext, group_id: str, topics: Any, stable: bool) -> FetchReply:
+    asked: tuple[FetchTopic, ...] | None = None
+    unknown: list[FetchedTopic] = []
+    if topics is not None:
+        known = []
+        for topic in topics:
+            if context.api_version < _TOPIC_IDS_SINCE:
+                known.append(FetchTopic(topic.name, tuple(topic.partition_indexes)))
+                continue
+            found = None if topic.topic_id is None else context.services.topics.by_id(topic.topic_id)
+            if found is None:
+                unknown.append(_unknown(topic))
+            else:
+                known.append(FetchTopic(found.name, tuple(topic.partition_indexes), found.topic_id.bytes))
+        asked = tuple(known)
+    reply: FetchReply = await context.services.coordinator.call(
+        group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable)
+    )
+    return FetchReply(reply.group_id, reply.error, (*reply.topics, *unknown))
+
+
+def _unknown(topic: Any) -> FetchedTopic:
+    partitions = tuple(
+        FetchedPartition(index, error=ErrorCode.unknown_topic_id) for index in topic.partition_indexes
+    )
+    topic_id = None if topic.topic_id is None else topic.topic_id.bytes
+    return FetchedTopic("", partitions, topic_id)
+
+
+def _group(context: RequestContext, reply: FetchReply) -> Any:
+    topics = tuple(
+        _topic(context, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions", topic)
+        for topic in reply.topics
+        if context.api_version < _TOPIC_IDS_SINCE or _topic_id(context, topic) is not None
+    )
+    return context.make(
+        "OffsetFetchResponseGroup", group_id=reply.group_id, topics=topics, error_code=reply.error
+    )
+
+
+def _single(context: RequestContext, asked: Any, reply: FetchReply) -> Any:
+    topics = reply.topics
+    if reply.error is not ErrorCode.none and context.api_version < _TOP_LEVEL_ERROR_SINCE:
+        topics = tuple(
+            FetchedTopic(
+                topic.name,
+                tuple(FetchedPartition(index, error=reply.error) for index in topic.partition_indexes),
+            )
+            for topic in asked
+        )
+    return context.make(
+        "OffsetFetchResponse",
+        topics=tuple(
+            _topic(context, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition", topic)
+            for topic in topics
+        ),
+        error_code=reply.error,
+    )
+
+
+def _topic_id(context: RequestContext, topic: FetchedTopic) -> uuid.UUID | None:
+    """The id asked for, else that of the topic now; None for one that is gone."""
+    if topic.topic_id is not None:
+        return uuid.UUID(bytes=topic.topic_id)
+    found = context.services.topics.get(topic.name)
+    return None if found is None else found.topic_id
+
+
+def _topic(context: RequestContext, topic_type: str, partition_type: str, topic: FetchedTopic) -> Any:
+    partitions = tuple(
+        context.make(
+            partition_type,
+            partition_index=each.partition,
+            committed_offset=each.offset,
+            committed_leader_epoch=each.leader_epoch,
+            metadata=each.metadata,
+            error_code=each.error,
+        )
+        for each in topic.partitions
+    )
+    topic_id = _topic_id(context, topic) if context.api_version >= _TOPIC_IDS_SINCE else None
+    return context.make(topic_type, name=topic.name, topic_id=topic_id, partitions=partitions)

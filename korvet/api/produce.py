@@ -1,0 +1,269 @@
+"""Produce (key 0), versions 3-13; 0 is advertised as the minimum, as Kafka does, because librdkafka looks for it.
+
+v3 has record batches (magic 2), v5 answers the log start, v8 record errors (KIP-467), v9 is flexible, v10 tells new leaders
+(KIP-951), v12 brings KIP-890's transactions, v13 names topics by id. Every batch is checked whole, and all its records are appended or none. Batches of a
+connection reach the log in the order they came in, so several requests may be at work.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.protocol.headers import unsigned_varint
+from korvet.protocol.registry import Respond, submit_api
+from korvet.records import kernel
+from korvet.records.compression import decompress
+from korvet.records.kernel import AppendArguments, BatchError
+from korvet.storage.errors import StorageError
+from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+from korvet.topics.configs import TopicPolicy
+
+_TOPIC_IDS_SINCE: Final = 13
+_LOG_START_SINCE: Final = 5
+_RECORD_ERRORS_SINCE: Final = 8
+_FLEXIBLE_SINCE: Final = 9
+_PARTITION: Final = struct.Struct(">ihqq")
+_INT64: Final = struct.Struct(">q")
+_INT32: Final = struct.Struct(">i")
+_ACKS: Final = (-1, 0, 1)
+# A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
+_TIMESTAMP_BOUND_MS: Final = 2**52
+
+
+class _Refused(Exception):
+    """A partition's data that is not appended, with the error and the text for the client."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class _Result:
+    """One partition's answer, filled in when its append is over."""
+
+    __slots__ = ("append_ms", "base_offset", "error", "index", "log_start", "message")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.error = ErrorCode.none
+        self.message: str | None = None
+        self.base_offset = -1
+        self.append_ms = -1
+        self.log_start = -1
+
+    def refuse(self, error: ErrorCode, message: str | None) -> None:
+        self.error = error
+        self.message = message or None
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    topics = []
+    for topic in request.topic_data:
+        partitions = tuple(
+            context.make(
+                "PartitionProduceResponse",
+                index=data.index,
+                error_code=error,
+                base_offset=-1,
+                log_append_time=None,
+                log_start_offset=-1,
+                record_errors=(),
+            )
+            for data in topic.partition_data
+        )
+        topics.append(
+            context.make(
+                "TopicProduceResponse",
+                name=getattr(topic, "name", ""),
+                topic_id=getattr(topic, "topic_id", None),
+                partition_responses=partitions,
+            )
+        )
+    return context.make("ProduceResponse", responses=tuple(topics))
+
+
+@submit_api(0, "Produce", (3, 13), refuse=refuse, advertised_min=0)
+def produce(context: RequestContext, request: Any, respond: Respond) -> None:
+    """Append each partition's batch and answer when all are decided."""
+    _Produce(context, request, respond).start()
+
+
+class _Produce:
+    """One request at work."""
+
+    __slots__ = ("_context", "_pending", "_request", "_respond", "_results")
+
+    def __init__(self, context: RequestContext, request: Any, respond: Respond) -> None:
+        self._context = context
+        self._request = request
+        self._respond = respond
+        self._results: list[tuple[Any, list[_Result]]] = []
+        # One for the request itself, so that nothing is answered before all appends are on their way.
+        self._pending = 1
+
+    def start(self) -> None:
+        """Begin all appends, in the request's order."""
+        for topic in self._request.topic_data:
+            results = []
+            for data in topic.partition_data:
+                result = _Result(data.index)
+                results.append(result)
+                self._begin(topic, data, result)
+            self._results.append((topic, results))
+        self._finished()
+
+    def _begin(self, topic: Any, data: Any, result: _Result) -> None:
+        try:
+            log, policy = self._locate(topic, data.index)
+            arguments, stamp = self._read_batch(data.records, policy)
+        except _Refused as refused:
+            result.refuse(refused.error, str(refused))
+            return
+        except BatchError as bad:
+            result.refuse(error_code_of(bad), str(bad))
+            return
+        self._pending += 1
+        log.append(arguments, stamp, self._append_done(result, policy))
+
+    def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
+        def done(outcome: Appended | StorageError) -> None:
+            if isinstance(outcome, StorageError):
+                result.refuse(error_code_of(outcome), str(outcome))
+            else:
+                result.base_offset = outcome.base_offset
+                result.log_start = outcome.log_start
+                if policy.log_append_time and not outcome.duplicate:
+                    result.append_ms = outcome.append_ms
+            self._finished()
+
+        return done
+
+    def _locate(self, topic: Any, index: int) -> tuple[PartitionLog, TopicPolicy]:
+        request, topics = self._request, self._context.services.topics
+        if request.acks not in _ACKS:
+            raise _Refused(ErrorCode.invalid_required_acks, f"acks of {request.acks} is none of -1, 0 and 1")
+        if request.transactional_id is not None:
+            raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
+        if self._context.api_version >= _TOPIC_IDS_SINCE:
+            found = None if topic.topic_id is None else topics.by_id(topic.topic_id)
+            unknown = ErrorCode.unknown_topic_id
+        else:
+            found = topics.get(topic.name)
+            unknown = ErrorCode.unknown_topic_or_partition
+        if found is None:
+            raise _Refused(unknown, "this server does not host this topic")
+        if found.internal:
+            raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")
+        log = topics.log(found.name, index)
+        if log is None:
+            raise _Refused(
+                ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
+            )
+        return log, topics.policy(found)
+
+    def _read_batch(
+        self, records: bytes | None, policy: TopicPolicy
+    ) -> tuple[AppendArguments, ProducerStamp | None]:
+        """The one batch of a partition as append arguments. Raises BatchError and _Refused."""
+        if not records:
+            raise _Refused(ErrorCode.invalid_record, "the partition has no record batch")
+        if len(records) > policy.max_message_bytes:
+            raise _Refused(
+                ErrorCode.message_too_large,
+                f"a record batch of {len(records)} bytes is larger than max.message.bytes, {policy.max_message_bytes}",
+            )
+        header = kernel.parse_batch(records, 0)
+        if header.size != len(records):
+            raise _Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
+        if header.control:
+            raise _Refused(ErrorCode.invalid_record, "clients must not write control records")
+        if header.transactional:
+            raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
+        plain = None
+        if header.codec:
+            plain = decompress(
+                header.codec, memoryview(records)[kernel.BATCH_HEADER_BYTES :], policy.max_decompressed_bytes
+            )
+        arguments = kernel.encode_append(records, 0, header, plain, not policy.log_append_time)
+        if not policy.log_append_time:
+            self._check_timestamps(arguments, policy)
+        if policy.compacts and arguments.null_keys:
+            raise _Refused(ErrorCode.invalid_record, "a compacted topic cannot take records without a key")
+        stamp = None
+        if header.producer_id >= 0:
+            stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
+        return arguments, stamp
+
+    def _check_timestamps(self, arguments: AppendArguments, policy: TopicPolicy) -> None:
+        now_ms = self._context.services.clock_ms()
+        earliest = max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS)
+        latest = min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS)
+        # -1 is "no timestamp", which Kafka lets pass.
+        low = arguments.min_timestamp_ms
+        if (low < earliest and low != -1) or arguments.max_timestamp_ms > latest:
+            raise _Refused(
+                ErrorCode.invalid_timestamp,
+                f"record timestamps from {low} to {arguments.max_timestamp_ms} are outside {earliest} to {latest}",
+            )
+
+    def _finished(self) -> None:
+        self._pending -= 1
+        if self._pending:
+            return
+        if self._request.acks == 0:
+            self._respond(None)
+        else:
+            self._respond([_encode(self._context.api_version, self._results)])
+
+
+def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
+    """The response body (ProduceResponse.json), by hand: it is written for every batch."""
+    flexible = version >= _FLEXIBLE_SINCE
+    parts = [_length(len(topics), flexible)]
+    for topic, results in topics:
+        if version >= _TOPIC_IDS_SINCE:
+            parts.append(b"\x00" * 16 if topic.topic_id is None else topic.topic_id.bytes)
+        else:
+            parts.append(_string(topic.name, flexible))
+        parts.append(_length(len(results), flexible))
+        for result in results:
+            parts.append(
+                _PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms)
+            )
+            if version >= _LOG_START_SINCE:
+                parts.append(_INT64.pack(result.log_start))
+            if version >= _RECORD_ERRORS_SINCE:
+                parts.append(_length(0, flexible))
+                parts.append(_nullable_string(result.message, flexible))
+            if flexible:
+                parts.append(b"\x00")
+        if flexible:
+            parts.append(b"\x00")
+    parts.append(_INT32.pack(0))
+    if flexible:
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def _length(count: int, flexible: bool) -> bytes:
+    return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
+
+
+def _string(text: str, flexible: bool) -> bytes:
+    encoded = text.encode()
+    if flexible:
+        return unsigned_varint(len(encoded) + 1) + encoded
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def _nullable_string(text: str | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    return _string(text, flexible)

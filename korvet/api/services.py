@@ -1,0 +1,26 @@
+"""What handlers work with: the parts of the broker behind the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from korvet.config import Address, Config
+
+if TYPE_CHECKING:
+    from korvet.coordinator.service import CoordinatorService
+    from korvet.topics.directory import TopicDirectory
+
+
+class Services(msgspec.Struct, frozen=True):
+    """The broker's parts. `endpoint` is the address told to clients, `new_producer_id` allocates (KIP-98)."""
+
+    config: Config
+    cluster_id: str
+    endpoint: Address
+    topics: TopicDirectory
+    coordinator: CoordinatorService
+    new_producer_id: Callable[[], Awaitable[int]]
+    clock_ms: Callable[[], int]

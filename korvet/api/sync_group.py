@@ -1,0 +1,48 @@
+"""SyncGroup (key 14), versions 0-5.
+
+v3 adds static members (KIP-345), v5 protocol type and name (KIP-559). The answer waits for the leader's assignment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.groups.messages import SyncAssignment, SyncReply, SyncRequest
+from korvet.groups.shard import GroupShard
+from korvet.protocol.registry import api
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error with no assignment."""
+    del request
+    return _response(context, SyncReply(error))
+
+
+@api(14, "SyncGroup", (0, 5), refuse=refuse, waits=True)
+async def sync_group(context: RequestContext, request: Any) -> Any:
+    """Hand in the assignments (the leader) and get one's own."""
+    sync = SyncRequest(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=getattr(request, "group_instance_id", None),
+        protocol_type=getattr(request, "protocol_type", None),
+        protocol_name=getattr(request, "protocol_name", None),
+        assignments=tuple(SyncAssignment(each.member_id, each.assignment) for each in request.assignments),
+    )
+    return _response(
+        context, await context.services.coordinator.call(request.group_id, GroupShard.sync, sync)
+    )
+
+
+def _response(context: RequestContext, reply: SyncReply) -> Any:
+    return context.make(
+        "SyncGroupResponse",
+        error_code=reply.error,
+        protocol_type=reply.protocol_type,
+        protocol_name=reply.protocol_name,
+        assignment=reply.assignment,
+    )

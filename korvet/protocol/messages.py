@@ -1,0 +1,98 @@
+"""Kafka's message schemas (through kio): decoding requests, building and encoding responses."""
+
+from __future__ import annotations
+
+import datetime
+import io
+from functools import cache
+from typing import Any, Final
+
+import kio.index
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+
+from korvet.protocol.headers import MalformedRequest
+
+__all__ = ["NO_THROTTLE", "ErrorCode", "RequestSchema", "ResponseSchema", "request_schema", "response_schema"]
+
+NO_THROTTLE: Final = datetime.timedelta(0)
+
+# What an operation bit field holds when the client did not ask for it (INT32_MIN).
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+
+
+class RequestSchema:
+    """One version of a request: decodes its body."""
+
+    __slots__ = ("_read", "flexible", "name")
+
+    def __init__(self, api_key: int, api_version: int) -> None:
+        schema = kio.index.load_request_schema(api_key, api_version)
+        self._read = entity_reader(schema)
+        self.name: str = schema.__name__
+        self.flexible: bool = bool(schema.__flexible__)
+
+    def decode(self, frame: memoryview, position: int) -> Any:
+        """The request at `position`; every value is a copy.
+
+        Bytes behind the message are left unread, as Kafka does: librdkafka's Metadata v13 carries some.
+        Raises MalformedRequest for bytes that do not hold the message.
+        """
+        try:
+            request, _ = self._read(frame, position)
+        except (SerialError, ValueError, OverflowError) as error:
+            raise MalformedRequest(f"{self.name}: {error}") from error
+        return request
+
+
+class ResponseSchema:
+    """One version of a response: builds its structures by name and encodes the whole."""
+
+    __slots__ = ("_fields", "_module", "_write", "flexible")
+
+    def __init__(self, api_key: int, api_version: int) -> None:
+        self._module = kio.index.load_payload_module(api_key, api_version, EntityType.response)
+        schema = kio.index.load_response_schema(api_key, api_version)
+        self._write = entity_writer(schema)
+        self._fields: dict[str, frozenset[str]] = {}
+        # ApiVersions answers with header v0 in every version: a client can't yet know what we speak (KIP-511).
+        self.flexible: bool = bool(schema.__flexible__) and api_key != 18  # noqa: PLR2004
+
+    def make(self, structure: str, /, **fields: Any) -> Any:
+        """A structure of this response by its schema name.
+
+        Fields that this version does not have are left out, so one handler serves every version;
+        a throttle time not given is 0.
+        """
+        cls = getattr(self._module, structure)
+        known = self._fields.get(structure)
+        if known is None:
+            known = self._fields[structure] = frozenset(cls.__dataclass_fields__)
+        if "throttle_time" in known:
+            fields.setdefault("throttle_time", NO_THROTTLE)
+        return cls(**{name: value for name, value in fields.items() if name in known})
+
+    def has(self, structure: str, field: str) -> bool:
+        """Whether this version's structure has the field."""
+        cls = getattr(self._module, structure, None)
+        return cls is not None and field in cls.__dataclass_fields__
+
+    def encode(self, response: Any) -> bytes:
+        """The response's body, without header and length."""
+        buffer = io.BytesIO()
+        self._write(buffer, response)
+        return buffer.getvalue()
+
+
+@cache
+def request_schema(api_key: int, api_version: int) -> RequestSchema:
+    """The request schema of a version that the registry lists."""
+    return RequestSchema(api_key, api_version)
+
+
+@cache
+def response_schema(api_key: int, api_version: int) -> ResponseSchema:
+    """The response schema of a version that the registry lists."""
+    return ResponseSchema(api_key, api_version)

@@ -1,0 +1,39 @@
+"""Stops reading from clients while more produced bytes are on their way to Redis than may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Backpressure:
+    """Counts the bytes of requests in flight and holds clients back above a limit.
+
+    A connection asks `blocked()` before it takes its next request and, when told to wait, is called back once the
+    sum has fallen below half the limit. One request is always admitted, however large.
+    """
+
+    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._in_flight_bytes = 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def blocked(self, resume: Callable[[], None]) -> bool:
+        """Whether the caller has to wait; if so `resume` is called when it may go on."""
+        if self._in_flight_bytes < self._limit_bytes:
+            return False
+        self._waiting.append(resume)
+        return True
+
+    def take(self, size_bytes: int) -> None:
+        """A request of that size is on its way."""
+        self._in_flight_bytes += size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        """It has been answered."""
+        self._in_flight_bytes -= size_bytes
+        if self._waiting and self._in_flight_bytes <= self._limit_bytes // 2:
+            waiting, self._waiting = self._waiting, []
+            for resume in waiting:
+                resume()

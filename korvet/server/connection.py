@@ -1,0 +1,233 @@
+"""One client connection: frames out of a receive buffer, requests taken in turn, responses in request order.
+
+As in Kafka a connection has one request at work at a time; only Produce requests overtake the answer of the
+Produce before them, because their order in the log is kept by the link to Redis.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from korvet.protocol.headers import FIXED_HEADER_BYTES, MalformedRequest
+
+log = logging.getLogger(__name__)
+
+# Idle connections keep this much; thousands of them are common.
+_SMALL_BUFFER_BYTES: Final = 4096
+# An emptied buffer above this is given back, so that one large request doesn't stay with the connection.
+_KEEP_BUFFER_BYTES: Final = 256 * 1024
+# Unsent response bytes at which the next request waits for a slow reader.
+_WRITE_HIGH_BYTES: Final = 1024 * 1024
+_PRODUCE: Final = 0
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Slot:
+    """The place of one response in the connection's order."""
+
+    __slots__ = ("done", "segments")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.segments: list[bytes] | None = None
+
+
+class Dispatch(Protocol):
+    """What the connection hands its frames to."""
+
+    def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
+        """Handle a frame (without its length), calling `connection.respond(slot, …)` once, now or later."""
+
+    def blocked(self, resume: Callable[[], None]) -> bool:
+        """Whether no more Produce requests are taken for the moment; `resume` is called when they are again."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Server side of one client connection."""
+
+    def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: set[Connection]) -> None:
+        self._dispatch = dispatch
+        self._max_request_bytes = max_request_bytes
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+        self._start = 0
+        self._end = 0
+        self._in_flight: deque[Slot] = deque()
+        self._only_produce = True
+        self._reading_paused = False
+        self._writing_paused = False
+        self._blocked = False
+        self._processing = False
+        self._closing = False
+        self._disconnect_callbacks: set[Callable[[], None]] = set()
+        self.client_host = ""
+        self.closed = False
+        self.last_fetch: tuple[bytes, Any] | None = None
+
+    # asyncio's callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client has connected."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/127.0.0.1"
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone; whatever waits for it is told."""
+        self.closed = True
+        self._connections.discard(self)
+        self._in_flight.clear()
+        callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
+        for callback in callbacks:
+            callback()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Room behind what was received."""
+        if self._end == len(self._buffer):
+            self._make_room()
+        return memoryview(self._buffer)[self._end :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Bytes have arrived."""
+        self._end += nbytes
+        self._process()
+
+    def pause_writing(self) -> None:
+        """The client does not read its responses: take no more requests."""
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._writing_paused = False
+        self._process()
+
+    # what handlers use
+
+    def respond(self, slot: Slot, segments: list[bytes] | None) -> None:
+        """Send the response of `slot` as soon as all earlier ones are sent. None sends nothing."""
+        slot.segments = segments
+        slot.done = True
+        in_flight = self._in_flight
+        while in_flight and in_flight[0].done:
+            ready = in_flight.popleft().segments
+            if ready and not self.closed and self._transport is not None:
+                self._transport.writelines(ready)
+        if self._start < self._end and not self._processing:
+            self._process()
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Call back when the client goes away, unless `forget` is called first."""
+        self._disconnect_callbacks.add(callback)
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Take back an on_disconnect."""
+        self._disconnect_callbacks.discard(callback)
+
+    def close(self, reason: str) -> None:
+        """End the connection for a reason that is the client's fault; the log gets one line."""
+        if not self._closing:
+            self._closing = True
+            log.warning("closing the connection of %s: %s", self.client_host, reason)
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """Close after what is written has been sent."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # frames
+
+    def _process(self) -> None:
+        """Take as many requests out of the buffer as may be at work now."""
+        self._processing = True
+        try:
+            while not self._closing and not self.closed and self._take_one():
+                pass
+        finally:
+            self._processing = False
+        if self._start == self._end:
+            self._start = self._end = 0
+            if len(self._buffer) > _KEEP_BUFFER_BYTES:
+                self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+        self._pause_or_resume_reading()
+
+    def _take_one(self) -> bool:
+        size = self._frame_size()
+        if size < 0 or self._end - self._start < 4 + size:
+            return False
+        begin = self._start + 4
+        is_produce = self._buffer[begin] == 0 and self._buffer[begin + 1] == _PRODUCE
+        if self._writing_paused or (self._in_flight and not (is_produce and self._only_produce)):
+            return False
+        if is_produce and self._is_blocked():
+            return False
+        self._only_produce = is_produce
+        self._start = begin + size
+        slot = Slot()
+        self._in_flight.append(slot)
+        # The buffer may be overwritten once this returns: whatever outlives the call is a copy.
+        frame = memoryview(self._buffer)[begin : begin + size].toreadonly()
+        try:
+            self._dispatch(self, frame, slot)
+        except MalformedRequest as error:
+            self.close(str(error))
+        return True
+
+    def _frame_size(self) -> int:
+        """Bytes of the frame at the start of the buffer, -1 while its length isn't there."""
+        if self._end - self._start < 4:
+            return -1
+        (size,) = _LENGTH.unpack_from(self._buffer, self._start)
+        if size < FIXED_HEADER_BYTES or size > self._max_request_bytes:
+            self.close(f"a frame of {size} bytes is outside {FIXED_HEADER_BYTES} to {self._max_request_bytes}")
+            return -1
+        return int(size)
+
+    def _is_blocked(self) -> bool:
+        if not self._blocked:
+            self._blocked = self._dispatch.blocked(self._unblock)
+        return self._blocked
+
+    def _unblock(self) -> None:
+        self._blocked = False
+        if not self.closed:
+            self._process()
+
+    def _make_room(self) -> None:
+        """Move what is unread to the front, or grow towards the frame that is arriving."""
+        unread = self._end - self._start
+        size = len(self._buffer)
+        if unread > size // 2:
+            frame_size = self._frame_size()
+            size = max(min(2 * size, frame_size + 4), size + _SMALL_BUFFER_BYTES)
+        fresh = bytearray(size)
+        fresh[:unread] = memoryview(self._buffer)[self._start : self._end]
+        self._buffer = fresh
+        self._start, self._end = 0, unread
+
+    def _pause_or_resume_reading(self) -> None:
+        """Reading stops while the buffer is full of requests that have to wait."""
+        if self._transport is None or self.closed or self._closing:
+            return
+        full = self._end == len(self._buffer) and self._end - self._start >= 4
+        waiting = full and self._end - self._start >= 4 + self._frame_size()
+        if waiting and not self._reading_paused:
+            self._reading_paused = True
+            self._transport.pause_reading()
+        elif not waiting and self._reading_paused:
+            self._reading_paused = False
+            self._transport.resume_reading()

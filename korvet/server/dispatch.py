@@ -1,0 +1,165 @@
+"""From a frame to a handler and from its answer to a response frame."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.context import RequestContext
+from korvet.api.errors import error_code_of
+from korvet.api.services import Services
+from korvet.protocol import registry
+from korvet.protocol.headers import parse_header, peek_api, response_header
+from korvet.protocol.messages import ResponseSchema, request_schema, response_schema
+from korvet.server.backpressure import Backpressure
+from korvet.server.connection import Connection, Slot
+
+log = logging.getLogger(__name__)
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_API_VERSIONS: Final = 18
+_LENGTH: Final = struct.Struct(">i")
+_UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
+
+
+class Dispatcher:
+    """Decodes requests, runs their handlers and encodes what they answer."""
+
+    def __init__(self, services: Services, backpressure: Backpressure) -> None:
+        self._services = services
+        self._backpressure = backpressure
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failures: Counter[str] = Counter()
+
+    def blocked(self, resume: Callable[[], None]) -> bool:
+        """See Backpressure.blocked."""
+        return self._backpressure.blocked(resume)
+
+    def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
+        """Handle one frame; `connection.respond` is called for its slot now or later.
+
+        Raises MalformedRequest for a frame that is no request.
+        """
+        api_key, api_version, correlation_id = peek_api(frame)
+        api = registry.find(api_key)
+        if api is None or not api.min_version <= api_version <= api.max_version:
+            connection.respond(slot, self._unsupported(api_key, correlation_id))
+            return
+        requests = request_schema(api_key, api_version)
+        schema = response_schema(api_key, api_version)
+        client_id, request = self._decode(connection, frame, requests)
+        context = RequestContext(
+            self._services,
+            schema,
+            api_version,
+            client_id,
+            connection.client_host,
+            connection.on_disconnect,
+            connection.forget,
+        )
+        size_bytes = len(frame) if api_key == _PRODUCE else 0
+        self._backpressure.take(size_bytes)
+        header = response_header(correlation_id, schema.flexible)
+        respond = _Responder(connection, slot, header, self._backpressure, size_bytes)
+        if api.submit is not None:
+            self._submit(api, context, request, respond)
+        else:
+            task = asyncio.get_running_loop().create_task(self._handle(api, context, request, respond))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            if api.waits:
+                connection.on_disconnect(task.cancel)
+                task.add_done_callback(lambda _: connection.forget(task.cancel))
+
+    async def finish(self) -> None:
+        """Wait for the handlers at work; to be called with a timeout."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _decode(self, connection: Connection, frame: memoryview, requests: Any) -> tuple[str, Any]:
+        if frame[1] != _FETCH or frame[0] != 0:
+            header, position = parse_header(frame, requests.flexible)
+            return header.client_id, requests.decode(frame, position)
+        # A consumer at the end of its partitions sends the same Fetch again and again, but for the correlation id.
+        body = bytes(frame[2:4]) + bytes(frame[8:])
+        last = connection.last_fetch
+        if last is None or last[0] != body:
+            header, position = parse_header(frame, requests.flexible)
+            last = connection.last_fetch = (body, (header.client_id, requests.decode(frame, position)))
+        client_id, request = last[1]
+        return client_id, request
+
+    def _submit(self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond) -> None:
+        assert api.submit is not None
+        try:
+            api.submit(context, request, respond)
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its client's answer, and logged
+            respond([context.schema.encode(self._failed(api, context, request, error))])
+
+    async def _handle(
+        self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
+    ) -> None:
+        assert api.handle is not None
+        try:
+            response = await api.handle(context, request)
+            encoded = context.schema.encode(response)
+        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its client's answer, and logged
+            encoded = context.schema.encode(self._failed(api, context, request, error))
+        respond([encoded])
+
+    def _failed(self, api: registry.Api, context: RequestContext, request: Any, error: Exception) -> Any:
+        code = error_code_of(error)
+        if code is ErrorCode.unknown_server_error:
+            self.failures[api.name] += 1
+            log.error(
+                "%s v%d of client %r failed", api.name, context.api_version, context.client_id, exc_info=error
+            )
+        else:
+            log.warning(
+                "%s v%d of client %r: %s", api.name, context.api_version, context.client_id, error or code.name
+            )
+        return api.refuse(context, request, code)
+
+    def _unsupported(self, api_key: int, correlation_id: int) -> list[bytes]:
+        """UNSUPPORTED_VERSION; for ApiVersions with all that is supported, in version 0 (KIP-511)."""
+        body = _UNSUPPORTED
+        if api_key == _API_VERSIONS:
+            ranges = [
+                struct.pack(">hhh", api.key, api.advertised_min, api.max_version)
+                for api in registry.registered()
+            ]
+            body += _LENGTH.pack(len(ranges)) + b"".join(ranges)
+        return [_LENGTH.pack(4 + len(body)), _LENGTH.pack(correlation_id), body]
+
+
+class _Responder:
+    """Puts length and header before a response body; answers once."""
+
+    __slots__ = ("_backpressure", "_connection", "_header", "_size_bytes", "_slot")
+
+    def __init__(
+        self, connection: Connection, slot: Slot, header: bytes, backpressure: Backpressure, size_bytes: int
+    ) -> None:
+        self._connection = connection
+        self._slot = slot
+        self._header = header
+        self._backpressure = backpressure
+        self._size_bytes = size_bytes
+
+    def __call__(self, body: list[bytes] | None) -> None:
+        if self._slot.done:
+            raise RuntimeError("a request was answered twice")
+        segments = None
+        if body is not None:
+            size = len(self._header) + sum(map(len, body))
+            segments = [_LENGTH.pack(size) + self._header + body[0], *body[1:]]
+        self._connection.respond(self._slot, segments)
+        if self._size_bytes:
+            self._backpressure.give_back(self._size_bytes)

@@ -1,0 +1,287 @@
+"""Topic configs: Kafka's own with their types, defaults and broker-level synonyms, and ours.
+
+Those that korvet honours change what it does; the others are accepted, kept and described, since tools set them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+
+
+class ConfigType(enum.IntEnum):
+    """DescribeConfigs' config types (DescribeConfigsResponse.json)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a config value comes from (DescribeConfigsResponse.json)."""
+
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class InvalidConfig(ValueError):
+    """A topic config that does not exist or a value it can't have; the message names both."""
+
+
+class TopicConfig(msgspec.Struct, frozen=True):
+    """One topic config. `check` raises ValueError with what is allowed."""
+
+    name: str
+    type: ConfigType
+    default: str
+    check: Callable[[str], None]
+    synonym: str | None = None
+    documentation: str = ""
+
+
+def _integer(low: int, high: int) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError("it has to be a whole number") from None
+        if not low <= number <= high:
+            raise ValueError(f"it has to be from {low} to {high}")
+
+    return check
+
+
+def _one_of(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        if value not in allowed:
+            raise ValueError(f"it has to be one of {', '.join(allowed)}")
+
+    return check
+
+
+def _list_of(*allowed: str) -> Callable[[str], None]:
+    def check(value: str) -> None:
+        names = [name.strip() for name in value.split(",")]
+        if len(set(names)) != len(names) or not set(names) <= set(allowed):
+            raise ValueError(f"it has to be a list of {', '.join(allowed)}")
+
+    return check
+
+
+def _ratio(value: str) -> None:
+    try:
+        inside = 0.0 <= float(value) <= 1.0
+    except ValueError:
+        inside = False
+    if not inside:
+        raise ValueError("it has to be a number from 0 to 1")
+
+
+def _native_format(value: str) -> None:
+    if value != "json" and not (value.startswith("field:") and len(value) > len("field:")):
+        raise ValueError("it has to be json or field:<name>")
+
+
+def _anything(value: str) -> None:
+    del value
+
+
+_BOOLEAN: Final = _one_of("true", "false")
+
+
+def _boolean(name: str, default: bool, synonym: str | None = None) -> TopicConfig:
+    return TopicConfig(name, ConfigType.BOOLEAN, "true" if default else "false", _BOOLEAN, synonym)
+
+
+def _int(name: str, default: int, low: int, synonym: str | None = None) -> TopicConfig:
+    return TopicConfig(name, ConfigType.INT, str(default), _integer(low, INT32_MAX), synonym)
+
+
+def _long(name: str, default: int, low: int, synonym: str | None = None) -> TopicConfig:
+    return TopicConfig(name, ConfigType.LONG, str(default), _integer(low, INT64_MAX), synonym)
+
+
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+CLEANUP_POLICY: Final = "cleanup.policy"
+MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
+TIMESTAMP_TYPE: Final = "message.timestamp.type"
+TIMESTAMP_AFTER_MAX_MS: Final = "message.timestamp.after.max.ms"
+TIMESTAMP_BEFORE_MAX_MS: Final = "message.timestamp.before.max.ms"
+OFFSET_ASSIGNMENT: Final = "offset.assignment"
+NATIVE_FORMAT: Final = "native.format"
+
+_KAFKA: Final = (
+    TopicConfig(
+        CLEANUP_POLICY, ConfigType.LIST, "delete", _list_of("delete", "compact"), "log.cleanup.policy"
+    ),
+    _int("compression.gzip.level", -1, -1, "compression.gzip.level"),
+    _int("compression.lz4.level", 9, 1, "compression.lz4.level"),
+    TopicConfig(
+        "compression.type",
+        ConfigType.STRING,
+        "producer",
+        _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "compression.type",
+    ),
+    _int("compression.zstd.level", 3, -131072, "compression.zstd.level"),
+    _long("delete.retention.ms", 86_400_000, 0, "log.cleaner.delete.retention.ms"),
+    _boolean("errors.deadletterqueue.group.enable", False),
+    _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms"),
+    _long("flush.messages", INT64_MAX, 1, "log.flush.interval.messages"),
+    _long("flush.ms", INT64_MAX, 0),
+    TopicConfig("follower.replication.throttled.replicas", ConfigType.LIST, "", _anything),
+    _int("index.interval.bytes", 4096, 0, "log.index.interval.bytes"),
+    TopicConfig("leader.replication.throttled.replicas", ConfigType.LIST, "", _anything),
+    _long("local.retention.bytes", -2, -2, "log.local.retention.bytes"),
+    _long("local.retention.ms", -2, -2, "log.local.retention.ms"),
+    _long("max.compaction.lag.ms", INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),
+    _int(MAX_DECOMPRESSED_BYTES, 64 * 1024 * 1024, 1, "max.decompressed.message.bytes"),
+    _int(MAX_MESSAGE_BYTES, 1_048_588, 0, "message.max.bytes"),
+    _long(TIMESTAMP_AFTER_MAX_MS, 3_600_000, 0, "log.message.timestamp.after.max.ms"),
+    _long(TIMESTAMP_BEFORE_MAX_MS, INT64_MAX, 0, "log.message.timestamp.before.max.ms"),
+    TopicConfig(
+        TIMESTAMP_TYPE,
+        ConfigType.STRING,
+        "CreateTime",
+        _one_of("CreateTime", "LogAppendTime"),
+        "log.message.timestamp.type",
+    ),
+    TopicConfig(
+        "min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio, "log.cleaner.min.cleanable.ratio"
+    ),
+    _long("min.compaction.lag.ms", 0, 0, "log.cleaner.min.compaction.lag.ms"),
+    _int("min.insync.replicas", 1, 1, "min.insync.replicas"),
+    _boolean("preallocate", False, "log.preallocate"),
+    _long("remote.copy.lag.bytes", -1, -1, "log.remote.copy.lag.bytes"),
+    _long("remote.copy.lag.ms", 0, -1, "log.remote.copy.lag.ms"),
+    _boolean("remote.log.copy.disable", False),
+    _boolean("remote.log.delete.on.disable", False),
+    # Tiered storage does not exist here; tools may still say so.
+    TopicConfig("remote.storage.enable", ConfigType.BOOLEAN, "false", _one_of("false")),
+    _long(RETENTION_BYTES, -1, -1, "log.retention.bytes"),
+    _long(RETENTION_MS, 604_800_000, -1, "log.retention.ms"),
+    _int("segment.bytes", 1_073_741_824, 14, "log.segment.bytes"),
+    _int("segment.index.bytes", 10_485_760, 4, "log.index.size.max.bytes"),
+    _long("segment.jitter.ms", 0, 0),
+    _long("segment.ms", 604_800_000, 1),
+    _boolean("unclean.leader.election.enable", False, "unclean.leader.election.enable"),
+)
+
+_OURS: Final = (
+    TopicConfig(
+        OFFSET_ASSIGNMENT,
+        ConfigType.STRING,
+        "clock",
+        _one_of("clock", "dense"),
+        documentation="clock: offset = entry milliseconds << 10 | sequence. dense: 0, 1, 2 … as in Apache Kafka.",
+    ),
+    TopicConfig(
+        NATIVE_FORMAT,
+        ConfigType.STRING,
+        "json",
+        _native_format,
+        documentation="How an entry that a Redis application wrote with fields of its own is served: json gives "
+        "all fields as one object, field:<name> the bytes of that field.",
+    ),
+)
+
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for config in (*_KAFKA, *_OURS)}
+
+
+def check_topic_config(name: str, value: str | None) -> str:
+    """The value, checked and without space around it.
+
+    Raises InvalidConfig with the text that a client shows its user.
+    """
+    config = TOPIC_CONFIGS.get(name)
+    if config is None:
+        raise InvalidConfig(f"Unknown topic config name: {name}")
+    if value is None:
+        raise InvalidConfig(f"Null value not supported for topic configs: {name}")
+    value = value.strip()
+    try:
+        config.check(value)
+    except ValueError as error:
+        raise InvalidConfig(f"Invalid value {value} for configuration {name}: {error}") from None
+    return value
+
+
+class ConfigView(msgspec.Struct, frozen=True):
+    """A config's value in force for a topic and where it comes from."""
+
+    config: TopicConfig
+    value: str
+    source: ConfigSource
+    synonyms: tuple[tuple[str, str, ConfigSource], ...]
+
+
+def describe(
+    config: TopicConfig, topic_configs: Mapping[str, str], broker_configs: Mapping[str, str]
+) -> ConfigView:
+    """What is in force: the topic's own value, else the broker's (by the synonym), else the default."""
+    synonyms: list[tuple[str, str, ConfigSource]] = []
+    own = topic_configs.get(config.name)
+    if own is not None:
+        synonyms.append((config.name, own, ConfigSource.DYNAMIC_TOPIC))
+    if config.synonym is not None:
+        from_broker = broker_configs.get(config.synonym)
+        if from_broker is not None and from_broker != config.default:
+            synonyms.append((config.synonym, from_broker, ConfigSource.STATIC_BROKER))
+        synonyms.append((config.synonym, config.default, ConfigSource.DEFAULT))
+    if synonyms:
+        _, value, source = synonyms[0]
+        return ConfigView(config, value, source, tuple(synonyms))
+    return ConfigView(config, config.default, ConfigSource.DEFAULT, ())
+
+
+class TopicPolicy(msgspec.Struct, frozen=True):
+    """The configs that the hot path asks for, parsed once per topic."""
+
+    max_message_bytes: int
+    max_decompressed_bytes: int
+    log_append_time: bool
+    timestamp_after_max_ms: int
+    timestamp_before_max_ms: int
+    retention_ms: int
+    retention_bytes: int
+    deletes: bool
+    compacts: bool
+    dense: bool
+    native_format: str
+
+
+def policy_of(topic_configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> TopicPolicy:
+    """The policy of a topic with these configs on a broker with those (by their synonym's name)."""
+
+    def value(name: str) -> str:
+        return describe(TOPIC_CONFIGS[name], topic_configs, broker_configs).value
+
+    cleanup = {part.strip() for part in value(CLEANUP_POLICY).split(",")}
+    return TopicPolicy(
+        max_message_bytes=int(value(MAX_MESSAGE_BYTES)),
+        max_decompressed_bytes=int(value(MAX_DECOMPRESSED_BYTES)),
+        log_append_time=value(TIMESTAMP_TYPE) == "LogAppendTime",
+        timestamp_after_max_ms=int(value(TIMESTAMP_AFTER_MAX_MS)),
+        timestamp_before_max_ms=int(value(TIMESTAMP_BEFORE_MAX_MS)),
+        retention_ms=int(value(RETENTION_MS)),
+        retention_bytes=int(value(RETENTION_BYTES)),
+        deletes="delete" in cleanup,
+        compacts="compact" in cleanup,
+        dense=value(OFFSET_ASSIGNMENT) == "dense",
+        native_format=value(NATIVE_FORMAT),
+    )

@@ -1,0 +1,190 @@
+"""The directory of topics: what exists, its policy and logs, and how topics come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+from uuid import UUID
+
+from korvet.config import Config
+from korvet.storage.catalogue import OffsetAssignment, Topic
+from korvet.storage.errors import TopicExists as StoredTopicExists
+from korvet.storage.errors import TopicGone
+from korvet.storage.log import PartitionLog
+from korvet.storage.store import Store
+from korvet.topics.configs import (
+    OFFSET_ASSIGNMENT,
+    InvalidConfig,
+    TopicPolicy,
+    check_topic_config,
+    policy_of,
+)
+from korvet.topics.errors import (
+    InternalTopic,
+    InvalidPartitions,
+    InvalidTopicConfig,
+    TooManyPartitions,
+    TopicExists,
+    UnknownTopic,
+)
+from korvet.topics.names import check_collision, check_topic_name
+
+# Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
+MAX_PARTITIONS: Final = 10_000
+
+
+class TopicDirectory:
+    """All topics of the keyspace. Lookups are from memory, changes go to the catalogue in Redis first."""
+
+    def __init__(
+        self, store: Store, config: Config, forget_offsets: Callable[[Topic], Awaitable[None]]
+    ) -> None:
+        """`forget_offsets` tombstones a topic's committed offsets before the topic goes."""
+        self._store = store
+        self._config = config
+        self._forget_offsets = forget_offsets
+        self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
+        self._ids: dict[UUID, str] = {topic.topic_id: name for name, topic in store.catalogue.topics.items()}
+        # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
+        self._lock = asyncio.Lock()
+        self.broker_configs: Mapping[str, str] = _broker_configs(config)
+
+    def all(self) -> list[Topic]:
+        """All topics by name."""
+        topics = self._store.catalogue.topics
+        return [topics[name] for name in sorted(topics)]
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of that name."""
+        return self._store.catalogue.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        """The topic of that id."""
+        name = self._ids.get(topic_id)
+        topic = None if name is None else self.get(name)
+        return topic if topic is not None and topic.topic_id == topic_id else None
+
+    def log(self, name: str, partition: int) -> PartitionLog | None:
+        """The log of a partition that exists."""
+        topic = self.get(name)
+        if topic is None or not 0 <= partition < topic.partitions:
+            return None
+        return self._store.log(topic, partition)
+
+    def policy(self, topic: Topic) -> TopicPolicy:
+        """The topic's configs in force, parsed once."""
+        known = self._policies.get(topic.name)
+        if known is None or known[0] is not topic:
+            known = self._policies[topic.name] = (topic, policy_of(topic.configs, self.broker_configs))
+        return known[1]
+
+    def check_name(self, name: str) -> None:
+        """Raises InvalidTopicName unless a topic of that name may be made."""
+        check_topic_name(name)
+        check_collision(name, self._store.catalogue.topics)
+
+    async def get_or_create(self, name: str) -> Topic:
+        """The topic, made with the broker's defaults if there is none (auto-creation). Raises TopicError."""
+        try:
+            return await self.create(name, self._config.num_partitions, {})
+        except TopicExists:
+            topic = self.get(name)
+            if topic is None:
+                raise
+            return topic
+
+    async def create(
+        self, name: str, partitions: int, configs: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> Topic:
+        """Make a topic, or only check that it could be made. Raises TopicError and StorageError."""
+        if self.get(name) is not None:
+            raise TopicExists(f"Topic '{name}' already exists.")
+        self.check_name(name)
+        if partitions < 1:
+            raise InvalidPartitions("Number of partitions must be larger than 0.")
+        if partitions > MAX_PARTITIONS:
+            raise TooManyPartitions("Excessively large number of partitions per request.")
+        checked = _checked(configs)
+        assignment: OffsetAssignment = "dense" if checked.get(OFFSET_ASSIGNMENT) == "dense" else "clock"
+        if validate_only:
+            return Topic(
+                name=name,
+                topic_id=UUID(int=0),
+                partitions=partitions,
+                configs=checked,
+                offset_assignment=assignment,
+            )
+        async with self._lock:
+            try:
+                topic = await self._store.catalogue.create(
+                    name,
+                    partitions,
+                    checked,
+                    offset_assignment=assignment,
+                )
+            except StoredTopicExists:
+                raise TopicExists(f"Topic '{name}' already exists.") from None
+        self._ids[topic.topic_id] = name
+        return topic
+
+    async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
+        """Let a topic have `count` partitions in all. Raises TopicError and StorageError."""
+        topic = self._changeable(name)
+        if count <= topic.partitions:
+            raise InvalidPartitions(
+                f"The topic {name} currently has {topic.partitions} partition(s); {count} would not be an increase."
+            )
+        if count - topic.partitions > MAX_PARTITIONS:
+            raise TooManyPartitions("Excessively large number of partitions per request.")
+        if validate_only:
+            return topic
+        async with self._lock:
+            try:
+                return await self._store.catalogue.add_partitions(name, count)
+            except TopicGone:
+                raise UnknownTopic(f"there is no topic {name}") from None
+            except ValueError as error:
+                raise InvalidPartitions(str(error)) from error
+
+    async def delete(self, name: str) -> None:
+        """Delete a topic, its records and what groups committed for it. Raises TopicError and StorageError."""
+        topic = self._changeable(name)
+        async with self._lock:
+            try:
+                await self._store.catalogue.delete(name, self._forget_offsets)
+            except TopicGone:
+                raise UnknownTopic(f"there is no topic {name}") from None
+        self._ids.pop(topic.topic_id, None)
+        self._policies.pop(name, None)
+
+    async def finish_deletes(self) -> None:
+        """Go on with deletions that a broker that died left half done."""
+        for topic in self._store.catalogue.pending_deletes():
+            await self._store.catalogue.finish_delete(topic, self._forget_offsets)
+
+    def _changeable(self, name: str) -> Topic:
+        topic = self.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name}")
+        if topic.internal:
+            raise InternalTopic(f"{name} is the broker's own: it can be read and described, not changed.")
+        return topic
+
+
+def _checked(configs: Mapping[str, str | None]) -> dict[str, str]:
+    try:
+        return {name: check_topic_config(name, value) for name, value in configs.items()}
+    except InvalidConfig as error:
+        raise InvalidTopicConfig(str(error)) from None
+
+
+def _broker_configs(config: Config) -> dict[str, str]:
+    """Broker settings under the names that topic configs know as their synonyms."""
+    return {
+        "log.retention.ms": str(config.log_retention_ms),
+        "log.retention.bytes": str(config.log_retention_bytes),
+        "message.max.bytes": str(config.message_max_bytes),
+        "max.decompressed.message.bytes": str(config.max_decompressed_bytes),
+        "log.message.timestamp.after.max.ms": str(config.message_timestamp_after_max_ms),
+    }

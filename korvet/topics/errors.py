@@ -1,0 +1,41 @@
+"""What can be wrong with a topic that someone wants to make, change or delete. Messages are for the client's user."""
+
+
+class TopicError(Exception):
+    """Base of the errors below."""
+
+
+class InvalidTopicName(TopicError):
+    """The name can't be a topic's, or is too like another's."""
+
+
+class UnknownTopic(TopicError):
+    """No topic of that name or id."""
+
+
+class TopicExists(TopicError):
+    """There is a topic of that name."""
+
+
+class InternalTopic(TopicError):
+    """Not to be done to the broker's own topics."""
+
+
+class InvalidPartitions(TopicError):
+    """A partition count that can't be."""
+
+
+class InvalidReplication(TopicError):
+    """A replication factor or assignment that this cluster can't give: it has one broker."""
+
+
+class InvalidTopicConfig(TopicError):
+    """A config name or value that can't be."""
+
+
+class TooManyPartitions(TopicError):
+    """More partitions than one request may make."""
+
+
+class InvalidAssignment(TopicError):
+    """A manual replica assignment that can't be."""
