@@ -1,0 +1,106 @@
+"""What can go wrong between the broker and Redis, as domain errors; the protocol rim maps them to Kafka's
+codes.
+"""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Anything that keeps a storage operation from its result."""
+
+
+class StoreError(StorageError):
+    """The store cannot be opened; the message is fit for the terminal."""
+
+
+class StorageFault(StorageError):
+    """Redis refused a command for a reason that has no class of its own; the message is Redis's."""
+
+
+class LinkLost(StorageError):
+    """The connection to Redis is gone. A command that was in flight may or may not have taken effect."""
+
+
+class OutOfMemory(StorageError):
+    """Redis is at maxmemory and refused the write; nothing was written."""
+
+
+class WrongType(StorageError):
+    """A native application uses one of our keys for something else; nothing was written."""
+
+
+class Throttled(StorageError):
+    """Offsets have run ahead of Redis's clock as far as they may; nothing was written."""
+
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"offsets are ahead of the clock: try again in {wait_ms} ms")
+        self.wait_ms = wait_ms
+
+
+class OffsetsExhausted(StorageError):
+    """The last entry's ID lies where no offset can name the next one; nothing was written."""
+
+
+class OutOfOrderSequence(StorageError):
+    """An idempotent producer's batch does not follow its last one (KIP-98); nothing was written."""
+
+
+class InvalidProducerEpoch(StorageError):
+    """A newer incarnation of the producer has written (KIP-98); nothing was written."""
+
+
+class FencedEpoch(StorageError):
+    """The writer's epoch of the partition is not the newest; nothing was written."""
+
+
+class TopicGone(StorageError):
+    """The topic is deleted, or being deleted."""
+
+
+class TopicExists(StorageError):
+    """A topic of that name is there already, or still being deleted."""
+
+
+class CatalogueConflict(StorageError):
+    """Somebody else changed the topic in between; read it again."""
+
+
+class OffsetOutOfRange(StorageError):
+    """No record can be read at `offset`: it is not in [log_start, log_end]."""
+
+    def __init__(self, offset: int, log_start: int, log_end: int) -> None:
+        super().__init__(f"offset {offset} is not in {log_start}..{log_end}")
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+
+
+class RedisFault(StorageError):
+    """An error reply. `code` is its first word, such as ERR, OOM or WRONGTYPE."""
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+_BY_CODE: dict[str, type[StorageError]] = {
+    "OOM": OutOfMemory,
+    "WRONGTYPE": WrongType,
+    "OUTOFORDERSEQUENCE": OutOfOrderSequence,
+    "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,
+    "FENCED": FencedEpoch,
+    "EXHAUSTED": OffsetsExhausted,
+    "CONFLICT": CatalogueConflict,
+}
+
+
+def domain_error(fault: StorageError) -> StorageError:
+    """The domain error that an error reply of Redis or of our functions stands for; others stay as
+    they are.
+    """
+    if not isinstance(fault, RedisFault):
+        return fault
+    if fault.code == "THROTTLED":
+        return Throttled(int(fault.message.split()[1]))
+    return _BY_CODE.get(fault.code, StorageFault)(fault.message)

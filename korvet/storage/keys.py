@@ -1,0 +1,68 @@
+"""The names of our keys in Redis (DESIGN section 4): every key of one partition lies in one cluster slot."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+DEFAULT_PREFIX: Final = "korvet"
+
+# Kafka's rule for topic names; it leaves out braces, which would move keys to other cluster slots, and
+# colons, which separate the parts of a key.
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PREFIX: Final = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
+
+
+class Keyspace:
+    """All keys of one cluster. `prefix` keeps several clusters in one Redis apart.
+
+    Raises ValueError where the prefix is empty, longer than 100 characters, or holds braces or white space.
+    """
+
+    __slots__ = ("brokers", "cluster", "prefix", "topics")
+
+    def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise ValueError(f"keyspace prefix {prefix!r}: 1 to 100 characters, no braces, no white space")
+        self.prefix = prefix
+        self.topics = self._shared("topics")
+        """Hash: topic name -> topic as JSON."""
+        self.cluster = self._shared("cluster")
+        """Hash: cluster id, format version, sequence bits, next producer id."""
+        self.brokers = self._shared("brokers")
+        """Hash: node id -> lease as JSON."""
+
+    def stream(self, topic: str, partition: int) -> bytes:
+        """The log itself, under a plain name that native clients can guess."""
+        return self._partition(topic, partition).encode()
+
+    def index(self, topic: str, partition: int) -> bytes:
+        """Sorted set: offset -> what lies before it."""
+        return f"{{{self._partition(topic, partition)}}}:index".encode()
+
+    def meta(self, topic: str, partition: int) -> bytes:
+        """Hash: log end, index state, producers, epoch, projected commits."""
+        return f"{{{self._partition(topic, partition)}}}:meta".encode()
+
+    def latest(self, topic: str, partition: int) -> bytes:
+        """Hash: record key -> newest entry ID, on compacted topics."""
+        return f"{{{self._partition(topic, partition)}}}:latest".encode()
+
+    def partition_keys(self, topic: str, partition: int) -> tuple[bytes, bytes, bytes, bytes]:
+        """Stream, index, meta, latest: everything that one partition has."""
+        return (
+            self.stream(topic, partition),
+            self.index(topic, partition),
+            self.meta(topic, partition),
+            self.latest(topic, partition),
+        )
+
+    def _shared(self, name: str) -> bytes:
+        return f"{{{self.prefix}}}:{name}".encode()
+
+    def _partition(self, topic: str, partition: int) -> str:
+        if not _TOPIC_NAME.fullmatch(topic):
+            raise ValueError(f"topic name {topic!r} is not one Kafka accepts")
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        return f"{self.prefix}:{topic}:{partition}"

@@ -1,0 +1,406 @@
+"""The raw link to Redis (RESP2 over one connection): pipelined commands out, replies in the same order back.
+
+The hot path hands over packed bytes and gets its reply's raw bytes; everything else uses `call`.
+
+While the link is down every new command fails at once with LinkLost; a command that was in flight when the
+connection broke fails with LinkLost too and is never sent again: whether it took effect is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import hiredis
+import msgspec
+
+from korvet.records.batch import BatchError
+from korvet.records.kernel import ReplyScanner
+from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+
+log = logging.getLogger(__name__)
+
+Payload = bytes | Sequence[bytes]
+OnReply = Callable[[memoryview | StorageError], None]
+"""Called with the raw reply (valid during the call only), RedisFault for an error reply, or LinkLost."""
+
+# Small at rest, since most replies are; a reply that does not fit doubles it.
+_BUFFER_BYTES: Final = 1 << 16
+# A larger buffer than this is given back once it is empty.
+_KEPT_BUFFER_BYTES: Final = 1 << 21
+_BACKOFF_FIRST_S: Final = 0.05
+_BACKOFF_CAP_S: Final = 2.0
+# Redis closes nothing on its own by default: a peer that vanished is noticed by an unanswered PING.
+_HANDSHAKE_TIMEOUT_S: Final = 10.0
+# The transport may hold all that its callers send: they watch pressure() and stop.
+_WRITE_HIGH_WATER_BYTES: Final = 1 << 26
+_DASH: Final = ord("-")
+
+
+class RedisAddress(msgspec.Struct, frozen=True):
+    """Where Redis is and who we are there; `socket_path` is set for unix sockets."""
+
+    host: str
+    port: int
+    socket_path: str | None
+    tls: bool
+    username: str | None
+    password: str | None
+    database: int
+
+    def __str__(self) -> str:
+        return self.socket_path or f"{self.host}:{self.port}"
+
+
+def parse_url(url: str) -> RedisAddress:
+    """Parse redis://, rediss:// and unix:// URLs with [user:password@], a path or ?db=N. Raises
+    StoreError.
+    """
+    parts = urlsplit(url)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise StoreError(f"{_without_password(url)}: a Redis URL begins with redis://, rediss:// or unix://")
+    local = parts.scheme == "unix"
+    database = query.get("db", "" if local else parts.path.strip("/")) or "0"
+    if not database.isdecimal():
+        raise StoreError(f"{_without_password(url)}: the database is {database!r}, not a number")
+    if local and not parts.path:
+        raise StoreError(f"{_without_password(url)}: no socket path, as in unix:///run/redis.sock")
+    try:
+        port = parts.port or 6379
+    except ValueError as error:
+        raise StoreError(f"{_without_password(url)}: {error}") from error
+    username = unquote(parts.username) if parts.username else query.get("username")
+    password = unquote(parts.password) if parts.password else query.get("password")
+    return RedisAddress(
+        host=parts.hostname or "localhost",
+        port=port,
+        socket_path=unquote(parts.path) if local else None,
+        tls=parts.scheme == "rediss",
+        username=username,
+        password=password,
+        database=int(database),
+    )
+
+
+def _without_password(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
+
+
+def pack(*args: bytes | str | int) -> bytes:
+    """One command as RESP."""
+    return b"*%d\r\n" % len(args) + pack_arguments(*args)
+
+
+def pack_arguments(*args: bytes | str | int) -> bytes:
+    """Arguments of a command as RESP bulk strings, without the array's head."""
+    out = []
+    for arg in args:
+        data = arg if isinstance(arg, bytes) else str(arg).encode()
+        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(out)
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One TCP or unix connection; it ends for good when it breaks."""
+
+    __slots__ = (
+        "_buffer",
+        "_end",
+        "_on_lost",
+        "_scanner",
+        "_start",
+        "_view",
+        "gone",
+        "lost",
+        "transport",
+        "unanswered_bytes",
+        "waiting",
+    )
+
+    def __init__(self, on_lost: Callable[[Exception | None], None]) -> None:
+        self._buffer = bytearray(_BUFFER_BYTES)
+        self._view = memoryview(self._buffer)
+        self._start = 0
+        self._end = 0
+        self._scanner = ReplyScanner()
+        self._on_lost = on_lost
+        self.lost = False
+        self.gone = asyncio.Event()
+        self.transport: asyncio.Transport | None = None
+        self.waiting: deque[tuple[OnReply, int]] = deque()
+        self.unanswered_bytes = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]  # uvloop's transports have no common base
+        transport.set_write_buffer_limits(_WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
+
+    def send(self, payload: Payload, on_reply: OnReply) -> None:
+        assert self.transport is not None
+        if isinstance(payload, bytes):
+            size = len(payload)
+            self.transport.write(payload)
+        else:
+            size = sum(map(len, payload))
+            self.transport.writelines(payload)
+        self.unanswered_bytes += size
+        self.waiting.append((on_reply, size))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._end == len(self._buffer):
+            self._make_room()
+        return self._view[self._end :]
+
+    def _make_room(self) -> None:
+        held = self._end - self._start
+        # Callers may still look at the old buffer: it is replaced, never resized.
+        size = len(self._buffer) * (2 if self._start < len(self._buffer) // 2 else 1)
+        fresh = bytearray(size)
+        fresh[:held] = self._view[self._start : self._end]
+        self._take_buffer(fresh, held)
+
+    def _take_buffer(self, buffer: bytearray, held: int) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start = 0
+        self._end = held
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._end += nbytes
+        while self._start < self._end:
+            try:
+                found = self._scanner.feed(self._buffer, self._start, self._end)
+            except BatchError as error:
+                self._abort(f"the server does not speak RESP: {error}")
+                return
+            if found < 0:
+                return
+            start, self._start = self._start, found
+            if not self.waiting:
+                self._abort("the server answered what nobody asked")
+                return
+            on_reply, size = self.waiting.popleft()
+            self.unanswered_bytes -= size
+            self._deliver(on_reply, self._view[start:found])
+        if len(self._buffer) > _KEPT_BUFFER_BYTES:
+            self._take_buffer(bytearray(_BUFFER_BYTES), 0)
+        self._start = self._end = 0
+
+    def _deliver(self, on_reply: OnReply, reply: memoryview) -> None:
+        if reply[0] == _DASH:
+            message = bytes(reply[1:-2]).decode("utf-8", "replace")
+            _answer(on_reply, RedisFault(message, message.partition(" ")[0]))
+        else:
+            _answer(on_reply, reply)
+
+    def _abort(self, reason: str) -> None:
+        log.error("closing the connection to Redis: %s", reason)
+        if self.transport is not None:
+            self.transport.abort()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        self.gone.set()
+        waiting, self.waiting = self.waiting, deque()
+        self.unanswered_bytes = 0
+        for on_reply, _ in waiting:
+            _answer(on_reply, LinkLost("the connection to Redis broke before it answered"))
+        self._on_lost(exc)
+
+
+def _answer(on_reply: OnReply, reply: memoryview | StorageError) -> None:
+    # One caller's mistake must not cost the others their replies.
+    try:
+        on_reply(reply)
+    except Exception:
+        log.exception("a reply of Redis could not be handled")
+
+
+class RedisLink:
+    """A connection to Redis that comes back after it broke. Use from one event loop only."""
+
+    def __init__(self, address: RedisAddress, name: str) -> None:
+        """`name` is what CLIENT LIST shows. Use `connect`."""
+        self.address = address
+        self._name = name
+        self._connection: _Connection | None = None
+        self._reader = hiredis.Reader()
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._closed = False
+        self._up = asyncio.Event()
+        self.on_up: Callable[[], None] | None = None
+        """Called each time the link is usable again after it was lost."""
+
+    @classmethod
+    async def connect(cls, url: str, name: str = "korvet") -> RedisLink:
+        """Connect, authenticate (AUTH) and select the database (SELECT).
+
+        Raises StoreError where Redis cannot be reached or refuses us.
+        """
+        link = cls(parse_url(url), name)
+        try:
+            await link._open()
+        except RedisFault as fault:
+            raise StoreError(f"Redis at {link.address} refuses the connection: {fault.message}") from fault
+        except (OSError, TimeoutError, LinkLost) as error:
+            raise StoreError(f"Redis at {link.address} cannot be reached: {_reason(error)}") from error
+        return link
+
+    @property
+    def connected(self) -> bool:
+        """Whether commands are accepted now."""
+        return self._connection is not None
+
+    async def wait_connected(self, timeout_ms: int) -> None:
+        """Wait until commands are accepted; raises LinkLost after `timeout_ms`."""
+        try:
+            await asyncio.wait_for(self._up.wait(), timeout_ms / 1000)
+        except TimeoutError:
+            raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms") from None
+
+    def pack(self, *args: bytes | str | int) -> bytes:
+        """One command as RESP."""
+        return pack(*args)
+
+    def send(self, payload: Payload, on_reply: OnReply) -> None:
+        """Send one packed command (in one piece or several); `on_reply` is never called before this
+        returns.
+        """
+        connection = self._connection
+        if connection is None or connection.lost:
+            lost = LinkLost(f"no connection to Redis at {self.address}")
+            asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
+            return
+        connection.send(payload, on_reply)
+
+    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
+        """Send one command; the future gives the parsed reply (bytes, int, list, None).
+
+        It raises RedisFault on an error reply and LinkLost where the connection is gone.
+        """
+        return self.call_packed(self.send, pack(*args))
+
+    def call_packed(self, send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.Future[Any]:
+        """As `call`, for a packed command and another way of sending it."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if future.done():
+                return
+            if isinstance(reply, StorageError):
+                future.set_exception(reply)
+            else:
+                future.set_result(self.parse(reply))
+
+        send(payload, arrived)
+        return future
+
+    def parse(self, reply: memoryview) -> Any:
+        """A raw reply as bytes, int, list or None."""
+        self._reader.feed(bytes(reply))
+        return self._reader.gets()
+
+    def pressure(self) -> int:
+        """Bytes of commands sent and not answered yet, what waits in the socket's buffer included."""
+        return self._connection.unanswered_bytes if self._connection is not None else 0
+
+    async def close(self) -> None:
+        """Close for good; what is in flight fails with LinkLost."""
+        self._closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reconnecting
+        connection = self._connection
+        self._drop()
+        if connection is not None and connection.transport is not None:
+            connection.transport.abort()
+            # The transport tells the protocol in the loop's next turn.
+            await connection.gone.wait()
+
+    async def _open(self) -> None:
+        connection = await asyncio.wait_for(self._dial(), _HANDSHAKE_TIMEOUT_S)
+        try:
+            await asyncio.wait_for(self._greet(connection), _HANDSHAKE_TIMEOUT_S)
+        except BaseException:
+            assert connection.transport is not None
+            connection.transport.abort()
+            raise
+        if connection.lost:
+            raise LinkLost("the connection broke at once")
+        self._connection = connection
+        self._up.set()
+
+    async def _dial(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        connection: _Connection | None = None
+
+        def make() -> _Connection:
+            nonlocal connection
+            connection = _Connection(lambda exc: self._lost(connection, exc))
+            return connection
+
+        if self.address.socket_path is not None:
+            _, protocol = await loop.create_unix_connection(make, self.address.socket_path)
+        else:
+            tls = ssl.create_default_context() if self.address.tls else None
+            _, protocol = await loop.create_connection(make, self.address.host, self.address.port, ssl=tls)
+        return protocol
+
+    async def _greet(self, connection: _Connection) -> None:
+        commands: list[tuple[bytes | str | int, ...]] = []
+        if self.address.password is not None:
+            user = (self.address.username,) if self.address.username else ()
+            commands.append(("AUTH", *user, self.address.password))
+        if self.address.database:
+            commands.append(("SELECT", self.address.database))
+        commands.append(("PING",))
+        replies = [self.call_packed(connection.send, pack(*command)) for command in commands]
+        await asyncio.gather(*replies)
+        # A name is a convenience; servers that do not know the command are no worse for it.
+        connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
+
+    def _drop(self) -> None:
+        self._connection = None
+        self._up.clear()
+
+    def _lost(self, connection: _Connection | None, exc: Exception | None) -> None:
+        if connection is not self._connection or connection is None:
+            return
+        self._drop()
+        if self._closed:
+            return
+        log.warning("lost the connection to Redis at %s: %s", self.address, _reason(exc))
+        self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        pause_s = _BACKOFF_FIRST_S
+        while not self._closed:
+            try:
+                await self._open()
+            except (OSError, TimeoutError, StorageError) as error:
+                log.debug("no connection to Redis at %s yet: %s", self.address, _reason(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, _BACKOFF_CAP_S)
+                continue
+            log.info("connected to Redis at %s again", self.address)
+            if self.on_up is not None:
+                self.on_up()
+            return
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None:
+        return "closed by the server"
+    return str(error) or type(error).__name__

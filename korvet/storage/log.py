@@ -1,0 +1,531 @@
+"""One partition's log: appends, reads, ends, counts, timestamps and retention over its Redis stream.
+
+Offsets are packed ones (korvet.offsets.packing); on dense topics they count 0, 1, 2 and are stored one
+higher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.offsets.packing import entry_id, offset_of
+from korvet.storage.entries import entry_timestamp
+from korvet.storage.errors import (
+    StorageError,
+    StorageFault,
+    TopicGone,
+    domain_error,
+)
+from korvet.storage.link import pack, pack_arguments
+from korvet.storage.reader import DEFAULT_AVERAGE_BYTES, Fetched, Read
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from korvet.records.batch import AppendArguments
+    from korvet.storage.catalogue import Topic
+    from korvet.storage.store import Store
+
+__all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp"]
+
+log = logging.getLogger(__name__)
+
+# How far offsets may run ahead of Redis's clock before appends are refused (DESIGN section 3).
+DEFAULT_LEAD_CAP_MS: Final = 1000
+# Entries that one call of a counting function looks at: a few ms of Redis's time.
+_COUNTED_AT_ONCE: Final = 1024
+_POINTS_AT_ONCE: Final = 1000
+_SCANNED_AT_ONCE: Final = 128
+# Counting ends with an error where native clients change the stream faster than it can be counted.
+_SETTLE_TIMEOUT_S: Final = 60.0
+_APPEND_FIXED_ARGUMENTS: Final = 16
+# Averages follow the newest batch by this share.
+_AVERAGE_WEIGHT: Final = 0.25
+
+
+class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
+    """An idempotent producer's mark on a batch (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """An append that took effect. The records have the offsets base_offset, base_offset + 1 and so on."""
+
+    base_offset: int
+    log_start: int
+    previous_end: int
+    """The log end before: smaller than base_offset where there is a gap, which clock topics always have."""
+    append_ms: int
+    """Redis's clock."""
+    lead_ms: int
+    """How far the newest offset is ahead of Redis's clock."""
+    duplicate: bool
+    """The same batch was appended before; base_offset is the original one."""
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False):
+    """Both ends of a log, and what it holds. Reads are valid from log_start to log_end inclusive."""
+
+    log_start: int
+    log_end: int
+    entries: int
+    payload_bytes: int
+    """Bytes of all fields and values, as far as the index knows."""
+    epoch: int | None
+    """The writers' epoch; None where none was acquired."""
+    last_id: bytes
+    """Redis's last generated entry ID."""
+
+
+class PartitionLog:
+    """The log of one partition. Made by Store.log; use from one event loop only.
+
+    `log_start` and `log_end` are what is known here; before the first answer of Redis they are 0 (`loaded`
+    False). An append whose connection breaks ends with LinkLost and may or may not have taken effect:
+    repeating it is safe for batches with a ProducerStamp, which are recognised; for others the outcome stays
+    unknown.
+    """
+
+    __slots__ = (
+        "_append_prefix",
+        "_bounds_read_at",
+        "_dense_jump_told",
+        "_folding",
+        "_keys",
+        "_lead_cap_ms",
+        "_listeners",
+        "_settling",
+        "_store",
+        "_topic",
+        "_unaddressable_told",
+        "average_bytes",
+        "bias",
+        "closed",
+        "largest_bytes",
+        "leader_epoch",
+        "loaded",
+        "log_end",
+        "log_start",
+        "meta",
+        "native",
+        "partition",
+        "stream",
+        "unaddressable",
+    )
+
+    def __init__(self, store: Store, topic: Topic, partition: int) -> None:
+        """Use Store.log."""
+        self._store = store
+        self.partition = partition
+        self._keys = store.keyspace.partition_keys(topic.name, partition)
+        self.stream, _, self.meta, _ = self._keys
+        self.bias = topic.bias
+        self._lead_cap_ms = DEFAULT_LEAD_CAP_MS
+        self.leader_epoch = 0
+        self.log_start = 0
+        self.log_end = 0
+        self.loaded = False
+        self.closed = False
+        self.unaddressable = 0
+        """Entries met by reads that no offset can name."""
+        self.average_bytes: float = DEFAULT_AVERAGE_BYTES
+        self.largest_bytes = 0
+        self._bounds_read_at = float("-inf")
+        self._listeners: dict[Callable[[], None], None] = {}
+        self._settling = asyncio.Lock()
+        self._folding: asyncio.Task[None] | None = None
+        self._unaddressable_told = False
+        self._dense_jump_told = False
+        self.topic = topic
+
+    @property
+    def topic(self) -> Topic:
+        """The topic as last known; setting it takes over its configuration."""
+        return self._topic
+
+    @topic.setter
+    def topic(self, topic: Topic) -> None:
+        self._topic = topic
+        self._pack_prefix()
+
+    @property
+    def lead_cap_ms(self) -> int:
+        """How far offsets may run ahead of Redis's clock before appends end with Throttled."""
+        return self._lead_cap_ms
+
+    @lead_cap_ms.setter
+    def lead_cap_ms(self, cap_ms: int) -> None:
+        self._lead_cap_ms = cap_ms
+        self._pack_prefix()
+
+    def _pack_prefix(self) -> None:
+        self._append_prefix = pack_arguments(
+            "FCALL",
+            "korvet_append",
+            4,
+            *self._keys,
+            self.bias,
+            self._lead_cap_ms,
+            int(self._topic.compacted),
+            int(self._topic.log_append_time and self.bias == 1),
+        )
+
+    @property
+    def with_timestamps(self) -> bool:
+        """Whether batches are to be encoded with timestamps.
+
+        Not with LogAppendTime, where the entry's ID says it; but IDs of dense topics are no times: there the
+        timestamps are overwritten on append.
+        """
+        return self.bias == 1 or not self._topic.log_append_time
+
+    @property
+    def reads_append_time(self) -> bool:
+        """Whether records read get their entry ID's ms as timestamp (LogAppendTime, but not on
+        dense topics).
+        """
+        return self.bias == 0 and self._topic.log_append_time
+
+    # Appending
+
+    def append(
+        self,
+        arguments: AppendArguments,
+        producer: ProducerStamp | None,
+        done: Callable[[Appended | StorageError], None],
+        *,
+        epoch: int | None = None,
+    ) -> None:
+        """Append one batch, all or nothing; the order of calls is the order of appends.
+
+        `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
+        FencedEpoch (`epoch` is not the partition's newest), OutOfMemory, WrongType, OffsetsExhausted,
+        TopicGone, LinkLost or StorageFault. Function korvet_append.
+        """
+        if self.closed:
+            gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
+            asyncio.get_running_loop().call_soon(done, gone)
+            return
+        stamp = producer or _NO_PRODUCER
+        head = b"*%d\r\n" % (_APPEND_FIXED_ARGUMENTS + arguments.argc)
+        tail = pack_arguments(
+            "" if epoch is None else epoch,
+            arguments.record_count,
+            stamp.producer_id,
+            stamp.producer_epoch,
+            stamp.base_sequence,
+        )
+        count = arguments.record_count
+        size = arguments.payload_bytes
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if isinstance(reply, StorageError):
+                done(domain_error(reply))
+            else:
+                done(self._appended(bytes(reply), count, size))
+
+        self._store.write_functions.send((head + self._append_prefix + tail, arguments.resp), arrived)
+
+    def _appended(self, reply: bytes, count: int, payload_bytes: int) -> Appended:
+        _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
+            int(line[1:] or 0) for line in reply.split(b"\r\n")
+        )
+        if self.bias and self.loaded and previous_end > self.log_end and not self._dense_jump_told:
+            self._dense_jump_told = True
+            log.warning(
+                "%s: a native writer moved the dense offsets on to %d", self.stream.decode(), previous_end
+            )
+        average = payload_bytes / count
+        self.average_bytes += (average - self.average_bytes) * _AVERAGE_WEIGHT
+        if count == 1:
+            self.largest_bytes = max(self.largest_bytes, payload_bytes)
+        if behind:
+            self._fold_soon()
+        self._ends_known(start, previous_end if duplicate else base + count)
+        return Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
+
+    async def acquire_epoch(self) -> int:
+        """Take the next writers' epoch; appends with an older one are refused from now on. Raises
+        StorageError.
+        """
+        self._check_open()
+        return int(await self._store.call("HINCRBY", self.meta, "epoch", 1))
+
+    async def append_wait(
+        self, arguments: AppendArguments, producer: ProducerStamp | None = None, *, epoch: int | None = None
+    ) -> Appended:
+        """As `append`, awaited; raises what `append` would give to `done`."""
+        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StorageError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, StorageError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.append(arguments, producer, done, epoch=epoch)
+        return await future
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]) -> None:
+        """Read record batches from `offset` on, about `max_bytes` of them and one record at least.
+
+        At the log end the answer is empty. `done` is called later with the result, or with OffsetOutOfRange
+        (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
+        XRANGE.
+        """
+        if self.closed:
+            gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
+            asyncio.get_running_loop().call_soon(done, gone)
+            return
+        Read(self, self._store, offset, max_bytes, done).start()
+
+    async def read_wait(self, offset: int, max_bytes: int) -> Fetched:
+        """As `read`, awaited; raises what `read` would give to `done`."""
+        future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Fetched | StorageError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, StorageError):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+        self.read(offset, max_bytes, done)
+        return await future
+
+    def note_unaddressable(self, entries: int) -> None:
+        """Count entries that a read had to leave out; the first ones are logged."""
+        self.unaddressable += entries
+        if not self._unaddressable_told:
+            self._unaddressable_told = True
+            log.warning(
+                "%s holds entries that Kafka clients cannot see: more than 1,024 in one millisecond. "
+                "Native writers that need so many can use FCALL korvet_xadd",
+                self.stream.decode(),
+            )
+
+    # Both ends
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        """Have `callback` called whenever the log end grows, natively added entries included, until
+        `unlisten`.
+        """
+        if not self._listeners and not self.closed:
+            self._store.watcher.watch(self)
+        self._listeners[callback] = None
+
+    def unlisten(self, callback: Callable[[], None]) -> None:
+        """Take a callback back; no fault where it is not there."""
+        self._listeners.pop(callback, None)
+        if not self._listeners:
+            self._store.watcher.unwatch(self)
+
+    async def bounds(self) -> Bounds:
+        """Read both ends from Redis. Raises StorageError. Function korvet_bounds."""
+        self._check_open()
+        return self.take_bounds(await self._fcall("korvet_bounds", self.bias, read=True))
+
+    def take_bounds(self, reply: list[Any]) -> Bounds:
+        """Take over what korvet_bounds says."""
+        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind = reply
+        self.largest_bytes = max(self.largest_bytes, largest)
+        self._bounds_read_at = asyncio.get_running_loop().time()
+        if behind:
+            self._fold_soon()
+        self._ends_known(start, end)
+        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id)
+
+    def bounds_age_s(self) -> float:
+        """Seconds since both ends were read; infinite where they never were."""
+        return asyncio.get_running_loop().time() - self._bounds_read_at
+
+    def bounds_payload(self) -> bytes:
+        """The packed call of korvet_bounds."""
+        return pack("FCALL", "korvet_bounds", 3, *self._keys[:3], self.bias)
+
+    def _ends_known(self, start: int, end: int) -> None:
+        self.loaded = True
+        self.log_start = max(self.log_start, start)
+        self.grown_to(end)
+
+    def grown_to(self, end: int) -> None:
+        """The log reaches at least to `end`: tell the listeners where that is news."""
+        if end > self.log_end:
+            self.log_end = end
+            for callback in list(self._listeners):
+                callback()
+
+    # Counting and timestamps
+
+    async def count(self, from_offset: int, to_offset: int) -> int:
+        """Entries in [from_offset, to_offset), exactly, in entry ID order. Raises StorageError.
+
+        Entries that no offset names count as part of their millisecond.
+        """
+        return int((await self._settled("korvet_count", from_offset, to_offset))[1])
+
+    async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first record with that timestamp or a later one. Raises
+        StorageError.
+        """
+        offset = 0
+        while True:
+            reply = await self._settled("korvet_find_time", timestamp_ms, offset, _POINTS_AT_ONCE)
+            if reply[0] == b"none":
+                return None
+            if reply[0] == b"more":
+                offset = reply[1]
+                continue
+            first, behind = reply[1:]
+            async for found, found_ms in self._scan(max(first, offset), behind):
+                if found_ms >= timestamp_ms:
+                    return found, found_ms
+            if behind < 0:
+                return None
+            offset = behind
+
+    async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first record with the largest timestamp. Raises StorageError."""
+        await self._settled("korvet_count", 0, 0)
+        reply = await self._fcall("korvet_bounds", self.bias, read=True)
+        if reply[6]:
+            found = await self.offset_for_timestamp(int(reply[6]))
+            if found is not None:
+                return await self._largest_from(found)
+        return await self._largest_from(None)
+
+    async def _largest_from(self, best: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Look for larger timestamps than the one known: deleted records may have been the largest."""
+        while True:
+            above = await self.offset_for_timestamp(best[1] + 1 if best else -(1 << 63))
+            if above is None:
+                return best
+            best = above
+
+    async def _scan(self, first: int, behind: int) -> AsyncIterator[tuple[int, int]]:
+        """(offset, timestamp) of the addressable entries in [first, behind); to the end where
+        behind is -1.
+        """
+        start = entry_id(first, self.bias)
+        end = "+" if behind < 0 else "(" + entry_id(behind, self.bias)
+        while True:
+            page = await self._call_read("XRANGE", self.stream, start, end, "COUNT", _SCANNED_AT_ONCE)
+            for found_id, fields in page:
+                try:
+                    offset = offset_of(found_id, self.bias)
+                except ValueError:
+                    continue
+                yield offset, entry_timestamp(found_id, fields)
+            if len(page) < _SCANNED_AT_ONCE:
+                return
+            start = "(" + page[-1][0].decode()
+
+    # Retention
+
+    async def trim(self, retention_ms: int | None, retention_bytes: int | None, now_ms: int) -> int:
+        """Delete from the log's start what is older or more than is to be kept; None or -1 keeps all.
+
+        Whole spans of the index go, once their newest record is older than retention_ms, or what is left
+        without them is still retention_bytes. Returns the number of entries deleted. Raises StorageError.
+        """
+        cutoff = "" if retention_ms is None or retention_ms < 0 else now_ms - retention_ms
+        keep = "" if retention_bytes is None or retention_bytes < 0 else retention_bytes
+        dropped = 0
+        while cutoff != "" or keep != "":
+            _, now_dropped, more, start, end = await self._settled("korvet_trim", cutoff, keep, read=False)
+            dropped += now_dropped
+            self._ends_known(start, end)
+            if not more:
+                break
+        return dropped
+
+    async def expire_producers(self, seen_before_ms: int) -> int:
+        """Forget producers that appended nothing since that time (Redis's clock); returns how many. Raises
+        StorageError.
+        """
+        forgotten = 0
+        cursor = b"0"
+        while True:
+            self._check_open()
+            cursor, expired = await self._store.fcall(
+                "korvet_expire_producers", [self.meta], seen_before_ms, cursor
+            )
+            forgotten += int(expired)
+            if cursor == b"0":
+                return forgotten
+
+    # The index
+
+    async def fold(self) -> None:
+        """Bring the index up to what native clients added. Raises StorageError."""
+        async with self._settling:
+            await self._repeat("korvet_fold")
+
+    def _fold_soon(self) -> None:
+        if self._folding is None or self._folding.done():
+            self._folding = asyncio.get_running_loop().create_task(self._fold_quietly())
+
+    async def _fold_quietly(self) -> None:
+        try:
+            await self.fold()
+        except StorageError as error:
+            log.info("%s: native entries are not in the index yet: %s", self.stream.decode(), error)
+
+    async def _repeat(self, function: str) -> None:
+        deadline = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
+        while await self._fcall(function, self.bias, _COUNTED_AT_ONCE) == 0:
+            if asyncio.get_running_loop().time() > deadline:
+                raise StorageFault(f"{self.stream.decode()} changes faster than it can be counted")
+
+    async def _settled(self, function: str, *args: bytes | str | int, read: bool = True) -> list[Any]:
+        """Call a function that needs a correct index, having corrected it where need be."""
+        deadline = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
+        while True:
+            reply: list[Any] = await self._fcall(function, self.bias, *args, read=read)
+            if reply[0] not in {b"fold", b"recount"}:
+                return reply
+            if asyncio.get_running_loop().time() > deadline:
+                raise StorageFault(f"{self.stream.decode()} changes faster than it can be counted")
+            async with self._settling:
+                await self._repeat("korvet_fold" if reply[0] == b"fold" else "korvet_recount")
+
+    async def _fcall(self, function: str, *args: bytes | str | int, read: bool = False) -> Any:
+        self._check_open()
+        return await self._store.fcall(function, self._keys[:3], *args, read=read)
+
+    async def _call_read(self, *args: bytes | str | int) -> Any:
+        self._check_open()
+        try:
+            return await self._store.read.call(*args)
+        except StorageError as error:
+            raise domain_error(error) from error
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise TopicGone(f"topic {self._topic.name} is deleted")
+
+    def close(self) -> None:
+        """Refuse further use; listeners are told, so that nobody waits for what will not come."""
+        self.closed = True
+        self._store.watcher.unwatch(self)
+        if self._folding is not None:
+            self._folding.cancel()
+        listeners = list(self._listeners)
+        self._listeners.clear()
+        for callback in listeners:
+            callback()
+
+
+_NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

@@ -1,0 +1,344 @@
+-- What every function of the library shares.  A *position* is an entry ID as one number, ms * 1024 + seq; the
+-- offset that Kafka clients see is the position minus the topic's bias (1 on dense topics, else 0).
+-- Numbers are doubles, exact to 2^53: positions reach that in the year 2248.
+
+local SEQUENCES = 1024
+local POSITION_LIMIT = 9007199254740992
+-- The last entry ID that has an exact position.
+local LAST_ID = '8796093022207-1023'
+-- A point of the index at most every so many records, bytes, or ms of append time.
+local SPAN_RECORDS = 256
+local SPAN_BYTES = 1048576
+local SPAN_MS = 1000
+-- Entries fetched by one XRANGE: a reply of a few MB at worst where records are large.
+local PAGE = 64
+
+local function integer(number)
+  return string.format('%.0f', number)
+end
+
+local function id_of(position)
+  local ms = math.floor(position / SEQUENCES)
+  return string.format('%.0f-%d', ms, position - ms * SEQUENCES)
+end
+
+-- The milliseconds and the sequence of an entry ID.
+local function parts_of(id)
+  local ms, sequence = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(sequence)
+end
+
+local function id_less(left, right)
+  local left_ms, left_sequence = parts_of(left)
+  local right_ms, right_sequence = parts_of(right)
+  if left_ms ~= right_ms then
+    return left_ms < right_ms
+  end
+  return left_sequence < right_sequence
+end
+
+-- The first position behind an entry.  A sequence that no offset can name is behind its whole millisecond.
+local function position_after(id)
+  if id == '0-0' then
+    return 0
+  end
+  local ms, sequence = parts_of(id)
+  if ms * SEQUENCES >= POSITION_LIMIT then
+    return POSITION_LIMIT
+  end
+  return ms * SEQUENCES + math.min(sequence, SEQUENCES - 1) + 1
+end
+
+-- The position of an entry, or nil where no offset can name it.
+local function position_at(id)
+  local ms, sequence = parts_of(id)
+  if sequence >= SEQUENCES or ms * SEQUENCES >= POSITION_LIMIT then
+    return nil
+  end
+  return ms * SEQUENCES + sequence
+end
+
+local function clock_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- What Redis knows of a stream: {exists, length, added, last (ID), first (ID or nil)}; or nil and an error reply.
+local function inspect(stream)
+  local reply = redis.pcall('XINFO', 'STREAM', stream)
+  if reply.err then
+    if string.find(reply.err, 'no such key', 1, true) then
+      return { exists = false, length = 0, added = 0, last = '0-0' }
+    end
+    return nil, reply
+  end
+  local found = { exists = true }
+  for at = 1, #reply, 2 do
+    local name, value = reply[at], reply[at + 1]
+    if name == 'length' then
+      found.length = value
+    elseif name == 'entries-added' then
+      found.added = value
+    elseif name == 'last-generated-id' then
+      found.last = value
+    elseif name == 'first-entry' and value then
+      found.first = value[1]
+    end
+  end
+  return found
+end
+
+local function optional(number)
+  return number and integer(number) or '-'
+end
+
+-- An index point: what is known of the records before one entry, and of the span that ends there.
+-- Its score is the entry's offset.
+local function encode_point(point)
+  return table.concat({
+    integer(point.position),
+    integer(point.before),
+    integer(point.append_ms),
+    optional(point.run_max),
+    optional(point.span_max),
+    integer(point.span_bytes),
+  }, ' ')
+end
+
+local function decode_point(member)
+  local position, before, append_ms, run_max, span_max, span_bytes =
+    string.match(member, '^(%d+) (%d+) (%d+) (%S+) (%S+) (%d+)$')
+  return {
+    member = member,
+    position = tonumber(position),
+    before = tonumber(before),
+    append_ms = tonumber(append_ms),
+    run_max = tonumber(run_max),
+    span_max = tonumber(span_max),
+    span_bytes = tonumber(span_bytes),
+  }
+end
+
+local function put_point(index, bias, point)
+  if point.member then
+    redis.call('ZREM', index, point.member)
+  end
+  point.member = encode_point(point)
+  redis.call('ZADD', index, integer(point.position - bias), point.member)
+end
+
+-- The last point at or before a position, or nil.
+local function floor_point(index, bias, position)
+  local found = redis.call('ZREVRANGEBYSCORE', index, integer(position - bias), '-inf', 'LIMIT', 0, 1)
+  return found[1] and decode_point(found[1])
+end
+
+-- The first point behind a position, or nil.
+local function next_point(index, bias, position)
+  local found = redis.call('ZRANGEBYSCORE', index, '(' .. integer(position - bias), '+inf', 'LIMIT', 0, 1)
+  return found[1] and decode_point(found[1])
+end
+
+-- The meta hash of a partition.  `state` (one field) is what the index knows of the part of the stream up to
+-- entry `last`: entries ever seen (before), of those still there (live), their bytes, the largest record,
+-- the newest point's count and time, and what lies behind that point.
+local function load_meta(meta)
+  local found = redis.call('HMGET', meta, 'end', 'at', 'start', 'jump', 'epoch', 'state')
+  local result = {
+    log_end = tonumber(found[1]) or 0,
+    at = tonumber(found[2]) or 0,
+    log_start = tonumber(found[3]) or 0,
+    jump = tonumber(found[4]) or 0,
+    epoch = found[5],
+    last = '0-0',
+    before = 0,
+    live = 0,
+    bytes = 0,
+    big = 0,
+    span_bytes = 0,
+  }
+  if found[6] then
+    local last, before, live, bytes, big, point_before, point_ms, span_bytes, span_max, run_max =
+      string.match(found[6], '^(%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%d+) (%S+) (%S+)$')
+    result.last = last
+    result.before = tonumber(before)
+    result.live = tonumber(live)
+    result.bytes = tonumber(bytes)
+    result.big = tonumber(big)
+    result.point_before = tonumber(point_before)
+    result.point_ms = tonumber(point_ms)
+    result.span_bytes = tonumber(span_bytes)
+    result.span_max = tonumber(span_max)
+    result.run_max = tonumber(run_max)
+  end
+  return result
+end
+
+local function encode_state(state)
+  return table.concat({
+    state.last,
+    integer(state.before),
+    integer(state.live),
+    integer(math.max(0, state.bytes)),
+    integer(state.big),
+    optional(state.point_before),
+    optional(state.point_ms),
+    integer(math.max(0, state.span_bytes)),
+    optional(state.span_max),
+    optional(state.run_max),
+  }, ' ')
+end
+
+local function save_meta(meta, state)
+  redis.call(
+    'HSET', meta,
+    'end', integer(state.log_end),
+    'at', integer(state.at),
+    'start', integer(state.log_start),
+    'jump', integer(state.jump),
+    'state', encode_state(state)
+  )
+end
+
+-- Forget all points: nothing that they describe is there any more.
+local function clear_index(index, state)
+  redis.call('DEL', index)
+  state.live = 0
+  state.bytes = 0
+  state.span_bytes = 0
+  state.point_before = nil
+  state.point_ms = nil
+  state.span_max = nil
+  state.run_max = nil
+end
+
+-- Accounts for one entry more; `position` nil where no offset names it (it then starts no span).
+local function add_entry(index, bias, state, position, time_ms, size, append_ms)
+  local due = position
+    and (
+      state.point_before == nil
+      or state.before - state.point_before >= SPAN_RECORDS
+      or append_ms - state.point_ms >= SPAN_MS
+      or state.span_bytes >= SPAN_BYTES
+    )
+  if due then
+    if state.span_max and (state.run_max == nil or state.span_max > state.run_max) then
+      state.run_max = state.span_max
+    end
+    put_point(index, bias, {
+      position = position,
+      before = state.before,
+      append_ms = append_ms,
+      run_max = state.run_max,
+      span_max = state.span_max,
+      span_bytes = state.span_bytes,
+    })
+    state.point_before = state.before
+    state.point_ms = append_ms
+    state.span_max = nil
+    state.span_bytes = 0
+  end
+  state.before = state.before + 1
+  state.live = state.live + 1
+  state.bytes = state.bytes + size
+  state.span_bytes = state.span_bytes + size
+  if size > state.big then
+    state.big = size
+  end
+  if state.span_max == nil or time_ms > state.span_max then
+    state.span_max = time_ms
+  end
+end
+
+-- Where the log begins, as an offset: 0 until something is gone, then the first entry still there.
+local function log_start(found, state, log_end, bias)
+  local start = state.log_start
+  if found.length == 0 then
+    start = log_end
+  elseif start > 0 or found.added > found.length then
+    local position = position_at(found.first) or position_after(found.first)
+    start = math.max(start, position - bias)
+  end
+  return math.min(start, log_end)
+end
+
+-- Where the log ends, as an offset.  It never decreases, whatever native clients delete.
+local function log_end(found, state, bias)
+  return math.max(state.log_end, position_after(found.last) - bias)
+end
+
+local function payload_bytes(fields)
+  local size = 0
+  for at = 1, #fields do
+    size = size + #fields[at]
+  end
+  return size
+end
+
+-- When a record was made: entry ms plus `ts` where the fields are the ones that we write, else entry ms.
+local function entry_time(id, fields)
+  local ms = parts_of(id)
+  local key, value, shift = false, false, nil
+  for at = 1, #fields, 2 do
+    local name = fields[at]
+    if name == 'value' and not value then
+      value = true
+    elseif name == 'key' and not key then
+      key = true
+    elseif name == 'ts' and not shift then
+      if not string.find(fields[at + 1], '^%-?%d+$') then
+        return ms
+      end
+      shift = tonumber(fields[at + 1])
+    elseif string.sub(name, 1, 7) ~= 'header.' then
+      if string.sub(name, 1, 11) ~= 'nullheader.' or fields[at + 1] ~= '' then
+        return ms
+      end
+    end
+  end
+  local time_ms = ms + (shift or 0)
+  if math.abs(shift or 0) > 2 ^ 63 or math.abs(time_ms) > 2 ^ 63 then
+    return ms
+  end
+  return time_ms
+end
+
+-- Number and bytes of the entries in [first, last] (XRANGE bounds); stops after `limit` entries.
+local function measure(stream, first, last, limit)
+  local count, bytes = 0, 0
+  while count < limit do
+    local page = redis.call('XRANGE', stream, first, last, 'COUNT', PAGE)
+    for _, entry in ipairs(page) do
+      count = count + 1
+      bytes = bytes + payload_bytes(entry[2])
+    end
+    if #page < PAGE then
+      break
+    end
+    first = '(' .. page[#page][1]
+  end
+  return count, bytes
+end
+
+local function count_entries(stream, first, last)
+  return (measure(stream, first, last, math.huge))
+end
+
+-- Live entries behind entry `last_id`, from the index; exact where that is up to date (korvet_fold, korvet_recount).
+local function count_after(stream, index, last_id)
+  local newest = redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')
+  if not newest[1] then
+    return count_entries(stream, '(' .. last_id, '+')
+  end
+  local tail = decode_point(newest[1])
+  local bias = tail.position - tonumber(newest[2])
+  local behind = next_point(index, bias, position_after(last_id) - 1)
+  if not behind then
+    return count_entries(stream, '(' .. last_id, '+')
+  end
+  local span = 0
+  if id_less(last_id, id_of(behind.position)) then
+    span = count_entries(stream, '(' .. last_id, '(' .. id_of(behind.position))
+  end
+  return span + tail.before - behind.before + count_entries(stream, id_of(tail.position), '+')
+end

@@ -1,0 +1,352 @@
+-- Appends.  Everything is checked before the first write: a script that fails half way is not rolled back.
+
+local FOLD_INLINE = 256
+local MAX_SEQUENCE_NUMBER = 2147483647
+local REMEMBERED_BATCHES = 5
+
+-- `text` - `ms` as decimal text, exact for any int64.
+local function difference(text, ms)
+  if #text <= 15 then
+    return integer(tonumber(text) - ms)
+  end
+  local sign, digits = string.match(text, '^(%-?)(%d+)$')
+  sign = sign == '-' and -1 or 1
+  local high = sign * tonumber(string.sub(digits, 1, -10)) - math.floor(ms / 1e9)
+  local low = sign * tonumber(string.sub(digits, -9)) - ms % 1e9
+  local carry = math.floor(low / 1e9)
+  high = high + carry
+  low = low - carry * 1e9
+  if high < 0 and low > 0 then
+    high = high + 1
+    low = 1e9 - low
+    return string.format('-%s%0' .. (high == 0 and 1 or 9) .. '.0f', high == 0 and '' or integer(-high), low)
+  end
+  if high == 0 then
+    return integer(low)
+  end
+  return string.format('%.0f%09.0f', high, low)
+end
+
+-- Accounts for entries behind state.last, up to `budget` of them.  Returns whether that was all.
+local function fold(stream, index, bias, state, found, budget)
+  local bytes = 0
+  while budget > 0 and bytes < 4 * SPAN_BYTES do
+    local asked = math.min(PAGE, budget)
+    local page = redis.call('XRANGE', stream, '(' .. state.last, LAST_ID, 'COUNT', asked)
+    for _, entry in ipairs(page) do
+      local size = payload_bytes(entry[2])
+      local ms = parts_of(entry[1])
+      add_entry(index, bias, state, position_at(entry[1]), entry_time(entry[1], entry[2]), size, ms)
+      bytes = bytes + size
+    end
+    if #page < asked then
+      state.last = found.last
+      return true
+    end
+    state.last = page[#page][1]
+    budget = budget - #page
+  end
+  return state.last == found.last
+end
+
+-- The stream behind what the index knows was deleted by a native client: begin anew, offsets go on.
+local function notice_reset(index, state, found)
+  if id_less(found.last, state.last) then
+    clear_index(index, state)
+    state.log_start = math.max(state.log_start, found.exists and 0 or state.log_end)
+    state.last = '0-0'
+  end
+end
+
+-- What an append finds: the position it may begin at, or an error reply.
+local function next_base(found, state, bias, now_ms, cap_ms)
+  local previous_end = log_end(found, state, bias)
+  local base = math.max(previous_end, 0) + bias
+  if bias == 0 then
+    base = math.max(base, now_ms * SEQUENCES)
+    -- A clock that was set back, or a native entry of the future, is nothing that waiting here would mend:
+    -- the cap is for bursts of ours.
+    if now_ms < state.at or previous_end > state.log_end then
+      state.jump = math.max(state.jump, previous_end)
+    end
+    local lead_ms = math.floor(base / SEQUENCES) - now_ms
+    if lead_ms > cap_ms and state.jump <= now_ms * SEQUENCES then
+      return nil, redis.error_reply('THROTTLED ' .. integer(lead_ms - cap_ms))
+    end
+  end
+  return base
+end
+
+-- Kafka's producer state (KIP-98): "<epoch> <ms>" and up to five times " <first sequence> <last> <base offset>".
+-- Returns the field's new beginning, or nil and a duplicate's base offset, or nil, nil and an error reply.
+local function check_producer(text, epoch, first, last)
+  if not text then
+    return {}
+  end
+  local numbers = {}
+  for number in string.gmatch(text, '%d+') do
+    numbers[#numbers + 1] = tonumber(number)
+  end
+  if epoch < numbers[1] then
+    return nil, nil, redis.error_reply('INVALIDPRODUCEREPOCH epoch ' .. epoch .. ' is older than ' .. numbers[1])
+  end
+  if epoch > numbers[1] then
+    if first ~= 0 then
+      return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE a new epoch begins with sequence 0, not ' .. first)
+    end
+    return {}
+  end
+  local batches = {}
+  for at = 3, #numbers, 3 do
+    if numbers[at] == first and numbers[at + 1] == last then
+      return nil, numbers[at + 2]
+    end
+    batches[#batches + 1] = string.format('%d %d %.0f', numbers[at], numbers[at + 1], numbers[at + 2])
+  end
+  local newest = numbers[#numbers - 1]
+  local expected = newest == MAX_SEQUENCE_NUMBER and 0 or newest + 1
+  if first ~= expected then
+    return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
+  end
+  if #batches == REMEMBERED_BATCHES then
+    table.remove(batches, 1)
+  end
+  return batches
+end
+
+-- Whether `args` from `at` on are `count` well-formed records.
+local function records_are_sound(args, at, count)
+  for _ = 1, count do
+    local size, stamp = tonumber(args[at]), tonumber(args[at + 1])
+    if not size or size < 2 or size % 2 ~= 0 or not stamp or stamp < 0 or stamp > size then
+      return false
+    end
+    if stamp > 0 and not string.find(args[at + 1 + stamp] or '', '^%-?%d+$') then
+      return false
+    end
+    at = at + 2 + size
+  end
+  return at == #args + 1
+end
+
+-- Notes the newest entry per record key (compacted topics); fields begin with key, value.
+local function note_latest(latest, args, at, size, id)
+  if args[at] ~= 'key' then
+    return
+  end
+  if size >= 4 and args[at + 2] == 'value' then
+    redis.call('HSET', latest, args[at + 1], id)
+  else
+    redis.call('HDEL', latest, args[at + 1])
+  end
+end
+
+-- XADDs all records.  Returns nil, or the error reply of the first one (then nothing was written).
+local function write_records(keys, args, at, count, base, options)
+  local stream, index, latest, state = keys[1], keys[2], keys[4], options.state
+  local ms_text, ms, shifted, shift, last
+  for i = 0, count - 1 do
+    local position = base + i
+    local sequence = position % SEQUENCES
+    if ms == nil or sequence == 0 then
+      ms = math.floor(position / SEQUENCES)
+      ms_text = integer(ms)
+      shifted = nil
+    end
+    last = ms_text .. '-' .. sequence
+    local size, stamp = tonumber(args[at]), tonumber(args[at + 1])
+    local time_ms = ms
+    if stamp > 0 then
+      local place = at + 1 + stamp
+      local text = options.stamp_ms or args[place]
+      if text ~= shifted then
+        shifted = text
+        shift = difference(text, ms)
+      end
+      args[place] = shift
+      time_ms = tonumber(text)
+    end
+    if i == 0 then
+      local added = redis.pcall('XADD', stream, last, unpack(args, at + 2, at + 1 + size))
+      if added.err then
+        return added
+      end
+    else
+      redis.call('XADD', stream, last, unpack(args, at + 2, at + 1 + size))
+    end
+    if options.compact then
+      note_latest(latest, args, at + 2, size, last)
+    end
+    if options.indexed then
+      local bytes = 0
+      for place = at + 2, at + 1 + size do
+        bytes = bytes + #args[place]
+      end
+      add_entry(index, options.bias, state, position, time_ms, bytes, options.now_ms)
+    end
+    at = at + 2 + size
+  end
+  if options.indexed then
+    state.last = last
+  end
+  return nil
+end
+
+-- KEYS: stream, index, meta, latest.
+-- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
+-- append time, epoch to be fenced by (or ""), number of records, producer id (or "-1"), producer epoch, first
+-- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
+-- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
+-- lacks entries, korvet_fold is due.
+-- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
+local function append(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
+  local epoch, first = tonumber(args[8]), tonumber(args[9])
+  if #keys ~= 4 or not (bias and cap_ms and count and epoch and first) or count < 1 then
+    return redis.error_reply('ERR korvet_append: malformed arguments')
+  end
+  if not records_are_sound(args, 10, count) then
+    return redis.error_reply('ERR korvet_append: malformed records')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  redis.call('ZCARD', index)
+  if args[3] == '1' then
+    redis.call('HLEN', keys[4])
+  end
+  local state = load_meta(meta)
+  if args[5] ~= '' and args[5] ~= state.epoch then
+    return redis.error_reply('FENCED epoch ' .. args[5] .. ' is not ' .. (state.epoch or 'set'))
+  end
+  local now_ms = clock_ms()
+  local previous_end = log_end(found, state, bias)
+  local producer, batches, last
+  if args[7] ~= '-1' then
+    producer = 'p:' .. args[7]
+    last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
+    local duplicate
+    batches, duplicate, fault = check_producer(redis.call('HGET', meta, producer) or nil, epoch, first, last)
+    if fault then
+      return fault
+    end
+    if duplicate then
+      return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
+    end
+  end
+  local base
+  base, fault = next_base(found, state, bias, now_ms, cap_ms)
+  if not base then
+    return fault
+  end
+  if base + count >= POSITION_LIMIT then
+    return redis.error_reply('EXHAUSTED no offset is left behind entry ' .. found.last)
+  end
+
+  notice_reset(index, state, found)
+  local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
+  fault = write_records(keys, args, 10, count, base, {
+    state = state,
+    bias = bias,
+    now_ms = now_ms,
+    compact = args[3] == '1',
+    stamp_ms = args[4] == '1' and integer(now_ms) or nil,
+    indexed = indexed,
+  })
+  if fault then
+    return fault
+  end
+  local start = log_start(found, state, previous_end, bias)
+  if found.length == 0 and start > 0 then
+    start = base - bias
+  end
+  state.log_end = base + count - bias
+  state.log_start = start
+  state.at = now_ms
+  save_meta(meta, state)
+  if bias == 1 then
+    redis.call('HSET', meta, 'bias', '1')
+  end
+  if producer then
+    batches[#batches + 1] = string.format('%d %d %.0f', first, last, base - bias)
+    redis.call('HSET', meta, producer, epoch .. ' ' .. integer(now_ms) .. ' ' .. table.concat(batches, ' '))
+  end
+  local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
+  return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
+end
+
+-- For native writers: FCALL korvet_xadd 3 stream index meta field value [field value ...].  As XADD with the ID rule
+-- of our appends, so that every entry has an offset at any rate.  Returns the entry's ID.
+local function native_append(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  if #keys ~= 3 or #args < 2 or #args % 2 ~= 0 then
+    return redis.error_reply('ERR korvet_xadd: 3 keys (stream, index, meta), then field value [field value ...]')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  redis.call('ZCARD', index)
+  local state = load_meta(meta)
+  local bias = tonumber(redis.call('HGET', meta, 'bias') or '0')
+  local now_ms = clock_ms()
+  local base
+  base, fault = next_base(found, state, bias, now_ms, 1000)
+  if not base then
+    return fault
+  end
+  if base + 1 >= POSITION_LIMIT then
+    return redis.error_reply('EXHAUSTED no offset is left behind entry ' .. found.last)
+  end
+  notice_reset(index, state, found)
+  local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
+  local id = id_of(base)
+  local added = redis.pcall('XADD', stream, id, unpack(args))
+  if added.err then
+    return added
+  end
+  if indexed then
+    add_entry(index, bias, state, base, entry_time(id, args), payload_bytes(args), now_ms)
+    state.last = id
+  end
+  state.log_start = log_start(found, state, log_end(found, state, bias), bias)
+  state.log_end = base + 1 - bias
+  state.at = now_ms
+  save_meta(meta, state)
+  return id
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, entries at most.
+-- Brings the index up to what native clients added.  Returns 1 when it is complete, else 0: call again.
+local function fold_natives(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, budget = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 3 or not (bias and budget) or budget < 1 then
+    return redis.error_reply('ERR korvet_fold: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last == found.last then
+    return 1
+  end
+  redis.call('ZCARD', index)
+  notice_reset(index, state, found)
+  local complete = state.last == found.last or fold(stream, index, bias, state, found, budget)
+  state.log_start = log_start(found, state, log_end(found, state, bias), bias)
+  local new_end = log_end(found, state, bias)
+  if new_end > state.log_end then
+    state.jump = math.max(state.jump, new_end)
+    state.log_end = new_end
+  end
+  save_meta(meta, state)
+  return complete and 1 or 0
+end
+
+redis.register_function('korvet_append', append)
+redis.register_function('korvet_xadd', native_append)
+redis.register_function({ function_name = 'korvet_fold', callback = fold_natives, flags = { 'allow-oom' } })

@@ -1,0 +1,163 @@
+-- Questions about one partition.  None of these writes.
+
+-- Live entries before a position; the index is complete and correct.
+local function entries_before(stream, index, bias, state, found, position)
+  if found.length == 0 or position <= 0 then
+    return state.before - found.length
+  end
+  if position >= position_after(state.last) then
+    return state.before
+  end
+  local floor = floor_point(index, bias, position)
+  if not floor then
+    return state.before - found.length
+  end
+  if floor.position == position then
+    return floor.before
+  end
+  return floor.before + count_entries(stream, id_of(floor.position), '(' .. id_of(position))
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, from offset, to offset.
+-- Returns {"ok", number of entries in [from, to)}, or {"fold"} / {"recount"}: call that first.
+local function count(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, first, last = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+  if #keys ~= 3 or not (bias and first and last) then
+    return redis.error_reply('ERR korvet_count: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return { 'fold' }
+  end
+  if state.live ~= found.length then
+    return { 'recount' }
+  end
+  if last <= first then
+    return { 'ok', 0 }
+  end
+  local upper = entries_before(stream, index, bias, state, found, last + bias)
+  return { 'ok', upper - entries_before(stream, index, bias, state, found, first + bias) }
+end
+
+-- The rank of the last point before which every record is older than `time_ms` (0 where there is none).
+local function oldest_rank(index, points, time_ms)
+  local low, high = 0, points - 1
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    local point = decode_point(redis.call('ZRANGE', index, middle, middle)[1])
+    if point.run_max == nil or point.run_max < time_ms then
+      low = middle
+    else
+      high = middle - 1
+    end
+  end
+  return low
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, timestamp (ms), offset to look from, points to look at at most.
+-- Finds a span that may hold a record with that timestamp or a later one; none before it does.
+-- Returns {"ok", span's first offset, first offset behind it or -1}, {"none"}, {"more", offset to go on from},
+-- or {"fold"}.
+local function find_time(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, time_ms = tonumber(args[1]), tonumber(args[2])
+  local from, budget = tonumber(args[3]), tonumber(args[4])
+  if #keys ~= 3 or not (bias and time_ms and from and budget) then
+    return redis.error_reply('ERR korvet_find_time: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return { 'fold' }
+  end
+  local points = redis.call('ZCARD', index)
+  if points == 0 then
+    return { 'none' }
+  end
+  local rank = oldest_rank(index, points, time_ms)
+  local floor = floor_point(index, bias, from + bias)
+  if floor then
+    rank = math.max(rank, redis.call('ZRANK', index, floor.member))
+  end
+  local members = redis.call('ZRANGE', index, rank, rank + budget)
+  for at = 2, #members do
+    local point = decode_point(members[at])
+    if point.span_max and point.span_max >= time_ms then
+      return { 'ok', decode_point(members[at - 1]).position - bias, point.position - bias }
+    end
+  end
+  local last = decode_point(members[#members])
+  if rank + #members < points then
+    return { 'more', last.position - bias }
+  end
+  if state.span_max and state.span_max >= time_ms then
+    return { 'ok', last.position - bias, -1 }
+  end
+  return { 'none' }
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias.
+-- Returns {log start, log end, entries, bytes, largest record's bytes, epoch or "", largest timestamp or "",
+-- last ID, behind (1: korvet_fold is due)}.
+local function bounds(keys, args)
+  local stream, meta = keys[1], keys[3]
+  local bias = tonumber(args[1])
+  if #keys ~= 3 or not bias then
+    return redis.error_reply('ERR korvet_bounds: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  local finish = log_end(found, state, bias)
+  local newest = state.span_max
+  if state.run_max and (newest == nil or state.run_max > newest) then
+    newest = state.run_max
+  end
+  return {
+    log_start(found, state, finish, bias),
+    finish,
+    found.length,
+    state.bytes,
+    state.big,
+    state.epoch or '',
+    newest and integer(newest) or '',
+    found.last,
+    state.last == found.last and 0 or 1,
+  }
+end
+
+-- KEYS: index.  ARGV: offset, bytes.
+-- Where a reader that wants so many bytes from the offset on should stop: the offset of an index point, or -1 where
+-- the offset lies behind the last one.
+local function reading_limit(keys, args)
+  local offset, bytes = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 1 or not (offset and bytes) then
+    return redis.error_reply('ERR korvet_reading_limit: malformed arguments')
+  end
+  local points = redis.call('ZRANGEBYSCORE', keys[1], '(' .. args[1], '+inf', 'WITHSCORES', 'LIMIT', 0, 64)
+  local limit, size = -1, 0
+  for at = 1, #points, 2 do
+    size = size + decode_point(points[at]).span_bytes
+    if limit >= 0 and size > bytes then
+      break
+    end
+    limit = tonumber(points[at + 1])
+  end
+  return limit
+end
+
+local READS = { 'no-writes' }
+redis.register_function({ function_name = 'korvet_count', callback = count, flags = READS })
+redis.register_function({ function_name = 'korvet_find_time', callback = find_time, flags = READS })
+redis.register_function({ function_name = 'korvet_bounds', callback = bounds, flags = READS })
+redis.register_function({ function_name = 'korvet_reading_limit', callback = reading_limit, flags = READS })

@@ -1,0 +1,222 @@
+-- Keeping index and log in shape.  Every call does a bounded piece of work and says whether there is more.
+
+local PRUNED_POINTS = 1000
+local TRIMMED_SPANS = 16
+
+-- Entries of one span, [position, position of the next point or nil).
+local function measure_span(stream, position, next_position)
+  return measure(stream, id_of(position), next_position and '(' .. id_of(next_position) or '+', math.huge)
+end
+
+-- Drops points of spans that are gone as a whole.  Returns the point that the first entry belongs to, or nil while
+-- there are more to drop.
+local function prune(index, bias, state, first)
+  local floor = floor_point(index, bias, first)
+  if not floor then
+    floor = decode_point(redis.call('ZRANGE', index, 0, 0)[1])
+  end
+  local rank = redis.call('ZRANK', index, floor.member)
+  local stale = redis.call('ZRANGE', index, 1, math.min(rank, PRUNED_POINTS))
+  for _, member in ipairs(stale) do
+    state.bytes = state.bytes - decode_point(member).span_bytes
+  end
+  if rank > 0 then
+    redis.call('ZREMRANGEBYRANK', index, 0, math.min(rank, PRUNED_POINTS) - 1)
+  end
+  return rank <= PRUNED_POINTS and floor or nil
+end
+
+-- Counts span after span from the log start, and corrects the points, until one is met that was right: so are all
+-- behind it.  Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the
+-- furthest position corrected so far, which proves nothing about what lies behind it.
+local function recount_spans(keys, bias, state, found, budget)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local first = position_at(found.first) or position_after(found.first)
+  local floor = prune(index, bias, state, first)
+  if not floor then
+    return false
+  end
+  local missing = state.live - found.length
+  local position, before, furthest = floor.position, state.before - found.length, -1
+  local scan = redis.call('HGET', meta, 'scan')
+  if scan then
+    local at, count, lacking, far = string.match(scan, '^(%S+) (%S+) (%S+) (%S+)$')
+    furthest = tonumber(far)
+    if tonumber(lacking) == missing and tonumber(at) >= position then
+      position, before = tonumber(at), tonumber(count)
+    end
+  end
+  if position == floor.position and floor.before ~= before then
+    floor.before = before
+    put_point(index, bias, floor)
+  end
+  while budget > 0 do
+    local point = next_point(index, bias, position)
+    local count, bytes = measure_span(stream, position, point and point.position)
+    if not point then
+      state.bytes = state.bytes - state.span_bytes + bytes
+      state.span_bytes = bytes
+      state.point_before = before
+      return true
+    end
+    local proven = point.before == before + count and point.position > furthest
+    if point.before ~= before + count or point.span_bytes ~= bytes then
+      state.bytes = state.bytes - point.span_bytes + bytes
+      point.before = before + count
+      point.span_bytes = bytes
+      put_point(index, bias, point)
+    end
+    if proven then
+      return true
+    end
+    position, before = point.position, point.before
+    furthest = math.max(furthest, position)
+    budget = budget - count - 1
+  end
+  redis.call(
+    'HSET', meta, 'scan',
+    table.concat({ integer(position), integer(before), integer(missing), integer(furthest) }, ' ')
+  )
+  return false
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, entries at most.
+-- Finds what native clients deleted (XDEL, XTRIM) and corrects the index.  Returns 1 when it is correct, 0: call
+-- again, -1: korvet_fold is due first.
+local function recount(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, budget = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 3 or not (bias and budget) or budget < 1 then
+    return redis.error_reply('ERR korvet_recount: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return -1
+  end
+  if state.live == found.length then
+    return 1
+  end
+  local complete = true
+  if found.length == 0 then
+    clear_index(index, state)
+  elseif redis.call('ZCARD', index) == 0 then
+    -- Nothing but entries that start no span: there is no point to correct.
+    state.bytes = select(2, measure_span(stream, 0, nil))
+    state.span_bytes = state.bytes
+  else
+    complete = recount_spans(keys, bias, state, found, budget)
+  end
+  if complete then
+    state.live = found.length
+    redis.call('HDEL', meta, 'scan')
+  end
+  state.log_end = log_end(found, state, bias)
+  state.log_start = log_start(found, state, state.log_end, bias)
+  save_meta(meta, state)
+  return complete and 1 or 0
+end
+
+-- Whether a span goes: its newest record is older than the cutoff, or what is left without it is still enough.
+-- A span of records without timestamps (-1) is as old as its append.
+local function outlived(span_max, append_ms, span_bytes, live_bytes, cutoff_ms, keep_bytes)
+  if cutoff_ms then
+    local newest = span_max and span_max >= 0 and span_max or append_ms
+    if newest < cutoff_ms then
+      return true
+    end
+  end
+  return keep_bytes ~= nil and live_bytes - span_bytes >= keep_bytes
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, oldest timestamp to keep (ms) or "", bytes to keep or "".
+-- Retention: drops spans from the log's start, the last one too.  Returns {"ok", entries dropped, more (1: call
+-- again), log start, log end}, or {"fold"} / {"recount"}: call that first.
+local function trim(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, cutoff_ms, keep_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+  if #keys ~= 3 or not bias then
+    return redis.error_reply('ERR korvet_trim: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return { 'fold' }
+  end
+  if state.live ~= found.length then
+    return { 'recount' }
+  end
+  state.log_end = log_end(found, state, bias)
+  state.log_start = log_start(found, state, state.log_end, bias)
+  local members = redis.call('ZRANGE', index, 0, TRIMMED_SPANS)
+  if found.length == 0 or #members == 0 then
+    return { 'ok', 0, 0, state.log_start, state.log_end }
+  end
+  local bytes, target, whole = state.bytes, nil, false
+  local reached = 1
+  while reached < #members do
+    local point = decode_point(members[reached + 1])
+    if not outlived(point.span_max, point.append_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes) then
+      break
+    end
+    bytes = bytes - point.span_bytes
+    target = point
+    reached = reached + 1
+  end
+  local more = reached == TRIMMED_SPANS + 1
+  if reached == #members and not more then
+    whole = outlived(state.span_max, state.at, state.span_bytes, bytes, cutoff_ms, keep_bytes)
+  end
+  local dropped = 0
+  if whole then
+    dropped = redis.call('XTRIM', stream, 'MAXLEN', 0)
+    clear_index(index, state)
+    state.log_start = state.log_end
+  elseif target then
+    dropped = redis.call('XTRIM', stream, 'MINID', id_of(target.position))
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', '(' .. integer(target.position - bias))
+    state.live = state.live - dropped
+    state.bytes = bytes
+    local left = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+    local position = left and (position_at(left[1]) or position_after(left[1]))
+    state.log_start = math.min(position and position - bias or state.log_end, state.log_end)
+  else
+    return { 'ok', 0, 0, state.log_start, state.log_end }
+  end
+  save_meta(meta, state)
+  return { 'ok', dropped, more and 1 or 0, state.log_start, state.log_end }
+end
+
+-- KEYS: meta.  ARGV: forget producers that were last seen before this time (ms), HSCAN cursor.
+-- Returns {next cursor ("0": done), producers forgotten}.
+local function expire_producers(keys, args)
+  local cutoff_ms = tonumber(args[1])
+  if #keys ~= 1 or not cutoff_ms then
+    return redis.error_reply('ERR korvet_expire_producers: malformed arguments')
+  end
+  local page = redis.call('HSCAN', keys[1], args[2], 'MATCH', 'p:*', 'COUNT', 500)
+  local forgotten = 0
+  for at = 1, #page[2], 2 do
+    local seen_ms = tonumber(string.match(page[2][at + 1], '^%d+ (%d+)'))
+    if seen_ms and seen_ms < cutoff_ms then
+      redis.call('HDEL', keys[1], page[2][at])
+      forgotten = forgotten + 1
+    end
+  end
+  return { page[1], forgotten }
+end
+
+local FREES_MEMORY = { 'allow-oom' }
+redis.register_function({ function_name = 'korvet_recount', callback = recount, flags = FREES_MEMORY })
+redis.register_function({ function_name = 'korvet_trim', callback = trim, flags = FREES_MEMORY })
+redis.register_function({
+  function_name = 'korvet_expire_producers',
+  callback = expire_producers,
+  flags = FREES_MEMORY,
+})

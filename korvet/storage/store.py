@@ -1,0 +1,245 @@
+"""Opening the store: links, checks of the server, the library, the cluster's identity and the
+broker's lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+import re
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import redis.asyncio
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.storage.catalogue import Catalogue, Topic
+from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, domain_error
+from korvet.storage.lease import Lease
+from korvet.storage.library import FunctionCaller, ensure_library
+from korvet.storage.link import RedisLink, pack
+from korvet.storage.log import PartitionLog
+from korvet.storage.watcher import NativeWatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from korvet.storage.keys import Keyspace
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION: Final = 1
+# Functions, entries-added and XINFO's first entry came with Redis 7.0; Valkey's first own release is 7.2.
+_OLDEST_REDIS: Final = (7, 0, 0)
+_OLDEST_VALKEY: Final = (7, 2, 0)
+# A server that still reads its files answers LOADING; large ones take a while.
+_LOADING_TIMEOUT_S: Final = 120.0
+_LOADING_POLL_S: Final = 0.1
+_PRODUCER_ID_BLOCK: Final = 1000
+_OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
+
+
+class Store:
+    """One keyspace in one Redis. `write` and `read` are separate links, so that reads never wait behind
+    appends.
+    """
+
+    def __init__(
+        self,
+        keyspace: Keyspace,
+        write: RedisLink,
+        read: RedisLink,
+        client: redis.asyncio.Redis,
+        *,
+        watch_interval_ms: int,
+    ) -> None:
+        """Use `open`."""
+        self.keyspace = keyspace
+        self.write = write
+        self.read = read
+        self.redis = client
+        """For what is not hot."""
+        self.write_functions = FunctionCaller(write)
+        self.read_functions = FunctionCaller(read)
+        self.catalogue = Catalogue(self)
+        self.watcher = NativeWatcher(self, watch_interval_ms)
+        self.lease: Lease | None = None
+        self.cluster_id = ""
+        self.server = ""
+        """Kind and version of the server, such as "valkey 9.1.2"."""
+        self.features: frozenset[str] = frozenset()
+        """Optional commands that the server has: WAITAOF, XACKDEL, XDELEX."""
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._producer_ids = range(0)
+        self._producer_id_lock = asyncio.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        keyspace: Keyspace,
+        *,
+        lease_node_id: int | None = None,
+        watch_interval_ms: int = 75,
+        lease_ms: int = 5000,
+    ) -> Store:
+        """Connect and check everything that would otherwise fail later.
+
+        With `lease_node_id` this process becomes the keyspace's one broker; tools leave it out. Raises
+        StoreError with a message for the terminal: unreachable, refused, too old, a cluster, a replica, an
+        eviction policy that may drop our keys, another format, held by another broker.
+        """
+        write = await RedisLink.connect(url, "korvet-write")
+        try:
+            server = await _check_server(write)
+            read = await RedisLink.connect(url, "korvet-read")
+        except BaseException:
+            await write.close()
+            raise
+        client = redis.asyncio.Redis.from_url(url)
+        store = cls(keyspace, write, read, client, watch_interval_ms=watch_interval_ms)
+        try:
+            store.server = server
+            await store._prepare()
+            if lease_node_id is not None:
+                store.lease = await Lease.take(store, lease_node_id, lease_ms)
+            await store.catalogue.load()
+        except BaseException as error:
+            await store.close()
+            if isinstance(error, StorageError) and not isinstance(error, StoreError):
+                raise StoreError(f"Redis at {write.address}: {error}") from error
+            raise
+        return store
+
+    async def _prepare(self) -> None:
+        await ensure_library(self.write)
+        self.features = await _features(self.write)
+        cluster = self.keyspace.cluster
+        fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+        for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
+            await self.call("HSETNX", cluster, field, value)
+        cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")
+        if version != b"%d" % FORMAT_VERSION:
+            raise StoreError(
+                f"keyspace {self.keyspace.prefix!r} has format {version.decode()}; this korvet works with "
+                f"format {FORMAT_VERSION} only"
+            )
+        if bits != b"%d" % SEQUENCE_BITS:
+            raise StoreError(
+                f"keyspace {self.keyspace.prefix!r} was made with {bits.decode()} sequence bits, not "
+                f"{SEQUENCE_BITS}: its offsets would mean other entries"
+            )
+        self.cluster_id = cluster_id.decode()
+
+    def log(self, topic: Topic, partition: int) -> PartitionLog:
+        """The one PartitionLog of a partition; made when first asked for."""
+        found = self._logs.get((topic.name, partition))
+        if found is None or found.topic.topic_id != topic.topic_id:
+            found = self._logs[topic.name, partition] = PartitionLog(self, topic, partition)
+        return found
+
+    def update_logs(self, topic: Topic) -> None:
+        """Tell the topic's logs its new configuration."""
+        for (name, _), found in self._logs.items():
+            if name == topic.name:
+                found.topic = topic
+
+    def close_logs(self, name: str) -> None:
+        """Refuse all further use of a topic's logs: its keys are about to go."""
+        for key in [key for key in self._logs if key[0] == name]:
+            self._logs.pop(key).close()
+
+    async def call(self, *args: bytes | str | int) -> Any:
+        """One command over the write link, parsed. Raises StorageError."""
+        try:
+            return await self.write.call(*args)
+        except StorageError as error:
+            raise domain_error(error) from error
+
+    async def fcall(
+        self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
+    ) -> Any:
+        """One function call, over the read link where asked; reloads the library when it is gone. Raises
+        StorageError.
+        """
+        link, functions = (self.read, self.read_functions) if read else (self.write, self.write_functions)
+        try:
+            return await link.call_packed(functions.send, pack("FCALL", name, len(keys), *keys, *args))
+        except StorageError as error:
+            raise domain_error(error) from error
+
+    async def new_producer_id(self) -> int:
+        """A producer id that nobody had before (KIP-98). Ids are taken from Redis in blocks. Raises
+        StorageError.
+        """
+        async with self._producer_id_lock:
+            if not self._producer_ids:
+                end = await self.call(
+                    "HINCRBY", self.keyspace.cluster, "next_producer_id", _PRODUCER_ID_BLOCK
+                )
+                self._producer_ids = range(end - _PRODUCER_ID_BLOCK, end)
+            producer_id = self._producer_ids[0]
+            self._producer_ids = self._producer_ids[1:]
+            return producer_id
+
+    async def close(self) -> None:
+        """Give the lease back and close all connections."""
+        await self.watcher.close()
+        for found in self._logs.values():
+            found.close()
+        if self.lease is not None:
+            await self.lease.release()
+        await self.read.close()
+        await self.write.close()
+        with contextlib.suppress(redis.RedisError):
+            await self.redis.aclose()
+
+
+async def _check_server(link: RedisLink) -> str:
+    """Refuse a server that we cannot work with; return its kind and version."""
+    info = await _info_when_loaded(link)
+    kind, text = (
+        ("valkey", info["valkey_version"]) if "valkey_version" in info else ("redis", info["redis_version"])
+    )
+    version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    where = f"Redis at {link.address}"
+    if version < (_OLDEST_VALKEY if kind == "valkey" else _OLDEST_REDIS):
+        raise StoreError(f"{where} is {kind} {text}: Redis 7.0 or Valkey 7.2, or newer, is needed")
+    if info.get("redis_mode", info.get("server_mode")) == "cluster" or info.get("cluster_enabled") == "1":
+        raise StoreError(f"{where} runs in cluster mode, which is not supported yet")
+    if info.get("role") == "slave":
+        raise StoreError(f"{where} is a replica: connect to its primary")
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy.startswith("allkeys-"):
+        raise StoreError(
+            f"{where} may evict our keys (maxmemory-policy {policy}): set it to noeviction or volatile-*"
+        )
+    return f"{kind} {text}"
+
+
+async def _info_when_loaded(link: RedisLink) -> dict[str, str]:
+    """INFO as one dictionary, once the server has read its files."""
+    deadline = asyncio.get_running_loop().time() + _LOADING_TIMEOUT_S
+    while True:
+        try:
+            reply = await link.call("INFO")
+            info = dict(
+                re.findall(r"^([a-z0-9_]+):(.*?)\r?$", reply.decode("utf-8", "replace"), re.MULTILINE)
+            )
+            if info.get("loading", "0") == "0":
+                return info
+        except RedisFault as fault:
+            if fault.code != "LOADING":
+                raise StoreError(f"Redis at {link.address} refuses INFO: {fault.message}") from fault
+        except LinkLost as lost:
+            raise StoreError(f"Redis at {link.address}: {lost}") from lost
+        if asyncio.get_running_loop().time() > deadline:
+            raise StoreError(f"Redis at {link.address} still loads its data after {_LOADING_TIMEOUT_S:.0f} s")
+        await asyncio.sleep(_LOADING_POLL_S)
+
+
+async def _features(link: RedisLink) -> frozenset[str]:
+    known = await link.call("COMMAND", "INFO", *_OPTIONAL_COMMANDS)
+    return frozenset(name for name, found in zip(_OPTIONAL_COMMANDS, known, strict=True) if found)

