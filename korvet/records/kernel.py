@@ -62,12 +62,12 @@ ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
 HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 12)
 SMALLEST_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # every part of it one byte, headers and all
-NEWEST_CODEC = cython.declare(cython.int, 4)
+NEWEST_CODEC = cython.declare(cython.longlong, 4)
 
 # A script may unpack about 8,000 values; half of that leaves room for what others put in front.
 MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 
-SEQUENCE_BITS = cython.declare(cython.int, 10)
+SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
 

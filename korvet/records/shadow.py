@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 Thing = TypeVar("Thing")
 
 compiled = False
-uint = int
-ulonglong = int
-longlong = int
+Py_ssize_t = uint = ulonglong = longlong = int
 p_uchar = object
 
 

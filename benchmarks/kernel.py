@@ -1,0 +1,114 @@
+"""Nanoseconds per record of the record kernel, both directions: `python benchmarks/kernel.py`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from korvet.records import kernel
+from korvet.records.native import native_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BASE_MS = 1_700_000_000_000
+BATCH_BYTES = 64 * 1024
+ROUNDS = 7
+
+
+def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
+    """One record batch of about 64 KB, and how many records it has."""
+    count = BATCH_BYTES // (value_bytes + 30)
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 24)
+    headers = [("trace", b"0123456789abcd")] if with_header else []
+    for i in range(count):
+        builder.append(i, BASE_MS + i // 8, b"%016d" % i, os.urandom(value_bytes), headers)
+    return bytes(builder.build()), count
+
+
+def stream_reply(data: bytes) -> bytes:
+    """The XRANGE reply that the entries of this batch give."""
+    arguments = kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True).resp
+    strings = _bulk_strings(arguments)
+    entries: list[bytes] = []
+    at = 0
+    sequence = 0
+    while at < len(strings):
+        fields = strings[at + 2 : at + 2 + int(strings[at])]
+        position = int(strings[at + 1])
+        fields[position - 1] = b"%d" % (int(fields[position - 1]) - BASE_MS)
+        entry_id = b"%d-%d" % (BASE_MS + sequence // 1024, sequence % 1024)
+        body = b"".join(b"$%d\r\n%s\r\n" % (len(field), field) for field in fields)
+        entries.append(b"*2\r\n$%d\r\n%s\r\n*%d\r\n%s" % (len(entry_id), entry_id, len(fields), body))
+        at += 2 + len(fields)
+        sequence += 1
+    return b"*%d\r\n%s" % (len(entries), b"".join(entries))
+
+
+def _bulk_strings(resp: bytes) -> list[bytes]:
+    strings: list[bytes] = []
+    at = 0
+    while at < len(resp):
+        line = resp.index(b"\r\n", at)
+        length = int(resp[at + 1 : line])
+        strings.append(resp[line + 2 : line + 2 + length])
+        at = line + 2 + length + 2
+    return strings
+
+
+def nanoseconds(run: Callable[[], object], records: int) -> float:
+    """The best of several rounds, in ns per record."""
+    repeats = max(1, (200_000 if kernel.ACCELERATED else 5_000) // records)
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            run()
+        best = min(best, (time.perf_counter_ns() - begin) / repeats / records)
+    return best
+
+
+def measure(value_bytes: int, with_header: bool) -> str:
+    """One line of the table."""
+    data, count = batch_of(value_bytes, with_header)
+    reply = stream_reply(data)
+    scanner = kernel.ReplyScanner()
+
+    def produce() -> object:
+        return kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True)
+
+    def fetch() -> object:
+        return kernel.entries_to_batches(
+            reply,
+            0,
+            len(reply),
+            bias=0,
+            max_bytes=1 << 30,
+            leader_epoch=0,
+            log_append_time=False,
+            native=native_json,
+        )
+
+    def scan() -> object:
+        return scanner.feed(reply, 0, len(reply))
+
+    figures = [nanoseconds(run, count) for run in (produce, fetch, scan)]
+    return f"{value_bytes:>6} B  {'yes' if with_header else 'no':>7}" + "".join(
+        f"{n:>10.0f}" for n in figures
+    )
+
+
+def main() -> None:
+    form = "compiled" if kernel.ACCELERATED else "uncompiled"
+    lines = [f"record kernel, {form}; ns per record, batches of {BATCH_BYTES // 1024} KB"]
+    lines.append(f"{'value':>8}  {'header':>7}{'produce':>10}{'fetch':>10}{'scan':>10}")
+    lines += [measure(value_bytes, header) for value_bytes in (100, 1024) for header in (False, True)]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""The kernel in all its forms, and what the tests need around it: a batch writer and a stand-in for Redis."""
+
+from __future__ import annotations
+
+import importlib.util
+import struct
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
+from unittest import mock
+
+from korvet.records import batch, kernel
+from korvet.records.batch import AppendArguments, BatchHeader, Entries
+from korvet.records.native import native_json
+
+SOURCE = batch.__file__.replace("batch.py", "kernel.py")
+BASE_MS = 1_700_000_000_000
+MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
+
+
+def _load(name: str, hidden: dict[str, Any]) -> ModuleType:
+    """The kernel's source as a module of its own, whatever is compiled beside it."""
+    spec = importlib.util.spec_from_file_location(name, SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {name: module, **hidden}):
+        spec.loader.exec_module(module)
+    return module
+
+
+installed: Any = kernel
+with_cython: Any = _load("kernel_beside_cython", {})
+without_cython: Any = _load("kernel_without_cython", {"cython": None})
+FORMS = (installed, with_cython, without_cython)
+
+
+class Record(NamedTuple):
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+class Entry(NamedTuple):
+    ms: int
+    sequence: int
+    fields: list[bytes]
+
+
+def varint(value: int) -> bytes:
+    raw = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while raw > 127:
+        out.append(raw & 127 | 128)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+def nullable(data: bytes | None) -> bytes:
+    return varint(-1) if data is None else varint(len(data)) + data
+
+
+def record_bytes(record: Record, base_ms: int, delta: int) -> bytes:
+    body = b"\0" + varint(record.timestamp_ms - base_ms) + varint(delta)
+    body += nullable(record.key) + nullable(record.value) + varint(len(record.headers))
+    body += b"".join(nullable(name) + nullable(value) for name, value in record.headers)
+    return varint(len(body)) + body
+
+
+def records_bytes(records: list[Record], base_ms: int | None = None) -> bytes:
+    base = records[0].timestamp_ms if base_ms is None else base_ms
+    return b"".join(record_bytes(record, base, delta) for delta, record in enumerate(records))
+
+
+def batch_bytes(
+    section: bytes,
+    count: int,
+    *,
+    base_ms: int = BASE_MS,
+    attributes: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    last_delta: int | None = None,
+    length: int | None = None,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    max_ms: int | None = None,
+) -> bytes:
+    """A batch with a right CRC around whatever the other parts say."""
+    fields = (attributes, count - 1 if last_delta is None else last_delta, base_ms, base_ms if max_ms is None else max_ms)
+    body = struct.pack(">hiqqqhii", *fields, *producer, count) + section
+    size = 9 + len(body) if length is None else length
+    return struct.pack(">qiibI", base_offset, size, leader_epoch, 2, kernel.crc32c(body)) + body
+
+
+def whole_batch(records: list[Record], **parts: Any) -> bytes:
+    base = records[0].timestamp_ms
+    return batch_bytes(records_bytes(records), len(records), base_ms=base, **parts)
+
+
+def bulk_strings(resp: bytes) -> list[bytes]:
+    strings: list[bytes] = []
+    at = 0
+    while at < len(resp):
+        line = resp.index(b"\r\n", at)
+        assert resp[at : at + 1] == b"$"
+        length = int(resp[at + 1 : line])
+        strings.append(resp[line + 2 : line + 2 + length])
+        at = line + 2 + length
+        assert resp[at : at + 2] == b"\r\n"
+        at += 2
+    return strings
+
+
+def stored(arguments: AppendArguments, base_offset: int) -> list[Entry]:
+    """What the append function makes of its arguments: IDs from the offset on, timestamps relative to them."""
+    strings = bulk_strings(arguments.resp)
+    assert len(strings) == arguments.argc
+    entries: list[Entry] = []
+    at = 0
+    while at < len(strings):
+        count, position = int(strings[at]), int(strings[at + 1])
+        fields = strings[at + 2 : at + 2 + count]
+        offset = base_offset + len(entries)
+        if position:
+            assert fields[position - 2] == b"ts"
+            fields[position - 1] = b"%d" % (int(fields[position - 1]) - (offset >> 10))
+        entries.append(Entry(offset >> 10, offset & 1023, fields))
+        at += 2 + count
+    assert len(entries) == arguments.record_count
+    return entries
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(data), data)
+
+
+def xrange_reply(entries: list[Entry]) -> bytes:
+    parts = [b"*%d\r\n" % len(entries)]
+    for entry in entries:
+        parts.append(b"*2\r\n" + bulk(b"%d-%d" % (entry.ms, entry.sequence)))
+        parts.append(b"*%d\r\n" % len(entry.fields) + b"".join(bulk(field) for field in entry.fields))
+    return b"".join(parts)
+
+
+def fetched(form: Any, reply: bytes, **options: Any) -> Entries:
+    arguments: dict[str, Any] = {
+        "bias": 0,
+        "max_bytes": 1 << 30,
+        "leader_epoch": 0,
+        "log_append_time": False,
+        "native": native_json,
+    }
+    entries: Entries = form.entries_to_batches(reply, 0, len(reply), **{**arguments, **options})
+    return entries
+
+
+def split(data: bytes) -> list[tuple[BatchHeader, bytes]]:
+    """The batches of a fetched section, headers read by hand: last offset deltas may have gaps there."""
+    batches: list[tuple[BatchHeader, bytes]] = []
+    at = 0
+    while at < len(data):
+        base, length, epoch, magic, crc, attributes, last, first_ms, max_ms, pid, pepoch, sequence, count = (
+            struct.unpack_from(">qiibIhiqqqhii", data, at)
+        )
+        one = data[at : at + 12 + length]
+        assert len(one) == 12 + length
+        assert magic == 2
+        assert crc == kernel.crc32c(one[21:])
+        header = BatchHeader(
+            12 + length, base, epoch, attributes, attributes & 7, bool(attributes & 16), bool(attributes & 32),
+            (attributes >> 3) & 1, last, first_ms, max_ms, pid, pepoch, sequence, count,
+        )  # fmt: skip
+        batches.append((header, one))
+        at += header.size
+    return batches
+
+
+class Reader:
+    """A record reader for tests, straight from the format's description."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def varint(self) -> int:
+        raw = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            raw |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return (raw >> 1) ^ -(raw & 1)
+
+    def nullable(self) -> bytes | None:
+        length = self.varint()
+        if length < 0:
+            return None
+        self.at += length
+        assert self.at <= len(self.data)
+        return self.data[self.at - length : self.at]
+
+    def record(self, base_ms: int) -> tuple[int, Record]:
+        length = self.varint()
+        end = self.at + length
+        self.at += 1
+        timestamp = base_ms + self.varint()
+        delta = self.varint()
+        key, value = self.nullable(), self.nullable()
+        headers = tuple((self.nullable() or b"", self.nullable()) for _ in range(self.varint()))
+        assert self.at == end
+        return delta, Record(key, value, timestamp, headers)
+
+
+def read_back(data: bytes) -> list[tuple[int, Record]]:
+    """(offset, record) of every record in a fetched section."""
+    records: list[tuple[int, Record]] = []
+    for header, one in split(data):
+        reader = Reader(one[61:])
+        batch_records = [reader.record(header.base_timestamp_ms) for _ in range(header.record_count)]
+        assert reader.at == len(one) - 61
+        assert batch_records[-1][0] == header.last_offset_delta
+        records += [(header.base_offset + delta, record) for delta, record in batch_records]
+    return records

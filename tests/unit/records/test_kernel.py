@@ -1,0 +1,417 @@
+"""Exact expectations of the record kernel, in its compiled and uncompiled forms."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from korvet.records import kernel
+from korvet.records.batch import BatchError
+from korvet.records.native import native_json
+from tests.unit.records.forms import (
+    BASE_MS,
+    FORMS,
+    MAX_INT64,
+    MIN_INT64,
+    Entry,
+    Record,
+    batch_bytes,
+    bulk_strings,
+    fetched,
+    read_back,
+    record_bytes,
+    records_bytes,
+    split,
+    stored,
+    varint,
+    whole_batch,
+    xrange_reply,
+)
+
+ONE = [Record(b"k", b"v", BASE_MS)]
+every_form = pytest.mark.parametrize("form", FORMS, ids=["installed", "beside cython", "without cython"])
+
+
+def refusal(run: Callable[[], object]) -> BatchError:
+    with pytest.raises(BatchError) as caught:
+        run()
+    return caught.value
+
+
+def refused(form: Any, data: bytes) -> BatchError:
+    return refusal(lambda: form.encode_append(data, 0, form.parse_batch(data, 0), None, True))
+
+
+@pytest.mark.skipif(os.environ.get("KORVET_REQUIRE_EXT", "") in {"", "0"}, reason="a compiled kernel is not required")
+def test_the_kernel_is_compiled_where_that_is_required() -> None:
+    assert kernel.ACCELERATED
+
+
+@every_form
+def test_crc32c_check_value(form: Any) -> None:
+    assert form.crc32c(b"123456789") == 0xE3069283
+    assert form.crc32c_portable(bytearray(b"123456789")) == 0xE3069283
+    assert form.crc32c(memoryview(b"")) == 0
+
+
+@every_form
+def test_arguments_of_every_kind_of_record(form: Any) -> None:
+    records = [
+        Record(b"k", b"v", BASE_MS, ((b"a", b"1"), (b"a", None), (b"", b""))),
+        Record(None, None, BASE_MS + 1),
+        Record(b"", b"", BASE_MS - 1),
+    ]
+    data = b"junk" + whole_batch(records)
+    header = form.parse_batch(data, 4)
+    arguments = form.encode_append(data, 4, header, None, True)
+    assert bulk_strings(arguments.resp) == [
+        b"12", b"6", b"key", b"k", b"value", b"v", b"ts", b"1700000000000",
+        b"header.a", b"1", b"nullheader.a", b"", b"header.", b"",
+        b"2", b"2", b"ts", b"1700000000001",
+        b"6", b"6", b"key", b"", b"value", b"", b"ts", b"1699999999999",
+    ]  # fmt: skip
+    assert (arguments.argc, arguments.record_count, arguments.payload_bytes) == (26, 3, 5)
+    assert (arguments.min_timestamp_ms, arguments.max_timestamp_ms) == (BASE_MS - 1, BASE_MS + 1)
+    without = form.encode_append(data, 4, header, None, False)
+    assert bulk_strings(without.resp) == [
+        b"10", b"0", b"key", b"k", b"value", b"v", b"header.a", b"1", b"nullheader.a", b"", b"header.", b"",
+        b"2", b"0", b"ts", b"0",
+        b"4", b"0", b"key", b"", b"value", b"",
+    ]  # fmt: skip
+    assert without.argc == 22
+
+
+@every_form
+def test_our_own_records_get_the_same_arguments(form: Any) -> None:
+    records = [Record(b"k", b"v", 5), Record(b"k", None, 7), Record(None, b"", 6), Record(None, None, -1)]
+    data = whole_batch(records)
+    assert form.encode_append_records([(r.key, r.value, r.timestamp_ms) for r in records]) == form.encode_append(
+        data, 0, form.parse_batch(data, 0), None, True
+    )
+    with pytest.raises(ValueError, match="at least one"):
+        form.encode_append_records([])
+
+
+@every_form
+def test_the_timestamps_are_those_of_the_records_not_of_the_header(form: Any) -> None:
+    data = whole_batch(ONE, max_ms=MAX_INT64)
+    header = form.parse_batch(data, 0)
+    assert header.max_timestamp_ms == MAX_INT64
+    assert form.encode_append(data, 0, header, None, True).max_timestamp_ms == BASE_MS
+
+
+@every_form
+def test_header_fields(form: Any) -> None:
+    data = whole_batch(ONE, attributes=0b111000, producer=(77, 3, 9), base_offset=-5, leader_epoch=4)
+    header = form.parse_batch(data + b"more", 0)
+    assert header.size == len(data)
+    assert (header.base_offset, header.leader_epoch, header.attributes, header.codec) == (-5, 4, 0b111000, 0)
+    assert (header.transactional, header.control, header.timestamp_type) == (True, True, 1)
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 9)
+    assert (header.last_offset_delta, header.record_count) == (0, 1)
+    assert header.base_timestamp_ms == header.max_timestamp_ms == BASE_MS
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("data", "kind", "says"),
+    [
+        (b"", "corrupt", "0 bytes are no whole batch header"),
+        (whole_batch(ONE)[:60], "corrupt", "60 bytes are no whole batch header"),
+        (whole_batch(ONE)[:-2], "corrupt", "2 of 58 bytes are missing"),
+        (whole_batch(ONE)[:-1] + b"x", "corrupt", "CRC"),
+        (batch_bytes(b"", 1, length=-1), "corrupt", "length -1"),
+        (batch_bytes(b"", 1, length=48), "corrupt", "length 48"),
+        (batch_bytes(records_bytes(ONE), 1, length=2**31 - 1), "corrupt", "missing"),
+        (bytes(16) + b"\x01" + bytes(80), "unsupported_magic", "magic 1"),
+        (bytes(16) + b"\x00" + bytes(10), "unsupported_magic", "magic 0"),
+        (bytes(16) + b"\x03" + bytes(80), "unsupported_magic", "magic 3"),
+        (whole_batch(ONE, attributes=5), "unsupported_codec", "codec 5"),
+        (batch_bytes(records_bytes(ONE), 0), "invalid_record", "record count 0"),
+        (batch_bytes(records_bytes(ONE), -1), "invalid_record", "record count -1"),
+        (batch_bytes(records_bytes(ONE), 1, last_delta=1), "invalid_record", "last offset delta 1 with 1 records"),
+        (batch_bytes(records_bytes(ONE), 2**31 - 1), "invalid_record", "can't hold 2147483647 records"),
+        (whole_batch(ONE, producer=(5, 0, -1)), "invalid_record", "sequence -1"),
+    ],
+)
+def test_refused_batches(form: Any, data: bytes, kind: str, says: str) -> None:
+    error = refusal(lambda: form.parse_batch(b"123" + data, 3))
+    assert error.kind == kind
+    assert says in str(error)
+    assert "byte 3" in str(error)
+
+
+PADDING = b"\x00" * 40
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("section", "count", "says"),
+    [
+        (records_bytes(ONE) + b"\0", 1, "1 bytes behind the last of 1 records"),
+        (records_bytes(ONE) + PADDING, 2, "record 1 (byte 9 of the records): its length"),
+        (varint(200) + PADDING, 1, "its length"),
+        (varint(-1) + PADDING, 1, "its length"),
+        (varint(0) + PADDING, 1, "its length"),
+        (b"\x80\x80\x80\x80\x10" + PADDING, 1, "its length"),
+        (b"\xff" * 30, 1, "its length"),
+        (varint(12) + b"\0" + b"\xff" * 11, 1, "its timestamp delta"),
+        (varint(12) + b"\0" + b"\xff" * 9 + b"\x02\0", 1, "its timestamp delta"),
+        (record_bytes(ONE[0], BASE_MS, 1), 1, "its offset delta"),
+        (record_bytes(ONE[0], BASE_MS, -1), 1, "its offset delta"),
+        (record_bytes(ONE[0], BASE_MS, 0) * 2, 2, "record 1 (byte 9 of the records): its offset delta"),
+        (varint(9) + b"\0\0\0" + varint(-2) + bytes(5), 1, "its key length"),
+        (varint(9) + b"\0\0\0" + varint(6) + bytes(5), 1, "its key length"),
+        (varint(9) + b"\0\0\0\0" + varint(-2) + bytes(4), 1, "its value length"),
+        (varint(9) + b"\0\0\0\0" + varint(5) + bytes(4), 1, "its value length"),
+        (varint(9) + b"\0\0\0\0\0" + varint(-1) + bytes(3), 1, "its header count"),
+        (varint(9) + b"\0\0\0\0\0" + varint(2) + bytes(3), 1, "its header count"),
+        (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(-1) + b"\0", 1, "a header without a name"),
+        (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(3) + b"\0", 1, "a header without a name"),
+        (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(1), 1, "a header value"),
+        (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(-2), 1, "a header value"),
+        (varint(9) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(0) + b"x", 1, "bytes behind its last header"),
+        (varint(7) + b"\0\0\0\0\0\0x", 1, "bytes behind its last header"),
+    ],
+)
+def test_refused_records(form: Any, section: bytes, count: int, says: str) -> None:
+    error = refused(form, batch_bytes(section, count))
+    assert error.kind == "invalid_record"
+    assert says in str(error)
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("base_ms", "delta", "fits"),
+    [
+        (MAX_INT64, 1, False),
+        (MIN_INT64, -1, False),
+        (1, MAX_INT64, False),
+        (-1, MIN_INT64, False),
+        (MIN_INT64, MIN_INT64, False),
+        (MAX_INT64, 0, True),
+        (MIN_INT64, 0, True),
+        (MIN_INT64, MAX_INT64, True),
+        (MAX_INT64, MIN_INT64, True),
+        (0, MIN_INT64, True),
+    ],
+)
+def test_timestamps_stay_within_int64(form: Any, base_ms: int, delta: int, fits: bool) -> None:
+    data = batch_bytes(record_bytes(Record(None, b"v", delta), 0, 0), 1, base_ms=base_ms)
+    if not fits:
+        assert "no int64" in str(refused(form, data))
+        return
+    arguments = form.encode_append(data, 0, form.parse_batch(data, 0), None, True)
+    assert arguments.max_timestamp_ms == arguments.min_timestamp_ms == base_ms + delta
+    assert bulk_strings(arguments.resp)[-1] == b"%d" % (base_ms + delta)
+
+
+@every_form
+def test_an_entry_takes_1948_headers_beside_key_value_and_ts(form: Any) -> None:
+    most = whole_batch([Record(b"", b"", BASE_MS, ((b"h", b"v"),) * 1947)])
+    arguments = form.encode_append(most, 0, form.parse_batch(most, 0), None, True)
+    assert arguments.argc == 3902
+    more = whole_batch([Record(b"", b"", BASE_MS, ((b"h", b"v"),) * 1948)])
+    assert "1948 headers" in str(refused(form, more))
+
+
+@every_form
+def test_compressed_records_must_come_decompressed(form: Any) -> None:
+    data = batch_bytes(b"whatever", 3, attributes=1)
+    header = form.parse_batch(data, 0)
+    assert header.codec == 1
+    assert "compressed" in str(refusal(lambda: form.encode_append(data, 0, header, None, True)))
+    assert "can't hold 3 records" in str(refusal(lambda: form.encode_append(data, 0, header, b"", True)))
+    assert "can't hold 3 records" in str(refusal(lambda: form.encode_append(data, 0, header, bytes(20), True)))
+
+
+@every_form
+def test_a_header_of_another_batch_reads_nothing_beyond_the_data(form: Any) -> None:
+    header = form.parse_batch(whole_batch([Record(None, bytes(500), BASE_MS)]), 0)
+    assert refusal(lambda: form.encode_append(whole_batch(ONE), 0, header, None, True)).kind == "corrupt"
+    assert refusal(lambda: form.encode_append(whole_batch(ONE), -1, header, None, True)).kind == "corrupt"
+
+
+@every_form
+def test_large_batches_outgrow_the_scratch_buffer(form: Any) -> None:
+    records = [Record(b"%d" % i, bytes([i % 251]) * 30_000, BASE_MS + i, ((b"n" * 300, b"v" * 3000),)) for i in range(20)]
+    data = whole_batch(records)
+    entries = stored(form.encode_append(data, 0, form.parse_batch(data, 0), None, True), 1 << 20)
+    assert [record for _, record in read_back(fetched(form, xrange_reply(entries)).data)] == records
+
+
+@every_form
+def test_an_empty_reply(form: Any) -> None:
+    for reply in (b"*0\r\n", b"*-1\r\n"):
+        entries = fetched(form, reply)
+        assert (entries.data, entries.record_count, entries.consumed_entries) == (b"", 0, 0)
+        assert (entries.first_offset, entries.last_offset, entries.next_offset) == (-1, -1, -1)
+
+
+@every_form
+@pytest.mark.parametrize("reply", [b"", b"*1\r\n", b"$3\r\nabc\r\n", b"-ERR x\r\n", b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\na\r\n$9\r\nb\r\n"])
+def test_what_is_no_reply(form: Any, reply: bytes) -> None:
+    assert refusal(lambda: fetched(form, reply)).kind == "corrupt"
+    assert refusal(lambda: form.ReplyScanner().feed(reply, 0, len(reply) + 1)).kind == "corrupt"
+
+
+@every_form
+def test_batches_split_where_the_offset_delta_would_leave_int32(form: Any) -> None:
+    step = (1 << 31) - 1
+    offsets = [1 << 20, (1 << 20) + step, (1 << 20) + step + 1, (1 << 20) + 2 * step + 5]
+    entries = [Entry(o >> 10, o & 1023, [b"value", b"%d" % o]) for o in offsets]
+    result = fetched(form, xrange_reply(entries))
+    assert [header.last_offset_delta for header, _ in split(result.data)] == [step, 0, 0]
+    assert [(o, r.value) for o, r in read_back(result.data)] == [(o, b"%d" % o) for o in offsets]
+
+
+@every_form
+def test_batches_split_where_the_timestamp_delta_would_leave_int64(form: Any) -> None:
+    relative = [-MAX_INT64, MAX_INT64 - 1, 0]
+    entries = [Entry(1, i, [b"ts", b"%d" % ts]) for i, ts in enumerate(relative)]
+    result = fetched(form, xrange_reply(entries))
+    assert [r.timestamp_ms for _, r in read_back(result.data)] == [ts + 1 for ts in relative]
+    assert len(split(result.data)) == 2
+
+
+@every_form
+def test_log_append_time_is_the_time_of_each_entry(form: Any) -> None:
+    entries = [Entry(5, 0, [b"value", b"a"]), Entry(5, 1, [b"value", b"b", b"ts", b"-3"]), Entry(6, 0, [b"key", b""])]
+    result = fetched(form, xrange_reply(entries), log_append_time=True)
+    headers = [header for header, _ in split(result.data)]
+    assert [(h.timestamp_type, h.base_timestamp_ms, h.max_timestamp_ms, h.record_count) for h in headers] == [
+        (1, 5, 5, 2),
+        (1, 6, 6, 1),
+    ]
+    assert [r.timestamp_ms for _, r in read_back(result.data)] == [5, 5, 6]
+    assert not split(fetched(form, xrange_reply(entries)).data)[0][0].timestamp_type
+
+
+@every_form
+def test_max_bytes_leaves_at_least_one_record(form: Any) -> None:
+    entries = [Entry(9, i, [b"value", bytes(100)]) for i in range(10)]
+    reply = xrange_reply(entries)
+    whole = len(fetched(form, reply).data)
+    one = fetched(form, reply, max_bytes=0)
+    assert (one.record_count, one.consumed_entries, one.truncated, one.next_offset) == (1, 1, True, 9 << 10 | 1)
+    exact = fetched(form, reply, max_bytes=whole)
+    assert (exact.record_count, exact.truncated) == (10, False)
+    less = fetched(form, reply, max_bytes=whole - 1)
+    assert (less.record_count, less.truncated, less.last_offset) == (9, True, 9 << 10 | 8)
+    assert len(less.data) <= whole - 1
+
+
+@every_form
+def test_unaddressable_entries_are_counted_and_passed(form: Any) -> None:
+    odd = [b"field", b"value"]
+    entries = [Entry(7, 1024, odd), Entry(8, 1023, [b"value", b"v"]), Entry(8, 5000, odd)]
+    result = fetched(form, xrange_reply(entries), bias=1)
+    assert (result.unaddressable, result.consumed_entries, result.record_count) == (2, 3, 1)
+    assert result.first_offset == result.last_offset == (8 << 10 | 1023) - 1
+    assert result.next_offset == (9 << 10) - 1
+    far = [Entry(1 << 53, 0, odd), Entry((1 << 64) - 1, (1 << 64) - 1, odd)]
+    result = fetched(form, xrange_reply(far))
+    assert (result.unaddressable, result.record_count, result.next_offset) == (2, 0, MAX_INT64)
+    last = fetched(form, xrange_reply([Entry((1 << 53) - 1, 1023, [b"value", b""])]))
+    assert (last.last_offset, last.next_offset) == (MAX_INT64, MAX_INT64)
+
+
+@every_form
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [b"field", b"value"],
+        [b"value", b"a", b"value", b"b"],
+        [b"key", b"a", b"key", b"b"],
+        [b"ts", b"1", b"ts", b"1"],
+        [b"value", b"v", b"ts", b""],
+        [b"value", b"v", b"ts", b"1x"],
+        [b"value", b"v", b"ts", b"-"],
+        [b"value", b"v", b"ts", b"9223372036854775807"],
+        [b"value", b"v", b"ts", b"99999999999999999999999"],
+        [b"nullheader.a", b"not empty"],
+        [b"Key", b"k"],
+        [b"header", b"v"],
+        [b"value", b"v", b"\xff", b"\xfe"],
+    ],
+)
+def test_entries_of_native_applications(form: Any, fields: list[bytes]) -> None:
+    entries = fetched(form, xrange_reply([Entry(BASE_MS, 3, fields)]))
+    assert read_back(entries.data) == [(BASE_MS << 10 | 3, Record(None, native_json(fields), BASE_MS))]
+
+
+@every_form
+def test_the_native_callback_may_use_the_kernel_and_return_nothing(form: Any) -> None:
+    inner = xrange_reply([Entry(1, 0, [b"x", b"inner"])])
+
+    def native(fields: list[bytes]) -> bytes:
+        return b"" if fields[1] == b"inner" else bytes(fetched(form, inner, native=native).data)
+
+    reply = xrange_reply([Entry(1, i, [b"x", b"outer"]) for i in range(3)])
+    result = fetched(form, reply, native=native)
+    values = [record.value for _, record in read_back(result.data)]
+    assert len(set(values)) == 1
+    assert [record.value for _, record in read_back(values[0] or b"")] == [b""]
+
+
+@every_form
+def test_an_exception_of_the_native_callback_passes_and_leaves_the_kernel_usable(form: Any) -> None:
+    def native(fields: list[bytes]) -> bytes:
+        raise KeyError(fields[0])
+
+    reply = xrange_reply([Entry(1, 0, [b"x", b"y"])])
+    with pytest.raises(KeyError):
+        fetched(form, reply, native=native)
+    assert fetched(form, reply).record_count == 1
+
+
+@every_form
+def test_the_reply_may_lie_inside_a_larger_buffer(form: Any) -> None:
+    reply = xrange_reply([Entry(1, 0, [b"value", b"v"])])
+    buffer = bytearray(b"abc" + reply + b"def")
+    options = {"bias": 0, "max_bytes": 1000, "leader_epoch": 0, "log_append_time": False, "native": native_json}
+    result = form.entries_to_batches(memoryview(buffer), 3, 3 + len(reply), **options)
+    assert result == fetched(form, reply)
+    scanner = form.ReplyScanner()
+    assert scanner.feed(buffer, 3, 10) == -1
+    assert scanner.feed(buffer, 3, len(buffer)) == 3 + len(reply)
+
+
+@every_form
+def test_the_scanner_forgets_on_reset(form: Any) -> None:
+    scanner = form.ReplyScanner()
+    assert scanner.feed(b"*2\r\n:1\r\n", 0, 8) == -1
+    scanner.reset()
+    assert scanner.feed(b":1\r\n", 0, 4) == 4
+
+
+@every_form
+@pytest.mark.parametrize("noise", [b"x", b"$x\r\n", b"$1\n", b"$-x\r\n", b"*1234567890123456789\r\n", b"$\r\n"])
+def test_the_scanner_names_noise(form: Any, noise: bytes) -> None:
+    assert refusal(lambda: form.ReplyScanner().feed(noise, 0, len(noise))).kind == "corrupt"
+
+
+def test_threads_do_not_share_scratch_buffers() -> None:
+    records = [[Record(b"%d" % n, bytes([n]) * 5000, BASE_MS + i) for i in range(20)] for n in range(4)]
+    wrong: list[int] = []
+
+    def work(n: int) -> None:
+        data = whole_batch(records[n])
+        for _ in range(20):
+            entries = stored(kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True), 1024)
+            reply = xrange_reply([entry._replace(fields=[*entry.fields, b"other", b"x"]) for entry in entries])
+            result = fetched(kernel, reply, native=lambda fields: fields[1])
+            if [record.value for _, record in read_back(result.data)] != [b"%d" % n] * 20:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not wrong
+    assert not any(thread.is_alive() for thread in threads)
