@@ -1,0 +1,93 @@
+"""One timer of the event loop for the deadlines of all partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# The loop's clock and ours may differ by a rounding: a deadline that comes up early is asked for again
+# after this.
+MIN_DELAY_MS = 1
+
+
+class Alarms:
+    """Calls ring(number) when a partition's deadline has come.
+
+    Moving a deadline later, which is what most requests do, is one assignment: its heap entry stays where it
+    is and goes back into the heap when it comes up too early.
+    """
+
+    def __init__(self, clock: Callable[[], int], ring: Callable[[int], None]) -> None:
+        """clock: now in ms, the same that the deadlines are measured by."""
+        self._clock = clock
+        self._ring = ring
+        self._due: dict[int, int] = {}
+        self._queued: dict[int, int] = {}  # each number's valid heap entry
+        self._heap: list[tuple[int, int]] = []
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_ms = 0
+
+    def set(self, number: int, at_ms: int | None) -> None:
+        """Let the alarm of `number` ring at at_ms, in place of its former time; None: not at all."""
+        if at_ms is None:
+            self._due.pop(number, None)
+            return
+        self._due[number] = at_ms
+        queued_ms = self._queued.get(number)
+        if queued_ms is None or at_ms < queued_ms:
+            self._push(number, at_ms)
+            if self._handle is None or at_ms < self._armed_ms:
+                self._arm()
+
+    def close(self) -> None:
+        """Let nothing ring any more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._due.clear()
+        self._queued.clear()
+        self._heap.clear()
+
+    def _push(self, number: int, at_ms: int) -> None:
+        self._queued[number] = at_ms
+        heappush(self._heap, (at_ms, number))
+
+    def _arm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._heap:
+            self._armed_ms = self._heap[0][0]
+            delay_ms = max(MIN_DELAY_MS, self._armed_ms - self._clock())
+            self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
+
+    def _wake(self) -> None:
+        self._handle = None
+        try:
+            now_ms = self._clock()
+            for number in self._take_due(now_ms):
+                self._ring(number)
+        finally:
+            self._arm()
+
+    def _take_due(self, now_ms: int) -> list[int]:
+        """The numbers whose deadline has come; entries that came up too early go back."""
+        ringing = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, number = heappop(self._heap)
+            if self._queued.get(number) != at_ms:
+                continue  # superseded by an earlier entry
+            del self._queued[number]
+            due_ms = self._due.get(number)
+            if due_ms is None:
+                continue
+            if due_ms <= now_ms:
+                del self._due[number]
+                ringing.append(number)
+            else:
+                self._push(number, due_ms)
+        return ringing

