@@ -66,10 +66,9 @@ HELP = """\
 usage: ./dev COMMAND [ARGUMENT...]
 
   demo [ARGUMENT...]         watch Kafka clients, Redis and Spark work together, and get a report
-  test [--all] [ARGUMENT...] all checks and tests; with --all also the long ones. Arguments are names of
-  suites
-                             (folders of tests/: unit, clients, ...) or anything that pytest takes; then
-                             only these tests run, without the other checks
+  test [--all] [ARGUMENT...] all checks and tests; with --all also the long ones. Arguments are
+                             names of suites (folders of tests/: unit, clients, ...) or anything that
+                             pytest takes; when suites are named, only these run, without the checks
   lint                       the checks alone: ruff, mypy, import-linter
   bench [NAME...]            a benchmark of benchmarks/, or their names
   run COMMAND...             any command in the environment: ./dev run korvet serve
@@ -171,7 +170,7 @@ def check(environ: dict[str, str]) -> list[str]:
     failed = []
     for name, command in checks.items():
         began = time.monotonic()
-        arguments = [VENV / "bin" / command[0], *command[1:]]
+        arguments = [str(VENV / "bin" / command[0]), *command[1:]]
         done = subprocess.run(arguments, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
         took_s = time.monotonic() - began
         say(f"{name}: {'ok' if done.returncode == 0 else 'FAILED'} ({took_s:.1f} s)")
@@ -211,7 +210,7 @@ def prepare(extras: set[str], *, java: bool) -> dict[str, str]:
 def is_made(extras: set[str]) -> bool:
     """Whether the environment is there, from today's inputs, with at least these extras."""
     stamp = read_stamp()
-    return stamp.get("inputs") == inputs() and extras <= set(stamp.get("extras", [])) and PYTHON.exists()
+    return stamp.get("inputs") == inputs() and extras <= stamped_extras() and PYTHON.exists()
 
 
 def read_stamp() -> dict[str, object]:
@@ -221,6 +220,12 @@ def read_stamp() -> dict[str, object]:
     except (OSError, ValueError):
         return {}
     return stamp if isinstance(stamp, dict) else {}
+
+
+def stamped_extras() -> set[str]:
+    """The extras that the environment was made with."""
+    extras = read_stamp().get("extras")
+    return set(map(str, extras)) if isinstance(extras, list) else set()
 
 
 def inputs() -> str:
@@ -255,8 +260,7 @@ def setup_lock() -> Iterator[None]:
 
 def make(extras: set[str]) -> None:
     """Make or complete the environment. Raises SetupError."""
-    stamp = read_stamp()
-    extras = extras | {str(extra) for extra in list(stamp.get("extras") or [])}  # type: ignore[call-overload]
+    extras = extras | stamped_extras()
     STAMP.unlink(missing_ok=True)
     uv = shutil.which("uv")
     if not is_usable(needs_pip=uv is None):
@@ -306,7 +310,7 @@ def create(uv: str | None) -> None:
 def install(what: str, command: list[str]) -> None:
     """Run an installer, telling that it is at work. Raises SetupError with the end of its output."""
     began = said = time.monotonic()
-    say(f"{what} (the first time takes a few minutes)" if "installing" in what else what)
+    say(f"{what} (can take minutes)" if "installing" in what else what)
     environ = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     CACHE.mkdir(exist_ok=True)
     with LOG.open("w") as log:
@@ -354,9 +358,7 @@ def has_java(environ: dict[str, str]) -> bool:
 
 
 def java_version(program: Path) -> int:
-    """Major version of a Java; asking takes a moment, so the answer is kept as long as the file stays
-    the same.
-    """
+    """Major version of a Java program; the answer is kept while the file stays the same."""
     known = CACHE / "java.json"
     key = f"{program} {program.stat().st_mtime_ns}"
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -375,7 +377,7 @@ def wrap_java() -> None:
     done = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=False)
     java = Path(done.stdout.strip(), "bin", "java")
     if done.returncode != 0 or not java.is_file():
-        raise SetupError("the Java that was installed is not where it should be. Install a Java 17 or newer.")
+        raise SetupError("the Java that was installed is not where it should be. Install Java 17.")
     wrapper = VENV / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(JAVA_WRAPPER.format(java=str(java).replace("'", "'\\''")))

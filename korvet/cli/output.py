@@ -23,7 +23,10 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: b
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=100_000)
-    console.print(shown)
+    with console.capture() as capture:
+        console.print(shown)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def print_json(document: object) -> None:
