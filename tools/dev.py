@@ -337,8 +337,8 @@ def install(what: str, command: list[str]) -> None:
     tail = "\n".join(f"    {line}" for line in output.splitlines()[-25:])
     raise SetupError(
         f"{what} failed with status {status}. The end of {LOG}:\n{tail}\n"
-        "dev: check that the package index can be reached (pip's own settings and proxies apply) and that the "
-        "disk has 2 GB to spare, then run the same command again; ./dev clean starts over."
+        "dev: check that the package index can be reached (pip's own settings and proxies apply) and that "
+        "the disk has 2 GB to spare, then run the same command again; ./dev clean starts over."
     )
 
 
