@@ -1,0 +1,141 @@
+"""Options and fixtures for every test: the shared server, names that no other test uses, external tools."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.admin import create_topic
+from tests.support.java import JavaTools
+from tests.support.node import NodeTools
+from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# Two shared cores: hypothesis' own deadline per example would measure the neighbours.
+settings.register_profile("ordinary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "all", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also run the tests marked `long`")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("all" if config.getoption("--all") else "ordinary")
+    # kafka-python loads its schemas by a deprecated call of the standard library; not ours to mend.
+    config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is too long for the ordinary run, unless asked for by option, marker or id."""
+    if config.getoption("--all") or "long" in config.option.markexpr:
+        return
+    named = {argument.rpartition("/")[2] for argument in config.args}
+    long = [
+        item
+        for item in items
+        if item.get_closest_marker("long") and item.nodeid.rpartition("/")[2] not in named
+    ]
+    if long:
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if item not in long]
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The server that Kafka clients talk to: korvet, or the Kafka that KORVET_TEST_KAFKA=host:port names."""
+    address = os.environ.get(KAFKA_VARIABLE)
+    if address:
+        host, _, port = address.rpartition(":")
+        yield Broker(host, int(port), None)
+        return
+    server = KorvetServer()
+    try:
+        server.start()
+        yield Broker(server.host, server.port, server)
+    finally:
+        server.discard()
+
+
+@pytest.fixture
+def korvet(broker: Broker) -> KorvetServer:
+    """The shared server, for tests that also look into Redis; they mean nothing on a real Kafka."""
+    if broker.korvet is None:
+        pytest.skip("needs korvet: looks into Redis")
+    return broker.korvet
+
+
+@pytest.fixture
+def own_korvet() -> Iterator[Callable[..., KorvetServer]]:
+    """Starts servers that belong to one test alone: it may kill them."""
+    if os.environ.get(KAFKA_VARIABLE):
+        pytest.skip("needs korvet: starts and kills it")
+    servers: list[KorvetServer] = []
+
+    def start(*options: str, advertise: str | None = None) -> KorvetServer:
+        servers.append(KorvetServer(*options, advertise=advertise))
+        return servers[-1].start()
+
+    yield start
+    for server in servers:
+        server.discard()
+
+
+_serial = itertools.count()
+
+
+def _fresh(kind: str) -> str:
+    return f"{kind}-{next(_serial)}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def topic(broker: Broker) -> str:
+    """A fresh topic of one partition."""
+    name = _fresh("topic")
+    create_topic(broker.bootstrap, name, 1)
+    return name
+
+
+@pytest.fixture
+def new_topic(broker: Broker) -> Callable[..., str]:
+    """Creates fresh topics: new_topic(partitions, {config: value})."""
+
+    def make(partitions: int = 1, configs: dict[str, str] | None = None) -> str:
+        name = _fresh("topic")
+        create_topic(broker.bootstrap, name, partitions, configs)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def group() -> str:
+    """A group name that nobody used before."""
+    return _fresh("group")
+
+
+@pytest.fixture
+def fresh() -> Callable[[str], str]:
+    """Makes further names that nobody used before, beginning with the given word."""
+    return _fresh
+
+
+@pytest.fixture(scope="session")
+def java() -> JavaTools:
+    """Apache Kafka's own tools; skips where Java or Maven is missing."""
+    return JavaTools.resolve()
+
+
+@pytest.fixture(scope="session")
+def node() -> NodeTools:
+    """Node with kafkajs; skips where node or npm is missing."""
+    return NodeTools.resolve()

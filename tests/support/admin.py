@@ -1,0 +1,21 @@
+"""Topic administration through librdkafka, for tests whose subject is something else."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.polling import until
+
+
+def create_topic(bootstrap: str, name: str, partitions: int, configs: dict[str, str] | None = None) -> None:
+    """Create a topic and wait until Metadata shows all its partitions with a leader."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    request = NewTopic(name, num_partitions=partitions, replication_factor=1, config=configs or {})
+    admin.create_topics([request], request_timeout=20)[name].result(timeout=30)
+
+    def visible() -> bool:
+        found = admin.list_topics(name, timeout=10).topics[name]
+        leaders = [partition.leader for partition in found.partitions.values()]
+        return found.error is None and len(leaders) == partitions and min(leaders) >= 0
+
+    until(visible, 20, f"topic {name} is in Metadata")

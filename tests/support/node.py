@@ -1,0 +1,57 @@
+"""Node clients: packages are installed once by npm into .cache/, the scripts live in tests/clients/node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests" / "clients" / "node"
+CACHE = ROOT / ".cache" / "node"
+INSTALL_TIMEOUT_S = 200
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTools:
+    """Runs the scripts in tests/clients/node with the packages that its package.json names."""
+
+    node: str
+
+    @classmethod
+    def resolve(cls) -> NodeTools:
+        """The packages, installed. Skips the test where node or npm is missing."""
+        missing = [name for name in ("node", "npm") if shutil.which(name) is None]
+        if missing:
+            pytest.skip(f"needs {' and '.join(missing)} on PATH")
+        wanted = (SOURCES / "package.json").read_bytes()
+        installed = CACHE / ".installed.json"
+        if not installed.exists() or installed.read_bytes() != wanted:
+            _install(wanted)
+            installed.write_bytes(wanted)
+        return cls(str(shutil.which("node")))
+
+    def run(self, script: str, arguments: dict[str, Any], timeout_s: float = 60) -> Any:
+        """Run a script with one JSON argument; it prints one JSON answer as its last line."""
+        env = {**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
+        command = [self.node, str(SOURCES / script), json.dumps(arguments)]
+        done = run(command, timeout_s, env=env)
+        if done.returncode != 0:
+            raise AssertionError(f"{script}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+def _install(package: bytes) -> None:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / "package.json").write_bytes(package)
+    command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error"]
+    done = run(command, INSTALL_TIMEOUT_S, cwd=CACHE)
+    if done.returncode != 0:
+        pytest.skip(f"npm could not install the Node clients: {done.stderr.decode(errors='replace')[-500:]}")

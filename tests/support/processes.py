@@ -1,0 +1,96 @@
+"""Child processes: output goes to a file, every wait has a deadline, the end is by process id."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Child:
+    """One started program. Its output and errors are in `log`."""
+
+    def __init__(self, args: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.args = list(args)
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                self.args,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(env) if env is not None else None,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        if self.running:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=10)
+
+    def terminate(self, timeout_s: float = 20) -> int:
+        """SIGTERM, and its exit code; SIGKILL and an error when it does not end in time."""
+        if self.running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            text = f"{self.args[:4]} ignored SIGTERM for {timeout_s:g} s:\n{self.output()[-4000:]}"
+            raise AssertionError(text) from None
+
+
+def alive(pid: int) -> bool:
+    """Whether a process of this id runs (a zombie does not)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system CPU time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def run(
+    args: Sequence[str],
+    timeout_s: float,
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a program to its end; what it wrote is in the result. A non-zero exit is the caller's to judge."""
+    return subprocess.run(
+        list(args),
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+        env=dict(env) if env is not None else None,
+        cwd=cwd,
+    )
