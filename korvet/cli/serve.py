@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import ctypes
+import errno
 import logging
 import os
 import platform
@@ -18,6 +19,7 @@ import uvloop
 from korvet import broker, config, logs
 from korvet.config import Config, ConfigError
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from korvet.storage.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ logger = logging.getLogger(__name__)
 _MOST_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
 _SERVER_POLL_S = 0.1
+# What a user can do something about; any other operating system error is a bug and shows its traceback.
+_ADDRESS_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 # A start that only takes a moment is not worth a line.
 _PROGRESS_AFTER_S = 1.0
 
@@ -65,6 +69,12 @@ def serve(file: Path | None, pairs: tuple[str, ...], **flags: object) -> None:
     server = None if settings.redis else _start_embedded(settings)
     try:
         uvloop.run(_run(settings, server))
+    except StoreError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.errno not in _ADDRESS_ERRORS:
+            raise
+        raise click.ClickException(f"cannot listen on {settings.listen}: {error.strerror}") from error
     finally:
         if server is not None:
             server.stop()
