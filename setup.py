@@ -1,4 +1,4 @@
-"""Builds the compiled form of the record kernel when there is a C compiler; goes on without it when there is none.
+"""Builds the record kernel's compiled form if there is a C compiler; goes on without it if there is none.
 
 KORVET_REQUIRE_EXT=1 makes a missing compiled kernel an error.
 """
@@ -24,12 +24,14 @@ class TolerantBuild(build_ext):
             for extension in self.extensions:  # setuptools has put marks on them: keep the objects
                 extension.sources = cythonize([extension], quiet=True)[0].sources
             super().run()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - compilers fail in ways of their own
+        except (Exception, SystemExit) as error:
             if os.environ.get(REQUIRE, "") not in {"", "0"}:
                 raise
             self.extensions = []
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
-            sys.stderr.write(f"korvet: the record kernel stays uncompiled (slower, same results): {reason[0]}\n")
+            sys.stderr.write(
+                f"korvet: the record kernel stays uncompiled (slower, same results): {reason[0][:120]}\n"
+            )
 
 
 setup(
@@ -39,7 +41,6 @@ setup(
             ["korvet/records/kernel.py"],
             include_dirs=["korvet/records"],
             depends=["korvet/records/_crc32c.h", "korvet/records/_crc32c.pxd"],
-            optional=True,
         )
     ],
     cmdclass={"build_ext": TolerantBuild},

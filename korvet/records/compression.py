@@ -1,7 +1,7 @@
 """Kafka's compression codecs over whole record sections, with a bound on what comes out.
 
-The bound holds while decompressing: output goes into buffers of limited size, so that a small malicious batch can
-take neither the memory nor the time of its full expansion.
+The bound holds while decompressing: output goes into buffers of limited size, so that a small malicious
+batch can take neither the memory nor the time of its full expansion.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ XERIAL_BLOCK_SIZE = 1 << 15
 def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
     """The records section of a batch with this codec (0 to 4), at most `max_bytes` long.
 
-    Snappy is accepted raw and in the block framing of the Java and JavaScript clients; gzip, lz4 and zstd may hold
-    several members or frames. Raises BatchError: too_large, corrupt, unsupported_codec.
+    Snappy is accepted raw and in the block framing of the Java and JavaScript clients; gzip, lz4 and zstd
+    may hold several members or frames. Raises BatchError: too_large, corrupt, unsupported_codec.
     """
     if codec == 0:
         if len(data) > max_bytes:

@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# ruff: noqa: B007, PLR0915, PLR1714, RET505, TC003 - loops and branches that compile to C
 """Record batches to stream entries and back, in one pass over the bytes each way.
 
-One source in two forms: Cython compiles it (pure-Python mode), and it runs as it stands, slower, with the same
-results. Every byte that comes in is untrusted. Lengths are compared before anything is read or added, and no
-arithmetic leaves 64 bits, so that both forms agree. Positions are indices into buffers; `p` is read, `w` written.
+One source in two forms: Cython compiles it (pure-Python mode), and it runs as it stands, slower, with the
+same results. Every byte that comes in is untrusted: lengths are compared before anything is read or added, no
+arithmetic leaves 64 bits (so both forms agree). Positions are indices into buffers: `p` is read,
+`w` written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from korvet.records.batch import AppendArguments, BatchError, BatchHeader, Entries, FaultKind, Octets
+from korvet.records.batch import AppendArguments, BatchError, BatchHeader, Entries, Octets
 
 try:
     import cython  # the compiler looks for this very line
@@ -453,11 +455,15 @@ def parse_batch(data: Octets, start: int) -> BatchHeader:
         raise BatchError("corrupt", f"batch at byte {start}: its length {length} is shorter than its header")
     if length > left - PREFIX_SIZE:
         missing = length - (left - PREFIX_SIZE)
-        raise BatchError("corrupt", f"batch at byte {start}: cut off, {missing} of {length} bytes are missing")
+        raise BatchError(
+            "corrupt", f"batch at byte {start}: cut off, {missing} of {length} bytes are missing"
+        )
     stored: cython.uint = _uint32(p, at + CRC_AT)
     computed: cython.uint = _checksum(p, at + ATTRIBUTES_AT, length + PREFIX_SIZE - ATTRIBUTES_AT)
     if stored != computed:
-        raise BatchError("corrupt", f"batch at byte {start}: its CRC is {stored:08x}, its bytes give {computed:08x}")
+        raise BatchError(
+            "corrupt", f"batch at byte {start}: its CRC is {stored:08x}, its bytes give {computed:08x}"
+        )
     attributes: cython.int = (p[at + ATTRIBUTES_AT] << 8) | p[at + ATTRIBUTES_AT + 1]
     header = BatchHeader(
         length + PREFIX_SIZE,
@@ -505,7 +511,9 @@ def _old_magic(magic: int, start: int) -> BatchError:
 def _check_header(header: BatchHeader, start: int) -> None:
     """What Kafka's broker demands of a batch before it looks at the records."""
     if header.codec > NEWEST_CODEC:
-        raise BatchError("unsupported_codec", f"batch at byte {start}: unknown compression codec {header.codec}")
+        raise BatchError(
+            "unsupported_codec", f"batch at byte {start}: unknown compression codec {header.codec}"
+        )
     count = header.record_count
     if count <= 0:
         raise BatchError("invalid_record", f"batch at byte {start}: record count {count}")
@@ -519,7 +527,11 @@ def _check_header(header: BatchHeader, start: int) -> None:
             "invalid_record",
             f"batch at byte {start}: {header.size - HEADER_SIZE} bytes can't hold {count} records",
         )
-    if header.producer_id >= 0 and not header.control and (header.base_sequence < 0 or header.producer_epoch < 0):
+    if (
+        header.producer_id >= 0
+        and not header.control
+        and (header.base_sequence < 0 or header.producer_epoch < 0)
+    ):
         raise BatchError(
             "invalid_record",
             f"batch at byte {start}: producer {header.producer_id} with epoch {header.producer_epoch}, "
@@ -595,7 +607,7 @@ def _put_headers(
     count: cython.longlong,
     texts: cython.pointer(cython.const[cython.uchar]),
 ) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Write a record's headers as fields: (position behind them, bytes of payload), or a key of RECORD_FAULTS."""
+    """Write a record's headers: (position behind them, payload bytes), or a key of RECORD_FAULTS."""
     i: cython.longlong
     name_length: cython.longlong
     length: cython.longlong
@@ -632,13 +644,15 @@ def encode_append(
 ) -> AppendArguments:
     """The records of the batch at data[start:] as arguments of the append function.
 
-    `header` is what `parse_batch` gave for that batch; `records` its decompressed records when it has a codec.
-    `with_timestamps` adds each record's absolute timestamp (ms) as field `ts`, whose position is told, so that
-    the script can make it relative to the entry's ms. Without it only a record that has no field at all gets one:
-    "0", relative already. Raises BatchError("invalid_record").
+    `header` is what `parse_batch` gave for that batch, `records` its decompressed records when it has a
+    codec. `with_timestamps` adds each record's absolute timestamp (ms) as field `ts`, whose position is told,
+    so that the script can make it relative to the entry's ms. Without it only a record that has no field at
+    all gets one: "0", relative already. Raises BatchError("invalid_record").
     """
     if header.codec != 0 and records is None:
-        raise BatchError("invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})")
+        raise BatchError(
+            "invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})"
+        )
     if start < 0 or header.size > len(data) - start:
         raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
     scratch = _take_scratch()
@@ -691,11 +705,17 @@ def _encode(
     position: cython.longlong
     bytes_of_headers: cython.Py_ssize_t
     for index in range(count):
-        stop, timestamp, key_at, key_length, value_at, value_length, headers_at, headers = _record(p, at, end, index)
+        stop, timestamp, key_at, key_length, value_at, value_length, headers_at, headers = _record(
+            p, at, end, index
+        )
         if stop < 0:
             raise _record_fault(stop, index, at - start)
-        if (timestamp > 0 and base > MAX_INT64 - timestamp) or (timestamp < 0 and base < MIN_INT64 - timestamp):
-            raise BatchError("invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64")
+        if (timestamp > 0 and base > MAX_INT64 - timestamp) or (
+            timestamp < 0 and base < MIN_INT64 - timestamp
+        ):
+            raise BatchError(
+                "invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64"
+            )
         timestamp += base
         position = 0
         arguments = 2 * ((key_length >= 0) + (value_length >= 0))
@@ -706,7 +726,9 @@ def _encode(
         if arguments == 0:
             arguments = 2
         if arguments > MAX_FIELD_ARGUMENTS:
-            raise BatchError("invalid_record", f"record {index}: {headers} headers are more than an entry can take")
+            raise BatchError(
+                "invalid_record", f"record {index}: {headers} headers are more than an entry can take"
+            )
         if capacity - o < RECORD_ROOM + (stop - at) + headers * HEADER_ROOM:
             _grow(scratch, o + RECORD_ROOM + (stop - at) + headers * HEADER_ROOM)
             w = _writable(scratch)
@@ -742,10 +764,8 @@ def _encode(
                 raise _record_fault(o, index, at - start)
             payload += bytes_of_headers
         argc += 2 + arguments
-        if timestamp > newest:
-            newest = timestamp
-        if timestamp < oldest:
-            oldest = timestamp
+        newest = max(newest, timestamp)
+        oldest = min(oldest, timestamp)
         at = stop
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
@@ -753,7 +773,9 @@ def _encode(
 
 
 def _record_fault(fault: int, index: int, position: int) -> BatchError:
-    return BatchError("invalid_record", f"record {index} (byte {position} of the records): {RECORD_FAULTS[fault]}")
+    return BatchError(
+        "invalid_record", f"record {index} (byte {position} of the records): {RECORD_FAULTS[fault]}"
+    )
 
 
 def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments:
@@ -794,7 +816,7 @@ def _length(
     end: cython.Py_ssize_t,
     mark: cython.int,
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """The first line of an array or a bulk string: (length, position behind it); -2: cut off, -1: malformed."""
+    """An array's or a bulk string's first line: (length, position behind it); -2: cut off, -1: malformed."""
     value: cython.longlong = 0
     digits: cython.int = 0
     negative: cython.bint = False
@@ -847,7 +869,7 @@ def _bulk(
 def _digits(
     p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.ulonglong, cython.Py_ssize_t]:
-    """Decimal digits from `at` on: (their value, position behind them); -1 when there is none or it leaves 64 bits."""
+    """Decimal digits: (their value, position behind them); -1: there is none, or they leave 64 bits."""
     value: cython.ulonglong = 0
     digit: cython.ulonglong
     begin: cython.Py_ssize_t = at
@@ -870,7 +892,7 @@ def _relative(
     end: cython.Py_ssize_t,
     ms: cython.longlong,
 ) -> tuple[cython.longlong, cython.bint]:
-    """A `ts` value added to the entry's ms, and whether it is a decimal number that leaves the sum in int64."""
+    """A `ts` value added to the entry's ms, and whether it is a number that leaves the sum in int64."""
     magnitude: cython.ulonglong
     negative: cython.bint = at < end and p[at] == 45
     behind: cython.Py_ssize_t
@@ -1100,10 +1122,11 @@ def entries_to_batches(
     """One raw XRANGE reply (RESP2), reply[start:end], as uncompressed record batches.
 
     An entry at ms-seq gets the offset pack(ms, seq) - bias. Entries whose fields are not the ones that
-    `encode_append` writes become records with a null key and the value `native(fields)`. A new batch begins where
-    an offset delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms changes,
-    since consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the bytes given; one
-    record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply; no entry of one raises.
+    `encode_append` writes become records with a null key and the value `native(fields)`. A new batch begins
+    where an offset delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms
+    changes, since consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the
+    bytes given; one record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply;
+    no entry of one raises.
     """
     if not 0 <= start <= end <= len(reply):
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
@@ -1177,8 +1200,7 @@ def _batches(
         count, fields_at = _length(p, fields_at, end, 42)
         if fields_at < 0:
             raise _no_reply(at)
-        if count < 0:
-            count = 0  # an entry deleted meanwhile, as some commands show it
+        count = max(count, 0)  # an entry deleted meanwhile, as some commands show it
         if ms > MAX_ADDRESSABLE_MS or sequence > MAX_SEQUENCE:
             at = _fields(p, fields_at, end, count, 0)[0]
             if at < 0:
@@ -1194,7 +1216,9 @@ def _batches(
         )
         if stop < 0:
             raise _no_reply(fields_at)
-        offset = ((cython.cast(cython.longlong, ms) << SEQUENCE_BITS) | cython.cast(cython.longlong, sequence)) - bias
+        offset = (
+            (cython.cast(cython.longlong, ms) << SEQUENCE_BITS) | cython.cast(cython.longlong, sequence)
+        ) - bias
         if offset <= previous:
             raise BatchError("corrupt", f"reply byte {at}: entry {ms}-{sequence} is out of order")
         q = p
@@ -1235,7 +1259,16 @@ def _batches(
         if fresh:
             if in_batch > 0:
                 _put_batch_header(
-                    w, batch_at, o, base, last, base_timestamp, max_timestamp, in_batch, leader_epoch, attributes
+                    w,
+                    batch_at,
+                    o,
+                    base,
+                    last,
+                    base_timestamp,
+                    max_timestamp,
+                    in_batch,
+                    leader_epoch,
+                    attributes,
                 )
             batch_at = o
             o += HEADER_SIZE
@@ -1256,8 +1289,7 @@ def _batches(
         o = _put_varint(w, o, headers)
         if headers > 0:
             o = _put_header_fields(w, o, p, fields_at, end, count)
-        if timestamp > max_timestamp:
-            max_timestamp = timestamp
+        max_timestamp = max(max_timestamp, timestamp)
         if total == 0:
             first = offset
         last = offset
@@ -1309,7 +1341,10 @@ def _no_reply(position: int) -> BatchError:
 
 @cython.cfunc
 def _field_list(
-    view: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong
+    view: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
 ):
     """Fields and values, checked by `_fields`, as Python objects."""
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
@@ -1328,7 +1363,7 @@ def _field_list(
 
 @cython.cclass
 class ReplyScanner:
-    """Finds the end of one RESP2 or RESP3 reply in a buffer that grows; what is scanned is not scanned again."""
+    """Finds the end of one RESP2 or RESP3 reply in a buffer that grows; nothing is scanned twice."""
 
     todo: cython.longlong
     done: cython.Py_ssize_t
@@ -1343,10 +1378,10 @@ class ReplyScanner:
         self.done = 0
 
     def feed(self, buffer: Octets, start: int, end: int) -> int:
-        """The position behind the reply that begins at `start`, or -1 while buffer[start:end] lacks some of it.
+        """The position behind the reply that begins at `start`, or -1 while some of it is not there yet.
 
-        The same reply may lie elsewhere in the buffer next time. Having found an end, the scanner is ready for
-        the next reply. Raises BatchError("corrupt") when the bytes are no RESP; reset() is then needed.
+        The same reply may lie elsewhere in the buffer next time. Having found an end, the scanner is ready
+        for the next reply. Raises BatchError("corrupt") when the bytes are no RESP; reset() is then needed.
         """
         if not 0 <= start <= end <= len(buffer):
             raise BatchError("corrupt", f"bytes {start} to {end} are not inside a buffer of {len(buffer)}")
@@ -1379,7 +1414,7 @@ class ReplyScanner:
 def _element(
     p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
-    """One element without its children: (number of children, position behind it); -2: cut off, -1: malformed."""
+    """One element without its children: (their number, position behind it); -2: cut off, -1: malformed."""
     mark: cython.int
     length: cython.longlong
     if at >= end:
@@ -1394,7 +1429,9 @@ def _element(
         if length > end - at - 2:
             return 0, -2
         return 0, at + length + 2
-    if mark == 42 or mark == 126 or mark == 62 or mark == 37 or mark == 124:  # * array, ~ set, > push, % map, |
+    if (
+        mark == 42 or mark == 126 or mark == 62 or mark == 37 or mark == 124
+    ):  # * array, ~ set, > push, % map, |
         length, at = _length(p, at, end, mark)
         if at < 0 or length < 0:
             return 0, at

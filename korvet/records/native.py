@@ -1,4 +1,4 @@
-"""The JSON that Kafka clients see for an entry that a native Redis application wrote with fields of its own."""
+"""The JSON that Kafka clients see for an entry that a native application wrote with its own fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import base64
 import msgspec
 
 BINARY_NAME = "base64:"
-"""Marks an encoded field name; a name that really begins so is encoded too, so that no two names fall together."""
+"""Marks an encoded field name; a name that really begins so is encoded too, so that no two names coincide."""
 
 Value = str | dict[str, str]
 

@@ -45,12 +45,18 @@ batches = st.lists(records_of, min_size=1, max_size=8)
 text_batches = st.lists(text_records, min_size=1, max_size=8)
 offsets = st.integers(1, 1 << 52) | st.integers(BASE_MS << 10, (BASE_MS << 10) + 5000)
 
-our_names = st.sampled_from([b"key", b"value", b"ts", b"header.", b"header.a", b"nullheader.", b"nullheader.a"])
+our_names = st.sampled_from(
+    [b"key", b"value", b"ts", b"header.", b"header.a", b"nullheader.", b"nullheader.a"]
+)
 any_names = our_names | st.binary(max_size=12)
 numbers = st.integers(-(1 << 70), 1 << 70).map(lambda number: b"%d" % number)
-odd_numbers = st.sampled_from([b"", b"-", b"--1", b"+1", b" 1", b"1.0", b"9" * 19, b"-9223372036854775808", b"0x1"])
+odd_numbers = st.sampled_from(
+    [b"", b"-", b"--1", b"+1", b" 1", b"1.0", b"9" * 19, b"-9223372036854775808", b"0x1"]
+)
 field_values = st.binary(max_size=200) | numbers | odd_numbers | st.just(b"")
-field_lists = st.lists(st.tuples(any_names, field_values), max_size=6).map(lambda pairs: [f for pair in pairs for f in pair])
+field_lists = st.lists(st.tuples(any_names, field_values), max_size=6).map(
+    lambda pairs: [f for pair in pairs for f in pair]
+)
 milliseconds = st.integers(0, 1 << 42) | st.integers((1 << 53) - 3, (1 << 64) - 1)
 sequences = st.integers(0, 3) | st.integers(1020, 1030) | st.integers(0, (1 << 64) - 1)
 
@@ -86,18 +92,28 @@ def same_in_all_forms(results: list[Any]) -> Any:
 @given(batches, offsets, st.booleans())
 def test_a_batch_comes_back_as_it_went_in(records: list[Record], offset: int, with_timestamps: bool) -> None:
     data = whole_batch(records)
-    header, arguments = same_in_all_forms([append_outcome(form, data, None, with_timestamps) for form in FORMS])
+    header, arguments = same_in_all_forms(
+        [append_outcome(form, data, None, with_timestamps) for form in FORMS]
+    )
     assert header.size == len(data)
     assert arguments.max_timestamp_ms == max(record.timestamp_ms for record in records)
     assert arguments.min_timestamp_ms == min(record.timestamp_ms for record in records)
     entries = stored(arguments, offset)
     reply = xrange_reply(entries)
     result = same_in_all_forms([fetched(form, reply) for form in FORMS])
-    expected = records if with_timestamps else [r._replace(timestamp_ms=e.ms) for r, e in zip(records, entries, strict=True)]
+    expected = (
+        records
+        if with_timestamps
+        else [r._replace(timestamp_ms=e.ms) for r, e in zip(records, entries, strict=True)]
+    )
     assert read_back(result.data) == [(offset + i, record) for i, record in enumerate(expected)]
     assert (result.first_offset, result.last_offset) == (offset, offset + len(records) - 1)
     assert result.next_offset == offset + len(records)
-    assert (result.record_count, result.consumed_entries, result.unaddressable) == (len(records), len(records), 0)
+    assert (result.record_count, result.consumed_entries, result.unaddressable) == (
+        len(records),
+        len(records),
+        0,
+    )
 
 
 @given(text_batches, offsets)
@@ -107,14 +123,20 @@ def test_clients_read_what_is_fetched(records: list[Record], offset: int) -> Non
     for _, one in split(fetched(kernel, xrange_reply(entries)).data):
         for batch in (AiokafkaBatch(one), KafkaPythonBatch(one)):
             assert batch.validate_crc()
-            seen = [(r.offset, r.key, r.value, r.timestamp, [(n.encode(), v) for n, v in r.headers]) for r in batch]
+            seen = [
+                (r.offset, r.key, r.value, r.timestamp, [(n.encode(), v) for n, v in r.headers])
+                for r in batch
+            ]
             assert seen == [
                 (o, r.key, r.value, r.timestamp_ms, list(r.headers))
                 for o, r in read_back(one)
             ]  # fmt: skip
 
 
-@given(text_batches.map(lambda rs: [r._replace(timestamp_ms=max(r.timestamp_ms, 0)) for r in rs]), st.sampled_from([0, 1, 2, 3, 4]))
+@given(
+    text_batches.map(lambda rs: [r._replace(timestamp_ms=max(r.timestamp_ms, 0)) for r in rs]),
+    st.sampled_from([0, 1, 2, 3, 4]),
+)
 def test_what_clients_write_is_taken(records: list[Record], codec: int) -> None:
     theirs = KafkaPythonBuilder(2, 0, False, -1, -1, -1, 1 << 20)
     others = AiokafkaBuilder(2, codec, False, -1, -1, -1, 1 << 20)
@@ -131,9 +153,13 @@ def test_what_clients_write_is_taken(records: list[Record], codec: int) -> None:
 
 
 @given(batches, st.integers(1, 4), st.booleans())
-def test_compressed_records_give_the_same_arguments(records: list[Record], codec: int, with_timestamps: bool) -> None:
+def test_compressed_records_give_the_same_arguments(
+    records: list[Record], codec: int, with_timestamps: bool
+) -> None:
     section = records_bytes(records)
-    data = batch_bytes(compress(codec, section), len(records), base_ms=records[0].timestamp_ms, attributes=codec)
+    data = batch_bytes(
+        compress(codec, section), len(records), base_ms=records[0].timestamp_ms, attributes=codec
+    )
     plain = whole_batch(records)
     unpacked = decompress(codec, data[61:], len(section))
     assert unpacked == section
@@ -232,18 +258,26 @@ def test_damaged_replies_are_named_as_such(entries: list[Entry], data: st.DataOb
 
 
 replies = st.recursive(
-    st.sampled_from([b"+OK\r\n", b"-ERR no\r\n", b":12\r\n", b"$-1\r\n", b"*-1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n"])
+    st.sampled_from(
+        [b"+OK\r\n", b"-ERR no\r\n", b":12\r\n", b"$-1\r\n", b"*-1\r\n", b"_\r\n", b"#t\r\n", b",1.5\r\n"]
+    )
     | st.binary(max_size=30).map(bulk)
     | st.binary(max_size=5).map(lambda data: b"=%d\r\n%s\r\n" % (len(data), data)),
-    lambda inner: st.lists(inner, max_size=4).map(lambda parts: b"*%d\r\n" % len(parts) + b"".join(parts))
-    | st.lists(inner, max_size=4).map(lambda parts: b"~%d\r\n" % len(parts) + b"".join(parts))
-    | st.tuples(inner, inner).map(lambda pair: b"%1\r\n" + b"".join(pair))
-    | st.tuples(inner, inner, inner).map(lambda parts: b"|1\r\n" + b"".join(parts)),
+    lambda inner: (
+        st.lists(inner, max_size=4).map(lambda parts: b"*%d\r\n" % len(parts) + b"".join(parts))
+        | st.lists(inner, max_size=4).map(lambda parts: b"~%d\r\n" % len(parts) + b"".join(parts))
+        | st.tuples(inner, inner).map(lambda pair: b"%1\r\n" + b"".join(pair))
+        | st.tuples(inner, inner, inner).map(lambda parts: b"|1\r\n" + b"".join(parts))
+    ),
     max_leaves=12,
 )
 
 
-@given(st.lists(replies, min_size=1, max_size=4), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 3))
+@given(
+    st.lists(replies, min_size=1, max_size=4),
+    st.lists(st.integers(1, 9), min_size=1, max_size=6),
+    st.integers(0, 3),
+)
 def test_the_scanner_finds_every_end(parts: list[bytes], steps: list[int], shift: int) -> None:
     whole = b"".join(parts)
     for form in FORMS:
@@ -286,12 +320,9 @@ def test_damaged_compressed_data_is_bounded(codec: int, plain: bytes, data: st.D
     for _ in range(data.draw(st.integers(0, 3))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
     limit = data.draw(st.integers(0, 9000))
-    try:
-        out = decompress(codec, bytes(packed[: data.draw(st.integers(0, len(packed)))]), limit)
-    except BatchError as error:
-        assert error.kind in {"corrupt", "too_large"}
-    else:
-        assert len(out) <= limit
+    cut = bytes(packed[: data.draw(st.integers(0, len(packed)))])
+    result = outcome(lambda: decompress(codec, cut, limit))
+    assert len(result) <= limit if isinstance(result, bytes) else result[0] in {"corrupt", "too_large"}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib.util
 import struct
 import sys
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
 from korvet.records import batch, kernel
 from korvet.records.batch import AppendArguments, BatchHeader, Entries
 from korvet.records.native import native_json
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 SOURCE = batch.__file__.replace("batch.py", "kernel.py")
 BASE_MS = 1_700_000_000_000
@@ -88,7 +90,12 @@ def batch_bytes(
     max_ms: int | None = None,
 ) -> bytes:
     """A batch with a right CRC around whatever the other parts say."""
-    fields = (attributes, count - 1 if last_delta is None else last_delta, base_ms, base_ms if max_ms is None else max_ms)
+    fields = (
+        attributes,
+        count - 1 if last_delta is None else last_delta,
+        base_ms,
+        base_ms if max_ms is None else max_ms,
+    )
     body = struct.pack(">hiqqqhii", *fields, *producer, count) + section
     size = 9 + len(body) if length is None else length
     return struct.pack(">qiibI", base_offset, size, leader_epoch, 2, kernel.crc32c(body)) + body
@@ -114,7 +121,7 @@ def bulk_strings(resp: bytes) -> list[bytes]:
 
 
 def stored(arguments: AppendArguments, base_offset: int) -> list[Entry]:
-    """What the append function makes of its arguments: IDs from the offset on, timestamps relative to them."""
+    """What the append function makes of its arguments: IDs from the offset on, relative timestamps."""
     strings = bulk_strings(arguments.resp)
     assert len(strings) == arguments.argc
     entries: list[Entry] = []
@@ -169,7 +176,8 @@ def split(data: bytes) -> list[tuple[BatchHeader, bytes]]:
         assert magic == 2
         assert crc == kernel.crc32c(one[21:])
         header = BatchHeader(
-            12 + length, base, epoch, attributes, attributes & 7, bool(attributes & 16), bool(attributes & 32),
+            12 + length, base, epoch, attributes,
+            attributes & 7, bool(attributes & 16), bool(attributes & 32),
             (attributes >> 3) & 1, last, first_ms, max_ms, pid, pepoch, sequence, count,
         )  # fmt: skip
         batches.append((header, one))

@@ -53,7 +53,10 @@ def test_several_members_or_frames(codec: int) -> None:
 
 
 def test_frames_without_their_content_size() -> None:
-    for codec, writer, size_flags in ((LZ4, cramjam.lz4.Compressor(), 0x08), (ZSTD, cramjam.zstd.Compressor(), 0xE0)):
+    for codec, writer, size_flags in (
+        (LZ4, cramjam.lz4.Compressor(), 0x08),
+        (ZSTD, cramjam.zstd.Compressor(), 0xE0),
+    ):
         writer.compress(PLAIN)
         packed = bytes(writer.finish())
         assert packed[4] & size_flags == 0, "the frame says its content size after all"
@@ -76,7 +79,9 @@ def test_cut_off_anywhere(codec: int) -> None:
             continue  # a framed stream without blocks
         with pytest.raises(BatchError) as caught:
             decompress(codec, packed[:size], 1000)
-        half_a_magic = codec == SNAPPY and 0 < size < len(compression.XERIAL_MAGIC)  # a raw block's large size
+        half_a_magic = codec == SNAPPY and 0 < size < len(
+            compression.XERIAL_MAGIC
+        )  # a raw block's large size
         assert caught.value.kind == ("too_large" if half_a_magic and size > 1 else "corrupt")
 
 

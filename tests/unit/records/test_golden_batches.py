@@ -30,7 +30,9 @@ def test_golden_batches_come_back_as_they_were(form: Any) -> None:
         assert (header.size, header.codec) == (len(data), row["codec"])
         section = decompress(header.codec, data[61:], 1 << 20)
         reader = Reader(section)
-        records: list[Record] = [reader.record(header.base_timestamp_ms)[1] for _ in range(header.record_count)]
+        records: list[Record] = [
+            reader.record(header.base_timestamp_ms)[1] for _ in range(header.record_count)
+        ]
         if header.codec == 0:
             check_against_a_client(data, records)
         arguments = form.encode_append(data, 0, header, section if header.codec else None, True)
@@ -45,5 +47,8 @@ def check_against_a_client(data: bytes, records: list[Record]) -> None:
     batch = DefaultRecordBatch(data)
     if batch.is_control_batch:
         return
-    theirs = [(r.key, r.value, r.timestamp, tuple((name.encode(), value) for name, value in r.headers)) for r in batch]
+    theirs = [
+        (r.key, r.value, r.timestamp, tuple((name.encode(), value) for name, value in r.headers))
+        for r in batch
+    ]
     assert theirs == [tuple(record) for record in records]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,6 +31,9 @@ from tests.unit.records.forms import (
     xrange_reply,
 )
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 ONE = [Record(b"k", b"v", BASE_MS)]
 every_form = pytest.mark.parametrize("form", FORMS, ids=["installed", "beside cython", "without cython"])
 
@@ -46,7 +48,9 @@ def refused(form: Any, data: bytes) -> BatchError:
     return refusal(lambda: form.encode_append(data, 0, form.parse_batch(data, 0), None, True))
 
 
-@pytest.mark.skipif(os.environ.get("KORVET_REQUIRE_EXT", "") in {"", "0"}, reason="a compiled kernel is not required")
+@pytest.mark.skipif(
+    os.environ.get("KORVET_REQUIRE_EXT", "") in {"", "0"}, reason="a compiled kernel is not required"
+)
 def test_the_kernel_is_compiled_where_that_is_required() -> None:
     assert kernel.ACCELERATED
 
@@ -89,9 +93,9 @@ def test_arguments_of_every_kind_of_record(form: Any) -> None:
 def test_our_own_records_get_the_same_arguments(form: Any) -> None:
     records = [Record(b"k", b"v", 5), Record(b"k", None, 7), Record(None, b"", 6), Record(None, None, -1)]
     data = whole_batch(records)
-    assert form.encode_append_records([(r.key, r.value, r.timestamp_ms) for r in records]) == form.encode_append(
-        data, 0, form.parse_batch(data, 0), None, True
-    )
+    assert form.encode_append_records(
+        [(r.key, r.value, r.timestamp_ms) for r in records]
+    ) == form.encode_append(data, 0, form.parse_batch(data, 0), None, True)
     with pytest.raises(ValueError, match="at least one"):
         form.encode_append_records([])
 
@@ -133,7 +137,11 @@ def test_header_fields(form: Any) -> None:
         (whole_batch(ONE, attributes=5), "unsupported_codec", "codec 5"),
         (batch_bytes(records_bytes(ONE), 0), "invalid_record", "record count 0"),
         (batch_bytes(records_bytes(ONE), -1), "invalid_record", "record count -1"),
-        (batch_bytes(records_bytes(ONE), 1, last_delta=1), "invalid_record", "last offset delta 1 with 1 records"),
+        (
+            batch_bytes(records_bytes(ONE), 1, last_delta=1),
+            "invalid_record",
+            "last offset delta 1 with 1 records",
+        ),
         (batch_bytes(records_bytes(ONE), 2**31 - 1), "invalid_record", "can't hold 2147483647 records"),
         (whole_batch(ONE, producer=(5, 0, -1)), "invalid_record", "sequence -1"),
     ],
@@ -174,7 +182,11 @@ PADDING = b"\x00" * 40
         (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(3) + b"\0", 1, "a header without a name"),
         (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(1), 1, "a header value"),
         (varint(8) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(-2), 1, "a header value"),
-        (varint(9) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(0) + b"x", 1, "bytes behind its last header"),
+        (
+            varint(9) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(0) + b"x",
+            1,
+            "bytes behind its last header",
+        ),
         (varint(7) + b"\0\0\0\0\0\0x", 1, "bytes behind its last header"),
     ],
 )
@@ -226,7 +238,9 @@ def test_compressed_records_must_come_decompressed(form: Any) -> None:
     assert header.codec == 1
     assert "compressed" in str(refusal(lambda: form.encode_append(data, 0, header, None, True)))
     assert "can't hold 3 records" in str(refusal(lambda: form.encode_append(data, 0, header, b"", True)))
-    assert "can't hold 3 records" in str(refusal(lambda: form.encode_append(data, 0, header, bytes(20), True)))
+    assert "can't hold 3 records" in str(
+        refusal(lambda: form.encode_append(data, 0, header, bytes(20), True))
+    )
 
 
 @every_form
@@ -238,7 +252,10 @@ def test_a_header_of_another_batch_reads_nothing_beyond_the_data(form: Any) -> N
 
 @every_form
 def test_large_batches_outgrow_the_scratch_buffer(form: Any) -> None:
-    records = [Record(b"%d" % i, bytes([i % 251]) * 30_000, BASE_MS + i, ((b"n" * 300, b"v" * 3000),)) for i in range(20)]
+    records = [
+        Record(b"%d" % i, bytes([i % 251]) * 30_000, BASE_MS + i, ((b"n" * 300, b"v" * 3000),))
+        for i in range(20)
+    ]
     data = whole_batch(records)
     entries = stored(form.encode_append(data, 0, form.parse_batch(data, 0), None, True), 1 << 20)
     assert [record for _, record in read_back(fetched(form, xrange_reply(entries)).data)] == records
@@ -253,7 +270,16 @@ def test_an_empty_reply(form: Any) -> None:
 
 
 @every_form
-@pytest.mark.parametrize("reply", [b"", b"*1\r\n", b"$3\r\nabc\r\n", b"-ERR x\r\n", b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\na\r\n$9\r\nb\r\n"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        b"",
+        b"*1\r\n",
+        b"$3\r\nabc\r\n",
+        b"-ERR x\r\n",
+        b"*1\r\n*2\r\n$3\r\n1-1\r\n*2\r\n$1\r\na\r\n$9\r\nb\r\n",
+    ],
+)
 def test_what_is_no_reply(form: Any, reply: bytes) -> None:
     assert refusal(lambda: fetched(form, reply)).kind == "corrupt"
     assert refusal(lambda: form.ReplyScanner().feed(reply, 0, len(reply) + 1)).kind == "corrupt"
@@ -280,7 +306,11 @@ def test_batches_split_where_the_timestamp_delta_would_leave_int64(form: Any) ->
 
 @every_form
 def test_log_append_time_is_the_time_of_each_entry(form: Any) -> None:
-    entries = [Entry(5, 0, [b"value", b"a"]), Entry(5, 1, [b"value", b"b", b"ts", b"-3"]), Entry(6, 0, [b"key", b""])]
+    entries = [
+        Entry(5, 0, [b"value", b"a"]),
+        Entry(5, 1, [b"value", b"b", b"ts", b"-3"]),
+        Entry(6, 0, [b"key", b""]),
+    ]
     result = fetched(form, xrange_reply(entries), log_append_time=True)
     headers = [header for header, _ in split(result.data)]
     assert [(h.timestamp_type, h.base_timestamp_ms, h.max_timestamp_ms, h.record_count) for h in headers] == [
@@ -297,7 +327,12 @@ def test_max_bytes_leaves_at_least_one_record(form: Any) -> None:
     reply = xrange_reply(entries)
     whole = len(fetched(form, reply).data)
     one = fetched(form, reply, max_bytes=0)
-    assert (one.record_count, one.consumed_entries, one.truncated, one.next_offset) == (1, 1, True, 9 << 10 | 1)
+    assert (one.record_count, one.consumed_entries, one.truncated, one.next_offset) == (
+        1,
+        1,
+        True,
+        9 << 10 | 1,
+    )
     exact = fetched(form, reply, max_bytes=whole)
     assert (exact.record_count, exact.truncated) == (10, False)
     less = fetched(form, reply, max_bytes=whole - 1)
@@ -373,7 +408,13 @@ def test_an_exception_of_the_native_callback_passes_and_leaves_the_kernel_usable
 def test_the_reply_may_lie_inside_a_larger_buffer(form: Any) -> None:
     reply = xrange_reply([Entry(1, 0, [b"value", b"v"])])
     buffer = bytearray(b"abc" + reply + b"def")
-    options = {"bias": 0, "max_bytes": 1000, "leader_epoch": 0, "log_append_time": False, "native": native_json}
+    options = {
+        "bias": 0,
+        "max_bytes": 1000,
+        "leader_epoch": 0,
+        "log_append_time": False,
+        "native": native_json,
+    }
     result = form.entries_to_batches(memoryview(buffer), 3, 3 + len(reply), **options)
     assert result == fetched(form, reply)
     scanner = form.ReplyScanner()
@@ -390,7 +431,9 @@ def test_the_scanner_forgets_on_reset(form: Any) -> None:
 
 
 @every_form
-@pytest.mark.parametrize("noise", [b"x", b"$x\r\n", b"$1\n", b"$-x\r\n", b"*1234567890123456789\r\n", b"$\r\n"])
+@pytest.mark.parametrize(
+    "noise", [b"x", b"$x\r\n", b"$1\n", b"$-x\r\n", b"*1234567890123456789\r\n", b"$\r\n"]
+)
 def test_the_scanner_names_noise(form: Any, noise: bytes) -> None:
     assert refusal(lambda: form.ReplyScanner().feed(noise, 0, len(noise))).kind == "corrupt"
 
@@ -403,7 +446,9 @@ def test_threads_do_not_share_scratch_buffers() -> None:
         data = whole_batch(records[n])
         for _ in range(20):
             entries = stored(kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True), 1024)
-            reply = xrange_reply([entry._replace(fields=[*entry.fields, b"other", b"x"]) for entry in entries])
+            reply = xrange_reply(
+                [entry._replace(fields=[*entry.fields, b"other", b"x"]) for entry in entries]
+            )
             result = fetched(kernel, reply, native=lambda fields: fields[1])
             if [record.value for _, record in read_back(result.data)] != [b"%d" % n] * 20:
                 wrong.append(n)

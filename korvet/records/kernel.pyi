@@ -1,0 +1,33 @@
+from collections.abc import Callable, Sequence
+
+from korvet.records.batch import AppendArguments as AppendArguments
+from korvet.records.batch import BatchError as BatchError
+from korvet.records.batch import BatchHeader as BatchHeader
+from korvet.records.batch import Entries as Entries
+from korvet.records.batch import Octets
+
+ACCELERATED: bool
+
+def crc32c(data: Octets) -> int: ...
+def crc32c_portable(data: Octets) -> int: ...
+def parse_batch(data: Octets, start: int) -> BatchHeader: ...
+def encode_append(
+    data: Octets, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
+) -> AppendArguments: ...
+def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments: ...
+def entries_to_batches(
+    reply: Octets,
+    start: int,
+    end: int,
+    *,
+    bias: int,
+    max_bytes: int,
+    leader_epoch: int,
+    log_append_time: bool,
+    native: Callable[[list[bytes]], bytes],
+) -> Entries: ...
+
+class ReplyScanner:
+    def __init__(self) -> None: ...
+    def reset(self) -> None: ...
+    def feed(self, buffer: Octets, start: int, end: int) -> int: ...

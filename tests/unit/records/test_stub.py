@@ -1,0 +1,30 @@
+"""The stub that type checkers read instead of the kernel says what the kernel says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.unit.records.forms import SOURCE, installed
+
+
+def declarations(source: str) -> dict[str, str]:
+    """Public functions and methods with their signatures."""
+    found: dict[str, str] = {}
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{node.name}.")
+            elif isinstance(node, ast.FunctionDef) and (node.name == "__init__" or node.name[0] != "_"):
+                returns = ast.unparse(node.returns) if node.returns else ""
+                found[prefix + node.name] = f"({ast.unparse(node.args)}) -> {returns}"
+
+    visit(ast.parse(source).body, "")
+    return found
+
+
+def test_the_stub_matches_the_source() -> None:
+    stub = declarations(Path(SOURCE + "i").read_text())
+    assert stub == declarations(Path(SOURCE).read_text())
+    assert all(hasattr(installed, name.split(".")[0]) for name in stub)
