@@ -34,13 +34,16 @@ VALUE = b"value"
 TIMESTAMP = b"ts"
 HEADER_PREFIX = b"header."
 NULL_HEADER_PREFIX = b"nullheader."
+# Marks an encoded field name in the JSON of a native entry.
+BINARY_NAME = "base64:"
 
 # A packed offset has 53 bits of milliseconds in front of the sequence; nothing larger has an offset.
 MAX_MS = (1 << (63 - SEQUENCE_BITS)) - 1
 INT64_MAX = (1 << 63) - 1
 INT64_MIN = -(1 << 63)
-# Spark and Arrow count microseconds in an int64; a record time beyond that has no timestamp there.
-MAX_SPARK_MS = INT64_MAX // 1000
+# The years 1 to 9999, which is all that Python and SQL have; a record time beyond has no timestamp in Spark.
+MIN_SPARK_MS = -62_135_596_800_000
+MAX_SPARK_MS = 253_402_300_799_999
 # 15 digits of milliseconds, the dash, 4 digits of sequence: such IDs are parsed in bulk without overflow.
 BULK_ID_LENGTH = 20
 
@@ -75,23 +78,35 @@ class Columns:
 
 
 def native_json(fields: Sequence[bytes]) -> bytes:
-    """The value of an entry that a native application wrote: a JSON object of its fields, in order.
+    """The value of an entry that a native application wrote: a compact JSON object of its fields, in order.
 
-    A value that is not UTF-8 is `{"base64": ...}`; a repeated field is a list of its values. A field name
-    that is not UTF-8 has its bad bytes replaced.
+    A value that is not UTF-8 is `{"base64": "..."}`; a repeated field is a list of its values. A field name
+    that is not UTF-8 is "base64:" and its encoding, and so is one that begins that way.
     """
     values: dict[str, list[Any]] = {}
     for name, value in zip(fields[::2], fields[1::2], strict=False):
-        values.setdefault(name.decode("utf-8", "replace"), []).append(_json_text(value))
+        values.setdefault(_json_name(name), []).append(_json_text(value))
     document = {name: items[0] if len(items) == 1 else items for name, items in values.items()}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _json_name(name: bytes) -> str:
+    try:
+        text = name.decode("utf-8")
+    except UnicodeDecodeError:
+        return BINARY_NAME + _base64(name)
+    return BINARY_NAME + _base64(name) if text.startswith(BINARY_NAME) else text
 
 
 def _json_text(value: bytes) -> str | dict[str, str]:
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode("ascii")}
+        return {"base64": _base64(value)}
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
 
 
 @dataclass(slots=True)
@@ -196,8 +211,8 @@ def _uniform_columns(
         if _SHORT_DECIMALS.fullmatch(joined) is None:
             return None
         timestamps = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
-        if np.abs(timestamps).max() > MAX_SPARK_MS:
-            return None
+    if timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS:
+        return None
     return Columns(
         keys=_column(fields, position.get(KEY)),
         values=_column(fields, position.get(VALUE)),
@@ -219,7 +234,7 @@ def _mixed_columns(fields: list[list[bytes]], ms: NDArray[np.int64], offsets: ND
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
         offsets=offsets,
-        timestamps_ms=[row[2] if abs(row[2]) <= MAX_SPARK_MS else None for row in rows],
+        timestamps_ms=[row[2] if MIN_SPARK_MS <= row[2] <= MAX_SPARK_MS else None for row in rows],
         headers=[row[3] for row in rows],
     )
 

@@ -16,7 +16,6 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
-from korvet.offsets.packing import unpack as unpack_offset
 from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Entry, Origin
 
 if TYPE_CHECKING:
@@ -279,8 +278,3 @@ def _next_count(page: Sequence[Entry], count: int) -> int:
     sample = page[:: max(1, len(page) // PAGE_SAMPLE_ENTRIES)]
     mean = sum(sum(map(len, entry[1])) for entry in sample) // len(sample) + 1
     return max(1, min(MAX_PAGE_ENTRIES, 4 * count, PAGE_TARGET_BYTES // mean))
-
-
-def time_of(offset: int) -> int:
-    """The millisecond that a clock topic's offset lies in."""
-    return unpack_offset(offset)[0]

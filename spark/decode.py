@@ -1,0 +1,408 @@
+"""Tables out of the records of `__consumer_offsets`, in the columns of Spark's Kafka source.
+
+Offset commits (key versions 0 and 1, value versions 0 to 4) are decoded by native column expressions: no
+Python worker, unused columns are pruned. Group metadata (key version 2) has nested arrays and goes through
+korvet.offsets.codec in mapInArrow. A damaged record is a row of `quarantine` and never fails a job, although
+Spark's ANSI mode is on: every number is read with a null for what is not there.
+
+Native decoding differs from the codec in one point: unknown tagged fields of a value version 4 are skipped
+unchecked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from korvet.offsets.codec import DecodeError, decode_key, decode_value
+from korvet.offsets.consumer_protocol import decode_assignment, decode_subscription
+from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from korvet.spark.entries import MAX_SPARK_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+OFFSET_COMMIT_KEYS = (0, 1)
+GROUP_METADATA_KEY = 2
+MAX_COMMIT_VALUE_VERSION = 4
+# Kafka's string lengths are an int16; the compact form holds no longer ones either.
+MAX_STRING_BYTES = 0x7FFF
+# Tag 0 is the topic id, 16 bytes: as one number of two bytes.
+TOPIC_ID_TAG_AND_SIZE = 16
+EPOCH_VALUE_VERSION = 3
+CONSUMER_PROTOCOL = "consumer"
+
+COMMIT_COLUMNS = (
+    "group",
+    "topic",
+    "partition",
+    "committed_offset",
+    "leader_epoch",
+    "metadata",
+    "commit_ms",
+    "commit_ts",
+    "expire_ms",
+    "topic_id",
+    "tombstone",
+    "key_version",
+    "value_version",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
+QUARANTINE_COLUMNS = ("key", "value", "src_partition", "src_offset", "src_ts", "reason")
+_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
+ASSIGNED_TYPE = StructType().add("topic", _STRING).add("partitions", ArrayType(_INT))
+MEMBER_TYPE = (
+    StructType()
+    .add("member_id", _STRING)
+    .add("instance_id", _STRING)
+    .add("client_id", _STRING)
+    .add("client_host", _STRING)
+    .add("rebalance_timeout_ms", _INT)
+    .add("session_timeout_ms", _INT)
+    .add("topics", ArrayType(_STRING))
+    .add("assigned", ArrayType(ASSIGNED_TYPE))
+)
+GROUP_TYPE = (
+    StructType()
+    .add("group", _STRING)
+    .add("protocol_type", _STRING)
+    .add("generation", _INT)
+    .add("protocol", _STRING)
+    .add("leader", _STRING)
+    .add("state_ms", _LONG)
+    .add("member_count", _INT)
+    .add("members", ArrayType(MEMBER_TYPE))
+    .add("tombstone", BooleanType())
+    .add("value_version", _INT)
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("src_partition", _INT)
+    .add("src_offset", _LONG)
+    .add("src_ts", TimestampType())
+    .add("reason", _STRING)
+)
+GROUP_COLUMNS = (
+    "group",
+    "protocol_type",
+    "generation",
+    "protocol",
+    "leader",
+    "state_ts",
+    "member_count",
+    "members",
+    "tombstone",
+    "value_version",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
+
+
+def offset_commits(records: DataFrame) -> DataFrame:
+    """Every readable offset commit and its tombstones (value columns null), one row per record.
+
+    `commit_ms` and `expire_ms` are the record's own times in ms, -1 for none; `commit_ts` is null where Spark
+    has no such time. `src_*` say where in `__consumer_offsets` the record is.
+    """
+    parsed = _parse_commits(records)
+    return parsed.where(_is_commit() & sf.col("reason").isNull()).select(*COMMIT_COLUMNS)
+
+
+def group_metadata(records: DataFrame) -> DataFrame:
+    """Every readable state of a classic group and its tombstones, one row per record."""
+    readable = _parse_groups(records).where(sf.col("reason").isNull())
+    return readable.withColumn("state_ts", _time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
+
+
+def quarantine(records: DataFrame) -> DataFrame:
+    """Every record that can't be read, with the reason: no key, damaged, or a future value version.
+
+    Records of other types (consumer, share and streams groups of newer protocols) are no such case.
+    """
+    commits = _parse_commits(records).where(sf.col("reason").isNotNull()).select(*QUARANTINE_COLUMNS)
+    groups = _parse_groups(records).where(sf.col("reason").isNotNull()).select(*QUARANTINE_COLUMNS)
+    return commits.unionByName(groups)
+
+
+def _is_commit() -> Column:
+    return sf.col("key_version").isin(*OFFSET_COMMIT_KEYS)
+
+
+def _parse_commits(records: DataFrame) -> DataFrame:
+    """One row per record with all columns of a commit, and a `reason` where it can't be read.
+
+    A number is read wherever it should be; only the check of the whole length says whether it was there.
+    """
+    return _parse_fields(_measure(_versions(records))).withColumn("reason", _commit_reason())
+
+
+def _versions(records: DataFrame) -> DataFrame:
+    key, value = sf.col("key"), sf.col("value")
+    return records.select(
+        key,
+        value,
+        sf.col("partition").alias("src_partition"),
+        sf.col("offset").alias("src_offset"),
+        sf.col("timestamp").alias("src_ts"),
+        _signed(key, sf.lit(1), 2).alias("key_version"),
+        _signed(value, sf.lit(1), 2).alias("value_version"),
+    )
+
+
+def _measure(records: DataFrame) -> DataFrame:
+    """Adds the sizes and places of what is variable in key and value.
+
+    They come out of a generator, because Spark copies the expression of a column into every filter on it:
+    most of what follows depends on these, and the copies would outgrow what the JVM compiles. No filter
+    passes a generator.
+    """
+    key, value, version = sf.col("key"), sf.col("value"), sf.col("value_version")
+    flexible = version == MAX_COMMIT_VALUE_VERSION
+    with_epoch = version >= EPOCH_VALUE_VERSION
+    varint = _unsigned(value, sf.lit(15), 3)
+    group_size = _signed(key, sf.lit(3), 2)
+    sizes = sf.struct(
+        group_size.alias("group_size"),
+        _signed(key, 5 + group_size, 2).alias("topic_size"),
+        sf.when(flexible, 15 + _varint_size(varint))
+        .when(with_epoch, sf.lit(17))
+        .otherwise(sf.lit(13))
+        .alias("metadata_at"),
+        sf.when(flexible, _varint(varint) - 1)
+        .when(with_epoch, _signed(value, sf.lit(15), 2))
+        .otherwise(_signed(value, sf.lit(11), 2))
+        .alias("metadata_size"),
+    )
+    return records.select("*", sf.inline_outer(sf.array(sizes))).withColumn(
+        "commit_at", sf.col("metadata_at") + sf.col("metadata_size")
+    )
+
+
+def _parse_fields(measured: DataFrame) -> DataFrame:
+    key, value, version = sf.col("key"), sf.col("value"), sf.col("value_version")
+    flexible = version == MAX_COMMIT_VALUE_VERSION
+    with_epoch = version >= EPOCH_VALUE_VERSION
+    group_size, topic_size = sf.col("group_size"), sf.col("topic_size")
+    commit_at = sf.col("commit_at")
+    return measured.withColumns(
+        {
+            "group": _text(key, sf.lit(5), group_size),
+            "topic": _text(key, 7 + group_size, topic_size),
+            "partition": _signed(key, 7 + group_size + topic_size, 4),
+            "committed_offset": _signed(value, sf.lit(3), 8),
+            "leader_epoch": sf.when(with_epoch, _signed(value, sf.lit(11), 4)).when(version >= 0, sf.lit(-1)),
+            "metadata": _text(value, sf.col("metadata_at"), sf.col("metadata_size")),
+            "commit_ms": _signed(value, commit_at, 8),
+            "commit_ts": _time(_signed(value, commit_at, 8)),
+            "expire_ms": sf.when(version == 1, _signed(value, commit_at + 8, 8)).when(
+                version >= 0, sf.lit(-1)
+            ),
+            "tags": sf.when(flexible, _unsigned(value, commit_at + 8, 3)),
+            "tombstone": value.isNull(),
+        }
+    ).withColumn(
+        "topic_id",
+        sf.when(
+            (sf.col("tags") % 0x10000) == TOPIC_ID_TAG_AND_SIZE,
+            sf.substr(value, commit_at + 11, sf.lit(TOPIC_ID_TAG_AND_SIZE)),
+        ),
+    )
+
+
+def _commit_reason() -> Column:
+    """Why a record can't be read as what its key says; null for a good one and for other record types."""
+    key, value = sf.col("key"), sf.col("value")
+    version = sf.col("value_version")
+    known = version.between(0, MAX_COMMIT_VALUE_VERSION)
+    return (
+        sf.when(key.isNull(), sf.lit("no key"))
+        .when(sf.length(key) < 2, sf.lit("the key is shorter than its version"))
+        .when(~_is_commit(), sf.lit(None))
+        .when(~sf.coalesce(_key_is_whole(), sf.lit(False)), sf.lit("damaged offset commit key"))
+        .when(value.isNull(), sf.lit(None))
+        .when(sf.length(value) < 2, sf.lit("the value is shorter than its version"))
+        .when(~known, sf.concat(sf.lit("unknown offset commit value version "), version.cast("string")))
+        .when(~sf.coalesce(_value_is_whole(), sf.lit(False)), sf.lit("damaged offset commit value"))
+    )
+
+
+def _key_is_whole() -> Column:
+    group_size, topic_size = sf.col("group_size"), sf.col("topic_size")
+    return (
+        (group_size >= 0)
+        & (topic_size >= 0)
+        & (sf.length("key") == 10 + group_size + topic_size)
+        & sf.is_valid_utf8("group")
+        & sf.is_valid_utf8("topic")
+    )
+
+
+def _value_is_whole() -> Column:
+    version, size, tags = sf.col("value_version"), sf.length("value"), sf.col("tags")
+    # The last byte of the commit time in the plain versions; the tags' first byte in the flexible one.
+    plain_end, tags_at = sf.col("commit_at") + 7, sf.col("commit_at") + 8
+    # `tags` is three bytes in one number: how many, the first tag, its size.
+    flexible_is_whole = (
+        sf.when(size == tags_at, tags == 0)
+        .when(tags == 0x10000 + TOPIC_ID_TAG_AND_SIZE, size == tags_at + 18)
+        .when(tags % 0x10000 == TOPIC_ID_TAG_AND_SIZE, size > tags_at + 18)
+        .otherwise((tags >= 0x10000) & (tags % 0x10000 > 0xFF))
+    )
+    return (
+        sf.col("metadata_size").between(0, MAX_STRING_BYTES)
+        & sf.when(version == MAX_COMMIT_VALUE_VERSION, flexible_is_whole)
+        .when(version == 1, size == plain_end + 8)
+        .otherwise(size == plain_end)
+        & sf.is_valid_utf8("metadata")
+    )
+
+
+def _unsigned(data: Column, at: Column, size: int) -> Column:
+    """A big-endian unsigned number of up to 4 bytes from byte `at` (1 is the first).
+
+    Read as it stands: bytes that are not there are missing in front, and none at all is null.
+    """
+    return sf.conv(sf.hex(sf.substr(data, at, sf.lit(size))), 16, 10).try_cast("bigint")
+
+
+def _signed(data: Column, at: Column, size: int) -> Column:
+    """A big-endian signed number of 2, 4 or 8 bytes from byte `at`; see _unsigned."""
+    if size == 8:
+        # A negative target base makes conv take the 64 bits as signed.
+        return sf.conv(sf.hex(sf.substr(data, at, sf.lit(size))), 16, -10).try_cast("bigint")
+    spare_bits = 64 - 8 * size
+    return sf.shiftright(sf.shiftleft(_unsigned(data, at, size), spare_bits), spare_bits).cast("int")
+
+
+def _varint_size(three: Column) -> Column:
+    """Bytes of the unsigned varint that three bytes begin with; null for a needlessly long one, or above 3.
+
+    Three bytes count to 2,097,151: more than any string length.
+    """
+    return (
+        sf.when(three < 0x800000, sf.lit(1))
+        .when((three % 0x10000).between(0x100, 0x7FFF), sf.lit(2))
+        .when((three % 0x10000 > 0x7FFF) & (three % 0x100).between(1, 0x7F), sf.lit(3))
+    )
+
+
+def _varint(three: Column) -> Column:
+    """The unsigned varint that three bytes begin with; means nothing where _varint_size is null."""
+    high = sf.shiftright(three, 16) % 0x80
+    middle = sf.shiftright(three, 8) % 0x80
+    return (
+        sf.when(three < 0x800000, high)
+        .when(three % 0x10000 < 0x8000, high + middle * 0x80)
+        .otherwise(high + middle * 0x80 + three % 0x80 * 0x4000)
+    ).cast("int")
+
+
+def _text(data: Column, at: Column, size: Column) -> Column:
+    return sf.substr(data, at, size).cast("string")
+
+
+def _time(ms: Column) -> Column:
+    return sf.when(ms.between(0, MAX_SPARK_MS), sf.timestamp_millis(ms))
+
+
+def _parse_groups(records: DataFrame) -> DataFrame:
+    """One row per group metadata record, decoded by the codec, and a `reason` where it can't be read."""
+    chosen = records.where(_signed(sf.col("key"), sf.lit(1), 2) == GROUP_METADATA_KEY)
+    columns = chosen.select("key", "value", "partition", "offset", "timestamp")
+    return columns.mapInArrow(_decode_group_batches, GROUP_TYPE)
+
+
+def _decode_group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(GROUP_TYPE, timezone="UTC")
+    for batch in batches:
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        rows = [_group_row(key, value) for key, value in zip(keys, values, strict=True)]
+        source = {"key": "key", "value": "value", "src_partition": "partition", "src_offset": "offset"}
+        arrays = []
+        for field in schema:
+            if field.name == "src_ts":
+                arrays.append(batch.column("timestamp").cast(field.type))
+            elif field.name in source:
+                arrays.append(batch.column(source[field.name]).cast(field.type))
+            else:
+                arrays.append(pa.array([row.get(field.name) for row in rows], type=field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _group_row(key_bytes: bytes, value_bytes: bytes | None) -> dict[str, Any]:
+    try:
+        key = decode_key(key_bytes)
+    except DecodeError as error:
+        return {"reason": f"damaged group metadata key: {error}"}
+    assert isinstance(key, GroupMetadataKey)  # the rows were chosen by the key's version
+    try:
+        value = decode_value(key, value_bytes)
+    except DecodeError as error:
+        return {"reason": f"damaged group metadata value: {error}"}
+    if value is None:
+        return {"group": key.group, "tombstone": True}
+    if not isinstance(value, GroupMetadataValue):
+        return {"reason": f"unknown group metadata value version {value.version}"}
+    return {
+        "group": key.group,
+        "protocol_type": value.protocol_type,
+        "generation": value.generation,
+        "protocol": value.protocol,
+        "leader": value.leader,
+        "state_ms": value.current_state_timestamp_ms,
+        "member_count": len(value.members),
+        "members": [_member_row(member, value.protocol_type) for member in value.members],
+        "tombstone": False,
+        "value_version": value.version,
+    }
+
+
+def _member_row(member: MemberMetadata, protocol_type: str) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "topics": _topics(member.subscription, protocol_type),
+        "assigned": _assigned(member.assignment, protocol_type),
+    }
+
+
+def _topics(subscription: bytes, protocol_type: str) -> list[str] | None:
+    """The topics that a consumer asked for; None for other protocols and for bytes that say nothing."""
+    if protocol_type != CONSUMER_PROTOCOL or not subscription:
+        return None
+    try:
+        return list(decode_subscription(subscription).topics)
+    except DecodeError:
+        return None
+
+
+def _assigned(assignment: bytes, protocol_type: str) -> list[dict[str, Any]] | None:
+    """The partitions that a consumer was given; None as above."""
+    if protocol_type != CONSUMER_PROTOCOL or not assignment:
+        return None
+    try:
+        parts = decode_assignment(assignment).assigned_partitions
+    except DecodeError:
+        return None
+    return [{"topic": part.topic, "partitions": list(part.partitions)} for part in parts]

@@ -1,0 +1,129 @@
+"""Reads `__consumer_offsets` and the topics that groups work on, from Redis or through the Kafka protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql import functions as sf
+
+from korvet.spark.source import FORMAT, SCHEMA
+from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Starts = Mapping[str, Mapping[int, int]]
+OFFSETS_PARTITIONS = 50
+EARLIEST, LATEST = -2, -1
+# Without it the connector's planner drops internal topics without a word.
+DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+
+
+class TopicReader(Protocol):
+    """Where a report reads from."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in the report."""
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`; None when it does not exist."""
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """Topic, partition, offset and timestamp of the records from these offsets on, where topics exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisReader:
+    """Straight from the streams, by the format korvet."""
+
+    address: Address
+
+    @property
+    def name(self) -> str:
+        """The URL, which holds no password, and the keyspace."""
+        return f"{self.address.url}, keyspace {self.address.keyspace}"
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`; None when the keyspace has none yet."""
+        return self._load(spark, {OFFSETS_TOPIC: {}}) if OFFSETS_TOPIC in self._partitions() else None
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """The records from the given offsets on; other partitions of the topics are left out."""
+        existing = self._partitions()
+        starting = {
+            topic: {partition: parts.get(partition, LATEST) for partition in range(existing[topic])}
+            for topic, parts in starts.items()
+            if topic in existing
+        }
+        columns = ("topic", "partition", "offset", "timestamp")
+        if not starting:
+            return spark.createDataFrame([], SCHEMA).select(*columns)
+        return self._load(spark, starting).select(*columns)
+
+    def _partitions(self) -> dict[str, int]:
+        with connected(self.address) as connection:
+            return {name: topic.partitions for name, topic in load_topics(connection, self.address).items()}
+
+    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+        options = {
+            "redis": self.address.url,
+            "keyspace": self.address.keyspace,
+            "topics": ",".join(starting),
+            "startingOffsets": json.dumps(starting),
+        }
+        if self.address.password is not None:
+            options["redis.password"] = self.address.password
+        return spark.read.format(FORMAT).options(**options).load()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReader:
+    """Through the Kafka protocol, by Spark's official connector; works on Kafka itself too.
+
+    Partitions are always assigned: subscribing joins a group and so writes into the topic that is read.
+    """
+
+    bootstrap: str
+
+    @property
+    def name(self) -> str:
+        """The bootstrap servers."""
+        return self.bootstrap
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`."""
+        everything = {OFFSETS_TOPIC: dict.fromkeys(range(OFFSETS_PARTITIONS), EARLIEST)}
+        return self._load(spark, everything)
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """The records from the given offsets on, of the partitions given."""
+        columns = ("topic", "partition", "offset", "timestamp")
+        if not starts:
+            return spark.createDataFrame([], SCHEMA).select(*columns)
+        # The connector refuses to start behind the end of a partition or before its beginning.
+        everything = {topic: dict.fromkeys(parts, EARLIEST) for topic, parts in starts.items()}
+        wanted = sf.lit(False)
+        for topic, parts in starts.items():
+            for partition, start in parts.items():
+                place = (sf.col("topic") == topic) & (sf.col("partition") == partition)
+                wanted = wanted | (place & (sf.col("offset") >= start))
+        return self._load(spark, everything).select(*columns).where(wanted)
+
+    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+        spark.conf.set(DEPRECATED_FETCHING, "true")
+        assign = {topic: sorted(parts) for topic, parts in starting.items()}
+        return (
+            spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("assign", json.dumps(assign))
+            .option("startingOffsets", json.dumps(starting))
+            .option("kafka.isolation.level", "read_committed")
+            .option("kafka.max.poll.records", "10000")
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "false")
+            .load()
+        )

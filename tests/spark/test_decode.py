@@ -1,0 +1,281 @@
+"""Decoded tables: native expressions and mapInArrow against the codec, on golden and on random records."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.offsets.codec import DecodeError, decode_key, decode_value, encode_key, encode_value
+from korvet.offsets.schema import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+    UnknownValue,
+)
+from korvet.spark.decode import group_metadata, offset_commits, quarantine
+from korvet.spark.source import SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+GOLDEN = Path(__file__).parents[1] / "data" / "consumer_offsets"
+Record = tuple[bytes | None, bytes | None]
+
+
+def frame(spark: SparkSession, records: list[Record]) -> DataFrame:
+    rows = [
+        (key, value, "__consumer_offsets", 0, at, None, 0, None) for at, (key, value) in enumerate(records)
+    ]
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def golden_records() -> list[Record]:
+    records: list[Record] = []
+    for path in sorted(GOLDEN.rglob("records.jsonl")):
+        for line in path.read_text().splitlines():
+            document = json.loads(line)
+            if not document["control"]:
+                value = document["value_hex"]
+                key = bytes.fromhex(document["key_hex"])
+                records.append((key, None if value is None else bytes.fromhex(value)))
+    return records
+
+
+def codec_reads(record: Record) -> tuple[Any, Any] | None:
+    """Key and value by the codec; None for what the tables put in quarantine."""
+    key_bytes, value_bytes = record
+    try:
+        key = decode_key(key_bytes or b"")
+        value = decode_value(key, value_bytes)
+    except DecodeError:
+        return None
+    known = isinstance(key, OffsetCommitKey | GroupMetadataKey)
+    return None if known and isinstance(value, UnknownValue) else (key, value)
+
+
+def check_against_codec(spark: SparkSession, records: list[Record]) -> tuple[int, int, int]:
+    source = frame(spark, records)
+    commits = {row["src_offset"]: row for row in offset_commits(source).collect()}
+    groups = {row["src_offset"]: row for row in group_metadata(source).collect()}
+    refused = {row["src_offset"]: row for row in quarantine(source).collect()}
+    for at, record in enumerate(records):
+        read = codec_reads(record)
+        if read is None:
+            assert refused[at]["reason"], record
+            assert (at in commits, at in groups) == (False, False), record
+            assert (refused[at]["key"], refused[at]["value"]) == record
+            continue
+        key, value = read
+        assert at not in refused, (refused.get(at), record)
+        assert (at in commits) == isinstance(key, OffsetCommitKey)
+        assert (at in groups) == isinstance(key, GroupMetadataKey)
+        if at in commits:
+            check_commit(commits[at], key, value)
+        if at in groups:
+            check_group(groups[at], key, value)
+    return len(commits), len(groups), len(refused)
+
+
+def check_commit(row: Any, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
+    assert (row["group"], row["topic"], row["partition"], row["key_version"]) == (
+        key.group,
+        key.topic,
+        key.partition,
+        key.version,
+    )
+    assert row["tombstone"] == (value is None)
+    if value is None:
+        assert (row["committed_offset"], row["metadata"], row["commit_ts"]) == (None, None, None)
+        return
+    assert OffsetCommitValue(
+        row["committed_offset"],
+        row["leader_epoch"],
+        row["metadata"],
+        row["commit_ms"],
+        row["expire_ms"],
+        None if row["topic_id"] is None else bytes(row["topic_id"]),
+        row["value_version"],
+        value.unknown_tags,
+    ) == (value)
+
+
+def check_group(row: Any, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+    assert row["group"] == key.group
+    assert row["tombstone"] == (value is None)
+    if value is None:
+        return
+    assert (row["protocol_type"], row["generation"], row["protocol"], row["leader"], row["member_count"]) == (
+        value.protocol_type,
+        value.generation,
+        value.protocol,
+        value.leader,
+        len(value.members),
+    )
+    assert [(m["member_id"], m["instance_id"], m["client_id"], m["client_host"]) for m in row["members"]] == [
+        (m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in value.members
+    ]
+
+
+def test_all_golden_records(spark: SparkSession) -> None:
+    records = golden_records()
+    commits, groups, refused = check_against_codec(spark, records)
+    assert commits > 500
+    assert groups > 60
+    assert refused == 0
+
+
+def test_golden_members_as_kafka_parses_them(spark: SparkSession) -> None:
+    """decoded_members.jsonl is what Kafka's own ConsumerProtocol made of each member."""
+    expected: dict[tuple[int, int, str], Any] = {}
+    for line in (GOLDEN / "decoded_members.jsonl").read_text().splitlines():
+        document = json.loads(line)
+        place = (document["partition"], document["offset"], document["member_id"])
+        expected[place] = (
+            document["subscription"]["topics"] if document["subscription"] else None,
+            sorted(document["assignment"]["partitions"]) if document["assignment"] else None,
+        )
+    rows = []
+    for line in (GOLDEN / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["key_hex"].startswith("0002") and record["value_hex"]:
+            key, value = bytes.fromhex(record["key_hex"]), bytes.fromhex(record["value_hex"])
+            rows.append((key, value, "o", record["partition"], record["offset"], None, 0, None))
+    table = group_metadata(spark.createDataFrame(rows, SCHEMA)).collect()
+    got = {
+        (row["src_partition"], row["src_offset"], member["member_id"]): (
+            member["topics"],
+            None if member["assigned"] is None else partition_names(member["assigned"]),
+        )
+        for row in table
+        for member in row["members"]
+    }
+    assert got == expected
+
+
+def partition_names(assigned: list[Any]) -> list[str]:
+    return sorted(f"{part['topic']}-{partition}" for part in assigned for partition in part["partitions"])
+
+
+def random_text(source: random.Random) -> str:
+    alphabet = 'abc-._ \0"\\äß€😀'
+    size = source.choice([0, 1, 5, 40, 126, 127, 128, 300])
+    return "".join(source.choice(alphabet) for _ in range(size))
+
+
+def random_commit(source: random.Random) -> Record:
+    version = source.randrange(5)
+    numbers = [0, 1, -1, 2**31 - 1, 2**31, 2**63 - 1, -(2**63), 1_700_000_000_000, source.getrandbits(62)]
+    key = OffsetCommitKey(
+        random_text(source), random_text(source), source.choice([0, 7, 2**31 - 1, -1]), source.randrange(2)
+    )
+    value = OffsetCommitValue(
+        source.choice(numbers),
+        source.choice([-1, 0, 5, 2**31 - 1, -(2**31)]) if version >= 3 else -1,
+        random_text(source) * source.choice([1, 1, 1, 20]),
+        source.choice(numbers),
+        source.choice(numbers) if version == 1 else -1,
+        source.choice([None, source.randbytes(16)]) if version == 4 else None,
+        version,
+    )
+    return encode_key(key), source.choice(
+        [encode_value(value), encode_value(value), encode_value(value), None]
+    )
+
+
+def random_group(source: random.Random) -> Record:
+    members = tuple(
+        MemberMetadata(
+            random_text(source),
+            None,
+            random_text(source),
+            "/127.0.0.1",
+            30_000,
+            10_000,
+            b"\0\1",
+            source.randbytes(9),
+        )
+        for _ in range(source.randrange(4))
+    )
+    value = GroupMetadataValue(
+        source.choice(["consumer", "connect"]), source.randrange(99), "range", None, 5, members, 3
+    )
+    return encode_key(GroupMetadataKey(random_text(source))), encode_value(value)
+
+
+def damaged(source: random.Random, record: Record) -> Record:
+    """The record with one of its halves cut, lengthened, or with a byte changed."""
+    halves = list(record)
+    half = source.randrange(2)
+    data = bytearray(halves[half] or b"")
+    kind = source.randrange(3)
+    if kind == 0 and data:
+        del data[source.randrange(len(data)) :]
+    elif kind == 1:
+        data += source.randbytes(source.randrange(1, 4))
+    elif data:
+        data[source.randrange(len(data))] = source.choice([0, 0x7F, 0x80, 0xFF])
+    halves[half] = bytes(data)
+    return halves[0], halves[1]
+
+
+def has_unknown_tags(record: Record) -> bool:
+    """Whether the value has, or seems to have, tagged fields that native decoding skips unchecked."""
+    key, value = record
+    if not key or value is None or key[:2] not in (b"\0\0", b"\0\1") or value[:2] != b"\0\4":
+        return False
+    read = codec_reads(record)
+    return read is None or bool(read[1].unknown_tags)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_records_and_damaged_ones(spark: SparkSession, seed: int) -> None:
+    source = random.Random(seed)
+    whole = [random_commit(source) for _ in range(1500)] + [random_group(source) for _ in range(200)]
+    broken = [damaged(source, source.choice(whole)) for _ in range(3000)]
+    odd: list[Record] = [
+        (None, b"x"),
+        (b"", None),
+        (b"\0", b""),
+        (b"\0\1", b"\0\1"),
+        (b"\0\2", b"\0\2"),
+        (b"\0\7other", b"\0\0payload"),
+        (whole[0][0], b"\0\5future"),
+        (whole[0][0], b"\xff\xffpast"),
+        (whole[0][0], b""),
+    ]
+    records = whole + [record for record in broken if not has_unknown_tags(record)] + odd
+    commits, groups, refused = check_against_codec(spark, records)
+    assert commits >= 1500
+    assert groups >= 200
+    assert refused > 500
+
+
+def test_unknown_tags_do_not_hide_the_commit(spark: SparkSession) -> None:
+    key = encode_key(OffsetCommitKey("g", "t", 0))
+    topic_id = bytes(range(16))
+    values = [
+        OffsetCommitValue(5, 1, "m", 9, -1, None, 4, ((3, b"new"),)),
+        OffsetCommitValue(6, 1, "m", 9, -1, topic_id, 4, ((3, b"new"), (9, b""))),
+    ]
+    rows = offset_commits(frame(spark, [(key, encode_value(value)) for value in values])).orderBy(
+        "src_offset"
+    )
+    assert [(row["committed_offset"], row["topic_id"]) for row in rows.collect()] == [
+        (5, None),
+        (6, topic_id),
+    ]
+
+
+def test_unused_columns_are_not_computed(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    offset_commits(frame(spark, [(b"\0\1", None)])).select("group").explain()
+    plan = capsys.readouterr().out
+    assert "Python" not in plan
+    assert "topic_id" not in plan

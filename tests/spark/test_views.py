@@ -1,0 +1,204 @@
+"""The views on a scripted scenario whose answers are worked out by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from korvet.offsets.consumer_protocol import (
+    Assignment,
+    Subscription,
+    TopicPartitions,
+    encode_assignment,
+    encode_subscription,
+)
+from korvet.offsets.packing import pack
+from korvet.offsets.schema import GroupMetadataValue, MemberMetadata
+from korvet.spark import views
+from korvet.spark.decode import group_metadata, offset_commits
+from korvet.spark.store import Address
+from korvet.spark.tables import RedisReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.keyspace import Keyspace
+
+pytestmark = pytest.mark.spark
+
+MS = 1_700_000_000_000
+NOW = MS + 3_600_000
+DAY = 86_400_000
+
+
+def member(name: str, *partitions: int) -> MemberMetadata:
+    subscription = encode_subscription(Subscription(("orders",)))
+    assignment = encode_assignment(Assignment((TopicPartitions("orders", partitions),)))
+    return MemberMetadata(name, None, f"client-{name}", "/10.0.0.1", 60_000, 45_000, subscription, assignment)
+
+
+def stable(generation: int, at_ms: int, members: Iterable[MemberMetadata]) -> GroupMetadataValue:
+    everyone = tuple(members)
+    leader = everyone[0].member_id if everyone else None
+    return GroupMetadataValue("consumer", generation, "range" if everyone else None, leader, at_ms, everyone)
+
+
+def scenario(keyspace: Keyspace) -> None:
+    """Topic orders: partition 0 has a record per minute from MS to MS+59 min (sequence 5), but the 10th and
+    the 20th were deleted; partition 1 has four records in one millisecond at MS+50 min; partition 2 is empty.
+    """
+    keyspace.offsets_topic()
+    keyspace.topic("orders", 3)
+    for minute in range(60):
+        keyspace.record("orders", 0, pack(MS + minute * 60_000, 5), b"r")
+    keyspace.client.xdel("korvet:orders:0", f"{MS + 10 * 60_000}-5", f"{MS + 20 * 60_000}-5")
+    for sequence in range(4):
+        keyspace.record("orders", 1, pack(MS + 50 * 60_000, sequence), b"r", MS + 50 * 60_000 - 1000)
+    # billing: read up to and with minute 8 of partition 0, so the next unread one is minute 9.
+    keyspace.commit("billing", "orders", 0, pack(MS + 2 * 60_000, 6), at_ms=MS + 121_000)
+    keyspace.commit("billing", "orders", 0, pack(MS + 8 * 60_000, 6), at_ms=NOW - 30_000, metadata="m")
+    keyspace.commit("billing", "orders", 1, pack(MS + 50 * 60_000, 2), at_ms=NOW - 30_000)
+    keyspace.commit("billing", "orders", 2, 0, at_ms=NOW - 30_000)
+    # audit: everything read; then one offset taken away.
+    keyspace.commit("audit", "orders", 0, pack(MS + 59 * 60_000, 6), at_ms=NOW - 10_000)
+    keyspace.commit("audit", "orders", 1, pack(MS, 0), at_ms=NOW - 20_000)
+    keyspace.commit("audit", "orders", 1, None, at_ms=NOW - 5_000)
+    # lost: committed on a deleted record's offset long ago; beyond: past the end.
+    keyspace.commit("lost", "orders", 0, pack(MS + 20 * 60_000, 5), at_ms=NOW - 2 * DAY)
+    keyspace.commit("beyond", "orders", 0, pack(NOW, 0), at_ms=NOW)
+    keyspace.group("billing", stable(1, MS, [member("a", 0, 1, 2)]), at_ms=MS)
+    keyspace.group("billing", stable(2, MS + 1, [member("a", 0, 1), member("b", 2)]), at_ms=MS + 1)
+    keyspace.group("billing", stable(3, MS + 2, [member("b", 0, 1, 2)]), at_ms=MS + 2)
+    keyspace.group("audit", stable(1, MS, [member("c", 0)]), at_ms=MS)
+    keyspace.group("audit", stable(2, MS, []), at_ms=MS + 5)
+    keyspace.group("gone", stable(1, MS, [member("d", 0)]), at_ms=MS)
+    keyspace.group("gone", None, at_ms=MS + 7)
+
+
+def tables(spark: SparkSession, keyspace: Keyspace) -> tuple[DataFrame, DataFrame, DataFrame]:
+    """Commits, group states, and the records from the smallest commits on."""
+    reader = RedisReader(Address(keyspace.url))
+    source = reader.offsets_topic(spark)
+    assert source is not None
+    commits = offset_commits(source)
+    starts: dict[str, dict[int, int]] = {}
+    smallest = views.current_offsets(commits).groupBy("topic", "partition").agg(sf.min("committed_offset"))
+    for topic, partition, offset in smallest.collect():
+        starts.setdefault(topic, {})[partition] = offset
+    return commits, group_metadata(source), reader.records(spark, starts)
+
+
+@pytest.fixture
+def filled(keyspace: Keyspace) -> Keyspace:
+    scenario(keyspace)
+    return keyspace
+
+
+def by_place(frame: DataFrame, *columns: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    return {(r["group"], r["topic"], r["partition"]): tuple(r[c] for c in columns) for r in frame.collect()}
+
+
+def test_lag_in_records_and_time(spark: SparkSession, filled: Keyspace) -> None:
+    commits, _, records = tables(spark, filled)
+    lag = views.record_lag(views.current_offsets(commits), records, NOW)
+    expected = {
+        # Minutes 9 to 59 without 10 and 20: 51 - 2.
+        ("billing", "orders", 0): (49, NOW - (MS + 9 * 60_000)),
+        # Sequences 2 and 3, made a second before they were appended.
+        ("billing", "orders", 1): (2, 10 * 60_000 + 1000),
+        ("billing", "orders", 2): (0, 0),
+        ("audit", "orders", 0): (0, 0),
+        # The record at the committed offset is deleted: minutes 21 to 59.
+        ("lost", "orders", 0): (39, 39 * 60_000),
+        ("beyond", "orders", 0): (0, 0),
+    }
+    assert by_place(lag, "record_lag", "lag_ms") == expected
+    # The same numbers from Redis itself.
+    for (_, topic, partition), row in by_place(lag, "committed_offset", "record_lag").items():
+        offset, count = row
+        start = f"{offset >> 10}-{offset & 1023}"
+        assert len(filled.client.xrange(f"korvet:{topic}:{partition}", start)) == count
+
+
+def test_history_and_rate(spark: SparkSession, filled: Keyspace) -> None:
+    commits, _, _ = tables(spark, filled)
+    history = views.commit_history(commits).where("group = 'billing' and partition = 0").orderBy("src_offset")
+    first, second = history.collect()
+    assert (first["advanced"], first["interval_ms"], first["rewound"]) == (None, None, False)
+    assert second["advanced"] == 6 * 60_000 * 1024
+    assert second["interval_ms"] == NOW - 30_000 - MS - 121_000
+    assert second["metadata"] == "m"
+    rate = {(r["group"], sf_ms(r["minute"])): r["commits"] for r in views.commit_rate(commits).collect()}
+    minute = 60_000
+    assert rate["billing", (NOW - 30_000) // minute * minute] == 3
+    assert rate["billing", (MS + 121_000) // minute * minute] == 1
+    assert sum(rate.values()) == 8
+
+
+def sf_ms(moment: Any) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def test_generations_and_members(spark: SparkSession, filled: Keyspace) -> None:
+    _, groups, _ = tables(spark, filled)
+    rows = views.generations(groups).orderBy("group", "src_offset").collect()
+    got = [
+        (r["group"], r["generation"], r["member_count"], r["joined"], r["left"], r["tombstone"]) for r in rows
+    ]
+    assert got == [
+        ("audit", 1, 1, 1, 0, False),
+        ("audit", 2, 0, 0, 1, False),
+        ("billing", 1, 1, 1, 0, False),
+        ("billing", 2, 2, 1, 0, False),
+        ("billing", 3, 1, 0, 1, False),
+        ("gone", 1, 1, 1, 0, False),
+        ("gone", None, 0, 0, 1, True),
+    ]
+    members = views.members_over_time(groups).where("group = 'billing'").orderBy("src_offset", "member_id")
+    assert [(r["generation"], r["client_id"], r["assigned_partitions"]) for r in members.collect()] == [
+        (1, "client-a", 3),
+        (2, "client-a", 2),
+        (2, "client-b", 1),
+        (3, "client-b", 3),
+    ]
+    assert {r["group"]: r["member_count"] for r in views.current_groups(groups).collect()} == {
+        "audit": 0,
+        "billing": 1,
+    }
+
+
+def test_summary_and_stale_groups(spark: SparkSession, filled: Keyspace) -> None:
+    commits, groups, records = tables(spark, filled)
+    lag = views.record_lag(views.current_offsets(commits), records, NOW)
+    summary = views.group_summary(lag, groups, NOW)
+    got = {r["group"]: (r["status"], r["record_lag"], r["member_count"]) for r in summary.collect()}
+    assert got == {
+        "billing": ("behind", 51, 1),
+        "audit": ("ok", 0, 0),
+        "lost": ("abandoned", 39, 0),
+        "beyond": ("ok", 0, 0),
+    }
+    assert [r["group"] for r in views.stale_groups(summary).collect()] == ["lost"]
+
+
+def test_statuses(spark: SparkSession) -> None:
+    """(unread, members, age of the first unread, age of the last commit) to status."""
+    thresholds = views.Thresholds(behind_ms=10, stuck_ms=100, stale_ms=1000)
+    cases = [
+        (0, 1, 0, 5000, "ok"),
+        (0, 0, 0, 1001, "stale"),
+        (0, 0, 0, 1000, "ok"),
+        (5, 1, 10, 5, "ok"),
+        (5, 1, 11, 5, "behind"),
+        (5, 1, 101, 101, "stuck"),
+        (5, 1, 101, 100, "behind"),
+        (5, 0, 1, 1, "stopped"),
+        (5, 0, 1, 1001, "abandoned"),
+    ]
+    names = ["record_lag", "member_count", "lag_ms", "commit_age_ms", "expected"]
+    frame = spark.createDataFrame(cases, names).withColumn("status", views._status(thresholds))
+    assert [row for row in frame.collect() if row["status"] != row["expected"]] == []
