@@ -1,20 +1,22 @@
 """ApiVersions (key 18), versions 0-4.
 
-What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and flexible
-encoding, v4 changes features only, of which none exist here. The response header is v0 in every version; a request in
-an unknown version is answered by the server with error 35 in version 0.
+What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
+flexible encoding, v4 changes features only, of which none exist here. The response header is v0 in every
+version; a request in an unknown version is answered by the server with error 35 in version 0.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.protocol import registry
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")

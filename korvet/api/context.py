@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from korvet.protocol.messages import ResponseSchema
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from korvet.api.services import Services
+    from korvet.protocol.messages import ResponseSchema
 
 
 class RequestContext:

@@ -1,20 +1,22 @@
 """CreatePartitions (key 37), versions 0-3 (KIP-195).
 
-v2 is flexible, v3 may be throttled. Existing partitions are untouched. Internal topics are refused: their partition
-count decides which group or transaction lives where.
+v2 is flexible, v3 may be throttled. Existing partitions are untouched. Internal topics are refused: their
+partition count decides which group or transaction lives where.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.topics.errors import InvalidAssignment, TopicError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -31,9 +33,7 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
     for asked in request.topics:
         if times[asked.name] > 1:
             results.append(
-                _result(
-                    context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}"
-                )
+                _result(context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}")
             )
             continue
         try:
@@ -55,7 +55,7 @@ def _check_assignments(context: RequestContext, asked: Any) -> None:
         return
     if len(asked.assignments) != asked.count - topic.partitions:
         raise InvalidAssignment(
-            f"{asked.count - topic.partitions} partition(s) are to be added, {len(asked.assignments)} assigned"
+            f"{asked.count - topic.partitions} partitions are to be added, {len(asked.assignments)} assigned"
         )
     if any(tuple(each.broker_ids) != (node_id,) for each in asked.assignments):
         raise InvalidAssignment(f"Each partition's replicas have to be [{node_id}], the only broker")

@@ -1,20 +1,19 @@
 """CreateTopics (key 19), versions 2-7.
 
-v5 answers partition count, replication factor and configs (KIP-525) and is flexible, v6 may be throttled (KIP-599), v7
-answers the topic id (KIP-516). There is one broker, so a replication factor above 1 is refused as by a Kafka of one.
+v5 answers partition count, replication factor and configs (KIP-525) and is flexible, v6 may be throttled
+(KIP-599), v7 answers the topic id (KIP-516). There is one broker, so a replication factor above 1 is refused
+as by a Kafka of one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
-from korvet.storage.catalogue import Topic
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.errors import (
     InvalidAssignment,
@@ -23,6 +22,10 @@ from korvet.topics.errors import (
     InvalidTopicConfig,
     TopicError,
 )
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.catalogue import Topic
 
 _BY_ASSIGNMENT: Final = -1
 
@@ -43,9 +46,7 @@ async def create_topics(context: RequestContext, request: Any) -> Any:
     for asked in request.topics:
         if times[asked.name] > 1:
             results.append(
-                _failed(
-                    context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}"
-                )
+                _failed(context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}")
             )
         else:
             results.append(await _create(context, asked, request.validate_only))
@@ -79,7 +80,7 @@ def _partitions(context: RequestContext, asked: Any) -> int:
     if asked.assignments:
         if asked.num_partitions != _BY_ASSIGNMENT or asked.replication_factor != _BY_ASSIGNMENT:
             raise InvalidAssignment(
-                "A manual partition assignment was given, so partition count and replication factor must be -1"
+                "With a manual assignment, partition count and replication factor must be -1"
             )
         if sorted(each.partition_index for each in asked.assignments) != list(range(len(asked.assignments))):
             raise InvalidAssignment("Partitions should be a consecutive 0-based integer sequence")

@@ -1,15 +1,19 @@
-"""DeleteGroups (key 42), versions 0-2 (KIP-229). Offsets and group end as tombstones, the Redis groups are destroyed."""
+"""DeleteGroups (key 42), versions 0-2 (KIP-229). Offsets and group end as tombstones, the Redis groups are
+destroyed.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kio.schema.errors import ErrorCode
-
-from korvet.api.context import RequestContext
 from korvet.groups.messages import DeleteReply, DeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -21,10 +25,10 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(42, "DeleteGroups", (0, 2), refuse=refuse)
 async def delete_groups(context: RequestContext, request: Any) -> Any:
     """Delete groups without members."""
-    results = []
+    results: list[Any] = []
     for group_id in dict.fromkeys(request.groups_names):
         reply: DeleteReply = await context.services.coordinator.call(
-            group_id, GroupShard.delete, DeleteRequest((group_id,))
+            group_id, GroupShard.delete_groups, DeleteRequest((group_id,))
         )
         results.extend(_result(context, group.group_id, group.error) for group in reply.groups)
     return context.make("DeleteGroupsResponse", results=tuple(results))

@@ -1,20 +1,22 @@
 """DeleteTopics (key 20), versions 1-6.
 
-v5 adds an error message, v6 deletion by topic id (KIP-516). Nothing of a topic stays behind: its committed offsets get
-their tombstones before its stream goes.
+v5 adds an error message, v6 deletion by topic id (KIP-516). Nothing of a topic stays behind: its committed
+offsets get their tombstones before its stream goes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.topics.errors import TopicError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _BY_STATE_SINCE: Final = 6
 
@@ -35,7 +37,11 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
         if times[name, topic_id] > 1 or (name is None) == (topic_id is None):
             results.append(
                 _result(
-                    context, name, topic_id, ErrorCode.invalid_request, "Name each topic once, by name or by id."
+                    context,
+                    name,
+                    topic_id,
+                    ErrorCode.invalid_request,
+                    "Name each topic once, by name or by id.",
                 )
             )
         else:

@@ -1,17 +1,20 @@
 """DescribeCluster (key 60), versions 0-2.
 
-v1 adds the endpoint type (KIP-919; there are no separate controllers to ask for), v2 fenced brokers (KIP-1073).
+v1 adds the endpoint type (KIP-919; there are no separate controllers to ask for), v2 fenced brokers
+(KIP-1073).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2

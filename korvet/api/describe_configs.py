@@ -1,20 +1,22 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is flexible. Topics show all of Kafka's
-topic configs and ours; the broker shows its settings under Kafka's names.
+v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is flexible. Topics show all
+of Kafka's topic configs and ours; the broker shows its settings under Kafka's names.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from korvet import config as settings
-from korvet.api.context import RequestContext
 from korvet.protocol.registry import api
 from korvet.topics.configs import TOPIC_CONFIGS, ConfigSource, ConfigType, describe
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 
 class _Resource(enum.IntEnum):
@@ -47,7 +49,9 @@ def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
     elif resource.resource_type == _Resource.BROKER:
         own = str(context.services.config.node_id)
         if resource.resource_name not in ("", own):
-            message = f"Unexpected broker id, expected {own} or empty string, but received {resource.resource_name}"
+            message = (
+                f"Unexpected broker id, expected {own} or empty string, but received {resource.resource_name}"
+            )
             return _failed(context, resource, ErrorCode.invalid_request, message)
         configs = _broker_configs(context, request, resource)
     else:

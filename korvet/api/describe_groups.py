@@ -1,19 +1,22 @@
 """DescribeGroups (key 15), versions 0-6.
 
-v3 adds authorized operations (KIP-430), v4 static members (KIP-345), v6 GROUP_ID_NOT_FOUND instead of a Dead group (KIP-1043).
+v3 adds authorized operations (KIP-430), v4 static members (KIP-345), v6 GROUP_ID_NOT_FOUND instead of a Dead
+group (KIP-1043).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.operations import GROUP_OPERATIONS, NOT_ASKED
 from korvet.groups.messages import DescribedGroup, DescribeReply, DescribeRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _GROUP_ID_NOT_FOUND_SINCE: Final = 6
 
@@ -33,7 +36,7 @@ async def describe_groups(context: RequestContext, request: Any) -> Any:
     asked = getattr(request, "include_authorized_operations", False)
     operations = GROUP_OPERATIONS if asked else NOT_ASKED
     knows = context.api_version >= _GROUP_ID_NOT_FOUND_SINCE
-    groups = []
+    groups: list[Any] = []
     for group_id in request.groups:
         reply: DescribeReply = await context.services.coordinator.call(
             group_id, GroupShard.describe, DescribeRequest((group_id,), knows)

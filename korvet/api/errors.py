@@ -6,6 +6,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.coordinator.service import CoordinatorError
 from korvet.records.batch import BatchError
 from korvet.storage import errors as storage
 from korvet.topics import errors as topics
@@ -14,7 +15,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # NOT_ENOUGH_REPLICAS makes every client try again and says that nothing was written.
     storage.Throttled: ErrorCode.not_enough_replicas,
     storage.OutOfMemory: ErrorCode.not_enough_replicas,
-    # What was in flight may be in the log: producers take it as a timeout, idempotent ones find the duplicate.
+    # What was in flight may be in the log: producers take it as a timeout, idempotent ones find the
+    # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,
     storage.WrongType: ErrorCode.kafka_storage_error,
     storage.OffsetsExhausted: ErrorCode.kafka_storage_error,
@@ -50,6 +52,8 @@ def error_code_of(error: Exception) -> ErrorCode:
     """The Kafka error for a domain error; UNKNOWN_SERVER_ERROR for an exception that nobody expected."""
     if isinstance(error, BatchError):
         return _BY_FAULT[error.kind]
+    if isinstance(error, CoordinatorError):
+        return error.code
     for cls in type(error).__mro__:
         code = _BY_TYPE.get(cls)
         if code is not None:

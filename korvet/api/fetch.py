@@ -1,26 +1,29 @@
 """Fetch (key 1), versions 4-17.
 
-v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227; declined by answering session id 0, which every client
-accepts), v9 leader epochs, v11 racks, v12 flexible, v13 topic ids, v15 to v17 matter to replicas only. A fetch waits for
-`min_bytes` until `max_wait`: appends through this broker wake it, entries of native writers are looked for.
+v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227; declined by answering session id 0, which
+every client accepts), v9 leader epochs, v11 racks, v12 flexible, v13 topic ids, v15 to v17 matter to replicas
+only. A fetch waits for `min_bytes` until `max_wait`: appends through this broker wake it, entries of native
+writers are looked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import struct
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.durations import milliseconds
 from korvet.api.errors import error_code_of
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.protocol.headers import unsigned_varint
 from korvet.protocol.registry import Respond, submit_api
 from korvet.storage.errors import OffsetOutOfRange, StorageError
-from korvet.storage.log import Fetched, PartitionLog
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.log import Fetched, PartitionLog
 
 _LOG_START_SINCE: Final = 5
 _SESSIONS_SINCE: Final = 7
@@ -131,13 +134,15 @@ class _Fetch:
             parts = [self._locate(topic, asked) for asked in topic.partitions]
             self._topics.append((topic, parts))
             self._parts.extend(parts)
-        # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't wait
-        # long enough to be told has to look.
+        # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
+        # wait long enough to be told has to look.
         short = wait_ms <= self._context.services.config.native_poll_interval_ms
         if short or any(part.error is not ErrorCode.none for part in self._parts):
             self._read(self._parts)
         else:
-            behind = [part for part in self._parts if part.log is not None and part.offset != part.log.log_end]
+            behind = [
+                part for part in self._parts if part.log is not None and part.offset != part.log.log_end
+            ]
             if behind:
                 self._read(behind)
             else:
@@ -163,7 +168,7 @@ class _Fetch:
         return part
 
     def _read(self, parts: list[_Part]) -> None:
-        """Read all of them in one go, within the response's limit. The first is read even if it is too large."""
+        """Read all in one go, within the response's limit; the first one even if it is too large."""
         left = min(self._request.max_bytes, _MAX_BYTES)
         started = False
         # One for this call itself, as a read may end before the next one begins.
@@ -271,9 +276,7 @@ def _encode(
         text.append(_topic_name(version, topic, flexible))
         text.append(_array(len(parts), flexible))
         for part in parts:
-            text.append(
-                _PARTITION.pack(part.index, part.error, part.high_watermark, part.high_watermark)
-            )
+            text.append(_PARTITION.pack(part.index, part.error, part.high_watermark, part.high_watermark))
             if version >= _LOG_START_SINCE:
                 text.append(_INT64.pack(part.log_start))
             text.append(aborted)

@@ -1,17 +1,19 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 adds the key type, v3 is flexible, v4 asks for several keys at once (KIP-699), v6 adds share groups' keys (KIP-932),
-which are refused like transactional ids: this broker coordinates consumer groups.
+v1 adds the key type, v3 is flexible, v4 asks for several keys at once (KIP-699), v6 adds share groups' keys
+(KIP-932), which are refused like transactional ids: this broker coordinates consumer groups.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _GROUP: Final = 0
 _SINGLE_KEY_UNTIL: Final = 3

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kio.schema.errors import ErrorCode
-
-from korvet.api.context import RequestContext
-from korvet.groups.messages import HeartbeatReply, HeartbeatRequest
+from korvet.groups.messages import HeartbeatRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import Respond, submit_api
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -22,7 +24,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Keep a member's session alive and learn of a rebalance."""
 
-    def done(reply: HeartbeatReply) -> None:
+    def done(reply: Any) -> None:
         respond([context.schema.encode(context.make("HeartbeatResponse", error_code=reply.error))])
 
     beat = HeartbeatRequest(

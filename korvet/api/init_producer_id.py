@@ -1,17 +1,19 @@
 """InitProducerId (key 22), versions 0-5.
 
-Idempotent producers (KIP-98) get a fresh producer id with epoch 0 each time they ask, also when they name the id they
-had (KIP-360), as Kafka answers it. Transactional ids are refused: there are no transactions yet.
+Idempotent producers (KIP-98) get a fresh producer id with epoch 0 each time they ask, also when they name the
+id they had (KIP-360), as Kafka answers it. Transactional ids are refused: there are no transactions yet.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

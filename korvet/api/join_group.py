@@ -1,20 +1,23 @@
 """JoinGroup (key 11), versions 0-9.
 
-v1 adds the rebalance timeout (KIP-62), v4 MEMBER_ID_REQUIRED (KIP-394), v5 static members (KIP-345), v7 the protocol type
-(KIP-559), v8 a reason (KIP-800, not kept), v9 a leader that need not assign (KIP-814). The answer waits until all members have joined.
+v1 adds the rebalance timeout (KIP-62), v4 MEMBER_ID_REQUIRED (KIP-394), v5 static members (KIP-345), v7 the
+protocol type (KIP-559), v8 a reason (KIP-800, not kept), v9 a leader that need not assign (KIP-814). The
+answer waits until all members have joined.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from korvet.api.context import RequestContext
 from korvet.api.durations import milliseconds
 from korvet.groups.messages import JoinProtocol, JoinReply, JoinRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
 _PROTOCOL_NAME_NULLABLE_SINCE: Final = 7

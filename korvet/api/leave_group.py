@@ -5,14 +5,16 @@ v3 names several members, by id or by instance id (KIP-345), v5 adds a reason (K
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kio.schema.errors import ErrorCode
-
-from korvet.api.context import RequestContext
 from korvet.groups.messages import LeaveReply, LeaveRequest, LeavingMember
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
 
 _SEVERAL_SINCE: Final = 3
 

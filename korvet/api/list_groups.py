@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.groups.messages import ListRequest
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -21,9 +23,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def list_groups(context: RequestContext, request: Any) -> Any:
     """All groups in the states and of the types asked for."""
     listed = await context.services.coordinator.list_groups(
-        ListRequest(
-            tuple(getattr(request, "states_filter", ())), tuple(getattr(request, "types_filter", ()))
-        )
+        ListRequest(tuple(getattr(request, "states_filter", ())), tuple(getattr(request, "types_filter", ())))
     )
     groups = tuple(
         context.make(

@@ -1,24 +1,27 @@
 """ListOffsets (key 2), versions 1-11.
 
-v2 adds isolation levels, v4 leader epochs, v6 is flexible, v7 the maximal timestamp (KIP-734), v8 the earliest local (KIP-405), v9
-the latest tiered, v10 a timeout, v11 the earliest pending upload offset. Without tiering "earliest local" is the log's
-start, and there is no tiered or pending offset. A timestamp finds the first offset whose record's timestamp is not before it.
+v2 adds isolation levels, v4 leader epochs, v6 is flexible, v7 the maximal timestamp (KIP-734), v8 the
+earliest local (KIP-405), v9 the latest tiered, v10 a timeout, v11 the earliest pending upload offset. Without
+tiering "earliest local" is the log's start, and there is no tiered or pending offset. A timestamp finds the
+first offset whose record's timestamp is not before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.api.metadata import LEADER_EPOCH
 from korvet.protocol.registry import api
 from korvet.storage.errors import StorageError
-from korvet.storage.log import PartitionLog
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.log import PartitionLog
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2
@@ -56,7 +59,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(2, "ListOffsets", (1, 11), refuse=refuse)
 async def list_offsets(context: RequestContext, request: Any) -> Any:
     """The offsets of all partitions asked for, looked up at once."""
-    times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+    times = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
     topics = []
     for topic in request.topics:
         partitions = await asyncio.gather(
@@ -65,9 +70,7 @@ async def list_offsets(context: RequestContext, request: Any) -> Any:
                 for each in topic.partitions
             )
         )
-        topics.append(
-            context.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions))
-        )
+        topics.append(context.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
     return context.make("ListOffsetsResponse", topics=tuple(topics))
 
 

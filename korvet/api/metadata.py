@@ -1,22 +1,24 @@
 """Metadata (key 3), versions 0-13.
 
-v1 null means all topics, v4 lets the client forbid auto-creation, v8 authorized operations (KIP-430), v10 topic ids
-(KIP-516), v12 lookup by id, v13 a top-level error. A topic that is made on the way is answered as if it had existed:
-it has a leader at once.
+v1 null means all topics, v4 lets the client forbid auto-creation, v8 authorized operations (KIP-430), v10
+topic ids (KIP-516), v12 lookup by id, v13 a top-level error. A topic that is made on the way is answered as
+if it had existed: it has a leader at once.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from korvet.protocol.registry import api
-from korvet.storage.catalogue import Topic
 from korvet.topics.errors import TopicError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.catalogue import Topic
 
 LEADER_EPOCH: Final = 0
 

@@ -1,21 +1,23 @@
 """OffsetCommit (key 8), versions 2-10.
 
-v2 to v4 carry a retention time, v6 leader epochs, v7 static members (KIP-345), v8 is flexible, v9 allows member epochs
-(KIP-848; there are only generations here), v10 names topics by id. A commit becomes a record of `__consumer_offsets`, which decides its success, and an
-acknowledgement in the Redis group of the same name.
+v2 to v4 carry a retention time, v6 leader epochs, v7 static members (KIP-345), v8 is flexible, v9 allows
+member epochs (KIP-848; there are only generations here), v10 names topics by id. A commit becomes a record of
+`__consumer_offsets`, which decides its success, and an acknowledgement in the Redis group of the same name.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.durations import milliseconds
 from korvet.groups.messages import CommitPartition, CommitReply, CommitRequest, CommitTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _GROUP_ID_NOT_FOUND_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 10

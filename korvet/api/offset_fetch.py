@@ -1,20 +1,23 @@
 """OffsetFetch (key 9), versions 1-10.
 
-v2 null topics mean all (KIP-88) and a top-level error, v5 leader epochs, v7 "stable" offsets (KIP-447; without transactions all are), v8
-several groups (KIP-709), v9 member epochs (KIP-848), v10 topic ids. Answered from the coordinator's memory.
+v2 null topics mean all (KIP-88) and a top-level error, v5 leader epochs, v7 "stable" offsets (KIP-447;
+without transactions all are), v8 several groups (KIP-709), v9 member epochs (KIP-848), v10 topic ids.
+Answered from the coordinator's memory.
 """
 
 from __future__ import annotations
 
 import uuid
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.groups.messages import FetchedPartition, FetchedTopic, FetchReply, FetchRequest, FetchTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8

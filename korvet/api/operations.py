@@ -1,4 +1,4 @@
-"""Authorized operations, as bit fields of Kafka's AclOperation codes (KIP-430). Without ACLs all are allowed."""
+"""Authorized operations: bit fields of Kafka's AclOperation codes (KIP-430). Without ACLs all are allowed."""
 
 from typing import Final
 

@@ -1,28 +1,33 @@
-"""Produce (key 0), versions 3-13; 0 is advertised as the minimum, as Kafka does, because librdkafka looks for it.
+"""Produce (key 0), versions 3-13; 0 is advertised as the minimum, as Kafka does, because librdkafka looks for
+it.
 
-v3 has record batches (magic 2), v5 answers the log start, v8 record errors (KIP-467), v9 is flexible, v10 tells new leaders
-(KIP-951), v12 brings KIP-890's transactions, v13 names topics by id. Every batch is checked whole, and all its records are appended or none. Batches of a
-connection reach the log in the order they came in, so several requests may be at work.
+v3 has record batches (magic 2), v5 answers the log start, v8 record errors (KIP-467), v9 is flexible, v10
+tells new leaders (KIP-951), v12 brings KIP-890's transactions, v13 names topics by id. Every batch is checked
+whole, and all its records are appended or none. Batches of a connection reach the log in the order they came
+in, so several requests may be at work.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.protocol.headers import unsigned_varint
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
+from korvet.records.batch import AppendArguments, BatchError
 from korvet.records.compression import decompress
-from korvet.records.kernel import AppendArguments, BatchError
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp
-from korvet.topics.configs import TopicPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.api.context import RequestContext
+    from korvet.topics.configs import TopicPolicy
 
 _TOPIC_IDS_SINCE: Final = 13
 _LOG_START_SINCE: Final = 5
@@ -31,6 +36,8 @@ _FLEXIBLE_SINCE: Final = 9
 _PARTITION: Final = struct.Struct(">ihqq")
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
+# Where the records of a batch begin (RecordBatch, magic 2).
+_RECORDS_AT: Final = 61
 _ACKS: Final = (-1, 0, 1)
 # A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
 _TIMESTAMP_BOUND_MS: Final = 2**52
@@ -122,7 +129,7 @@ class _Produce:
     def _begin(self, topic: Any, data: Any, result: _Result) -> None:
         try:
             log, policy = self._locate(topic, data.index)
-            arguments, stamp = self._read_batch(data.records, policy)
+            arguments, stamp = self._read_batch(data.records, policy, log.with_timestamps)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
             return
@@ -169,7 +176,7 @@ class _Produce:
         return log, topics.policy(found)
 
     def _read_batch(
-        self, records: bytes | None, policy: TopicPolicy
+        self, records: bytes | None, policy: TopicPolicy, with_timestamps: bool
     ) -> tuple[AppendArguments, ProducerStamp | None]:
         """The one batch of a partition as append arguments. Raises BatchError and _Refused."""
         if not records:
@@ -177,7 +184,7 @@ class _Produce:
         if len(records) > policy.max_message_bytes:
             raise _Refused(
                 ErrorCode.message_too_large,
-                f"a record batch of {len(records)} bytes is larger than max.message.bytes, {policy.max_message_bytes}",
+                f"a record batch of {len(records)} bytes is over max.message.bytes {policy.max_message_bytes}",
             )
         header = kernel.parse_batch(records, 0)
         if header.size != len(records):
@@ -188,14 +195,10 @@ class _Produce:
             raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
         plain = None
         if header.codec:
-            plain = decompress(
-                header.codec, memoryview(records)[kernel.BATCH_HEADER_BYTES :], policy.max_decompressed_bytes
-            )
-        arguments = kernel.encode_append(records, 0, header, plain, not policy.log_append_time)
+            plain = decompress(header.codec, memoryview(records)[_RECORDS_AT:], policy.max_decompressed_bytes)
+        arguments = kernel.encode_append(records, 0, header, plain, with_timestamps)
         if not policy.log_append_time:
             self._check_timestamps(arguments, policy)
-        if policy.compacts and arguments.null_keys:
-            raise _Refused(ErrorCode.invalid_record, "a compacted topic cannot take records without a key")
         stamp = None
         if header.producer_id >= 0:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
@@ -210,7 +213,7 @@ class _Produce:
         if (low < earliest and low != -1) or arguments.max_timestamp_ms > latest:
             raise _Refused(
                 ErrorCode.invalid_timestamp,
-                f"record timestamps from {low} to {arguments.max_timestamp_ms} are outside {earliest} to {latest}",
+                f"timestamps from {low} to {arguments.max_timestamp_ms} are outside {earliest} to {latest}",
             )
 
     def _finished(self) -> None:
@@ -234,9 +237,7 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
             parts.append(_string(topic.name, flexible))
         parts.append(_length(len(results), flexible))
         for result in results:
-            parts.append(
-                _PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms)
-            )
+            parts.append(_PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms))
             if version >= _LOG_START_SINCE:
                 parts.append(_INT64.pack(result.log_start))
             if version >= _RECORD_ERRORS_SINCE:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from korvet.config import Address, Config
-
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from korvet.config import Address, Config
     from korvet.coordinator.service import CoordinatorService
     from korvet.topics.directory import TopicDirectory
 

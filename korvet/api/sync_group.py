@@ -1,18 +1,21 @@
 """SyncGroup (key 14), versions 0-5.
 
-v3 adds static members (KIP-345), v5 protocol type and name (KIP-559). The answer waits for the leader's assignment.
+v3 adds static members (KIP-345), v5 protocol type and name (KIP-559). The answer waits for the leader's
+assignment.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kio.schema.errors import ErrorCode
-
-from korvet.api.context import RequestContext
 from korvet.groups.messages import SyncAssignment, SyncReply, SyncRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -57,8 +57,9 @@ class ResponseSchema:
         schema = kio.index.load_response_schema(api_key, api_version)
         self._write = entity_writer(schema)
         self._fields: dict[str, frozenset[str]] = {}
-        # ApiVersions answers with header v0 in every version: a client can't yet know what we speak (KIP-511).
-        self.flexible: bool = bool(schema.__flexible__) and api_key != 18  # noqa: PLR2004
+        # ApiVersions answers with header v0 in every version: a client can't yet know what we speak
+        # (KIP-511).
+        self.flexible: bool = bool(schema.__flexible__) and api_key != 18
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of this response by its schema name.

@@ -1,6 +1,7 @@
 """The table of APIs that this broker speaks; each module of korvet/api registers its own key and versions.
 
-What ApiVersions advertises and what the server dispatches are read from this one table, so they can't disagree.
+What ApiVersions advertises and what the server dispatches are read from this one table, so they can't
+disagree.
 """
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Backpressure:
     """Counts the bytes of requests in flight and holds clients back above a limit.
 
-    A connection asks `blocked()` before it takes its next request and, when told to wait, is called back once the
-    sum has fallen below half the limit. One request is always admitted, however large.
+    A connection asks `blocked()` before it takes its next request and, when told to wait, is called back once
+    the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
     __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting")

@@ -11,10 +11,12 @@ import logging
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from korvet.protocol.headers import FIXED_HEADER_BYTES, MalformedRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class Dispatch(Protocol):
         """Handle a frame (without its length), calling `connection.respond(slot, …)` once, now or later."""
 
     def blocked(self, resume: Callable[[], None]) -> bool:
-        """Whether no more Produce requests are taken for the moment; `resume` is called when they are again."""
+        """Whether Produce requests have to wait; `resume` is called when they need not any more."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -75,9 +77,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         peer = transport.get_extra_info("peername")
         self.client_host = f"/{peer[0]}" if isinstance(peer, tuple) else "/127.0.0.1"
         connected = transport.get_extra_info("socket")
@@ -193,7 +195,9 @@ class Connection(asyncio.BufferedProtocol):
             return -1
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
         if size < FIXED_HEADER_BYTES or size > self._max_request_bytes:
-            self.close(f"a frame of {size} bytes is outside {FIXED_HEADER_BYTES} to {self._max_request_bytes}")
+            self.close(
+                f"a frame of {size} bytes is outside {FIXED_HEADER_BYTES} to {self._max_request_bytes}"
+            )
             return -1
         return int(size)
 

@@ -6,19 +6,22 @@ import asyncio
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
-from korvet.api.services import Services
 from korvet.protocol import registry
 from korvet.protocol.headers import parse_header, peek_api, response_header
-from korvet.protocol.messages import ResponseSchema, request_schema, response_schema
-from korvet.server.backpressure import Backpressure
-from korvet.server.connection import Connection, Slot
+from korvet.protocol.messages import request_schema, response_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.api.services import Services
+    from korvet.server.backpressure import Backpressure
+    from korvet.server.connection import Connection, Slot
 
 log = logging.getLogger(__name__)
 
@@ -75,19 +78,27 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             if api.waits:
-                connection.on_disconnect(task.cancel)
-                task.add_done_callback(lambda _: connection.forget(task.cancel))
+                self._end_with_connection(task, connection)
 
     async def finish(self) -> None:
         """Wait for the handlers at work; to be called with a timeout."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
+    @staticmethod
+    def _end_with_connection(task: asyncio.Task[None], connection: Connection) -> None:
+        def cancel() -> None:
+            task.cancel()
+
+        connection.on_disconnect(cancel)
+        task.add_done_callback(lambda _: connection.forget(cancel))
+
     def _decode(self, connection: Connection, frame: memoryview, requests: Any) -> tuple[str, Any]:
         if frame[1] != _FETCH or frame[0] != 0:
             header, position = parse_header(frame, requests.flexible)
             return header.client_id, requests.decode(frame, position)
-        # A consumer at the end of its partitions sends the same Fetch again and again, but for the correlation id.
+        # A consumer at the end of its partitions sends the same Fetch again and again, but for the
+        # correlation id.
         body = bytes(frame[2:4]) + bytes(frame[8:])
         last = connection.last_fetch
         if last is None or last[0] != body:
@@ -96,11 +107,13 @@ class Dispatcher:
         client_id, request = last[1]
         return client_id, request
 
-    def _submit(self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond) -> None:
+    def _submit(
+        self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
+    ) -> None:
         assert api.submit is not None
         try:
             api.submit(context, request, respond)
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its client's answer, and logged
+        except Exception as error:  # noqa: BLE001 - answered and logged
             respond([context.schema.encode(self._failed(api, context, request, error))])
 
     async def _handle(
@@ -110,7 +123,7 @@ class Dispatcher:
         try:
             response = await api.handle(context, request)
             encoded = context.schema.encode(response)
-        except Exception as error:  # noqa: BLE001  # whatever a handler raises is its client's answer, and logged
+        except Exception as error:  # noqa: BLE001 - answered and logged
             encoded = context.schema.encode(self._failed(api, context, request, error))
         respond([encoded])
 
@@ -123,7 +136,11 @@ class Dispatcher:
             )
         else:
             log.warning(
-                "%s v%d of client %r: %s", api.name, context.api_version, context.client_id, error or code.name
+                "%s v%d of client %r: %s",
+                api.name,
+                context.api_version,
+                context.client_id,
+                error or code.name,
             )
         return api.refuse(context, request, code)
 

@@ -1,15 +1,18 @@
 """Topic configs: Kafka's own with their types, defaults and broker-level synonyms, and ours.
 
-Those that korvet honours change what it does; the others are accepted, kept and described, since tools set them.
+Those that korvet honours change what it does; the others are accepted, kept and described, since tools set
+them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
@@ -188,14 +191,14 @@ _OURS: Final = (
         ConfigType.STRING,
         "clock",
         _one_of("clock", "dense"),
-        documentation="clock: offset = entry milliseconds << 10 | sequence. dense: 0, 1, 2 … as in Apache Kafka.",
+        documentation="clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     ),
     TopicConfig(
         NATIVE_FORMAT,
         ConfigType.STRING,
         "json",
         _native_format,
-        documentation="How an entry that a Redis application wrote with fields of its own is served: json gives "
+        documentation="How an entry that a Redis application wrote with its own fields is served: json gives "
         "all fields as one object, field:<name> the bytes of that field.",
     ),
 )

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from korvet.config import Config
 from korvet.storage.catalogue import OffsetAssignment, Topic
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.storage.errors import TopicGone
-from korvet.storage.log import PartitionLog
-from korvet.storage.store import Store
 from korvet.topics.configs import (
     OFFSET_ASSIGNMENT,
     InvalidConfig,
@@ -29,6 +25,13 @@ from korvet.topics.errors import (
     UnknownTopic,
 )
 from korvet.topics.names import check_collision, check_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from korvet.config import Config
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.store import Store
 
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
@@ -70,7 +73,10 @@ class TopicDirectory:
         topic = self.get(name)
         if topic is None or not 0 <= partition < topic.partitions:
             return None
-        return self._store.log(topic, partition)
+        found = self._store.log(topic, partition)
+        if found.lead_cap_ms != self._config.append_lead_max_ms:
+            found.lead_cap_ms = self._config.append_lead_max_ms
+        return found
 
     def policy(self, topic: Topic) -> TopicPolicy:
         """The topic's configs in force, parsed once."""
@@ -133,7 +139,7 @@ class TopicDirectory:
         topic = self._changeable(name)
         if count <= topic.partitions:
             raise InvalidPartitions(
-                f"The topic {name} currently has {topic.partitions} partition(s); {count} would not be an increase."
+                f"The topic {name} has {topic.partitions} partition(s); {count} would not be an increase."
             )
         if count - topic.partitions > MAX_PARTITIONS:
             raise TooManyPartitions("Excessively large number of partitions per request.")
@@ -148,7 +154,7 @@ class TopicDirectory:
                 raise InvalidPartitions(str(error)) from error
 
     async def delete(self, name: str) -> None:
-        """Delete a topic, its records and what groups committed for it. Raises TopicError and StorageError."""
+        """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError."""
         topic = self._changeable(name)
         async with self._lock:
             try:

@@ -1,4 +1,6 @@
-"""What can be wrong with a topic that someone wants to make, change or delete. Messages are for the client's user."""
+"""What can be wrong with a topic that someone wants to make, change or delete. Messages are for the client's
+user.
+"""
 
 
 class TopicError(Exception):

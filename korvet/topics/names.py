@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from korvet.topics.errors import InvalidTopicName
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_NAME_LENGTH: Final = 249
@@ -25,12 +27,14 @@ def check_topic_name(name: str) -> None:
         )
     if _LEGAL.fullmatch(name) is None:
         raise InvalidTopicName(
-            f"Topic name is invalid: '{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
+            f"Topic name is invalid: '{name}' has characters other than letters, digits, '.', '_' and '-'"
         )
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raises InvalidTopicName if a topic differs from `name` in '.' and '_' only: metrics could not tell them apart."""
+    """Raises InvalidTopicName if a topic differs from `name` in '.' and '_' only: metrics could not tell them
+    apart.
+    """
     if "." not in name and "_" not in name:
         return
     folded = name.replace(".", "_")

@@ -1,0 +1,49 @@
+"""Housekeeping of the logs: retention by time and size, and producers that stopped long ago."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NoReturn
+
+from korvet.storage.errors import StorageError, TopicGone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.config import Config
+    from korvet.topics.directory import TopicDirectory
+
+log = logging.getLogger(__name__)
+
+
+async def keep_retention(topics: TopicDirectory, config: Config, now_ms: Callable[[], int]) -> NoReturn:
+    """Apply retention to all partitions, idle ones too, at once and then every
+    log.retention.check.interval.ms.
+    """
+    while True:
+        await apply_retention(topics, config, now_ms())
+        await asyncio.sleep(config.log_retention_check_interval_ms / 1000)
+
+
+async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -> int:
+    """Trim every partition by its topic's policy; the number of entries deleted.
+
+    A partition that fails is logged and does not keep the others.
+    """
+    deleted = 0
+    for topic in topics.all():
+        policy = topics.policy(topic)
+        for partition in range(topic.partitions):
+            found = topics.log(topic.name, partition)
+            if found is None:
+                break
+            try:
+                if policy.deletes:
+                    deleted += await found.trim(policy.retention_ms, policy.retention_bytes, now_ms)
+                await found.expire_producers(now_ms - config.producer_id_expiration_ms)
+            except TopicGone:
+                break
+            except StorageError as error:
+                log.warning("retention of %s-%d: %s", topic.name, partition, error)
+    return deleted
