@@ -51,8 +51,12 @@ class Connection:
         except OSError as error:
             raise ClientError(f"no broker answers on {address}: {error.strerror or error}") from error
         self._versions: dict[int, tuple[int, int]] = {}
-        offered = self._exchange(api_versions.ApiVersionsRequest(), api_versions.ApiVersionsResponse)
-        check(offered.error_code, f"{address}")
+        try:
+            offered = self._exchange(api_versions.ApiVersionsRequest(), api_versions.ApiVersionsResponse)
+            check(offered.error_code, f"{address}")
+        except ClientError:
+            self.close()
+            raise
         self._versions = {key.api_key: (key.min_version, key.max_version) for key in offered.api_keys}
 
     def close(self) -> None:

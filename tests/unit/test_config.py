@@ -1,0 +1,153 @@
+"""Settings: where they come from, which source wins, and what is said of those that do not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from korvet import config
+from korvet.config import Address, Config, ConfigError
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "korvet.toml"
+    file.write_text(text)
+    return file
+
+
+def test_defaults_are_kafkas_where_kafka_has_them() -> None:
+    loaded = config.load()
+    assert loaded == Config()
+    assert loaded.listen_address == Address("127.0.0.1", 9092)
+    assert loaded.message_max_bytes == 1_048_588
+    assert loaded.offsets_retention_minutes == 10_080
+    assert loaded.offset_metadata_max_bytes == 4_096
+    assert loaded.group_initial_rebalance_delay_ms == 100
+    assert loaded.auto_create_topics_enable is True
+
+
+def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
+    file = written(tmp_path, 'num.partitions = 2\ngroup.max.size = 2\nnode_id = 2\nkeyspace = "two"')
+    environ = {"KORVET_NUM_PARTITIONS": "3", "KORVET_GROUP_MAX_SIZE": "3", "PATH": "/bin"}
+    loaded = config.load(file=file, environ=environ, flags={"num_partitions": 4, "listen": None})
+    assert loaded.num_partitions == 4
+    assert loaded.group_max_size == 3
+    assert loaded.node_id == 2
+    assert loaded.keyspace == "two"
+    assert loaded.listen == Config().listen
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto.create.topics.enable = false",
+        '"auto.create.topics.enable" = false',
+        "[auto.create.topics]\nenable = false",
+        '[auto]\n"create.topics.enable" = false',
+    ],
+)
+def test_dotted_names_may_be_written_in_any_way_of_toml(tmp_path: Path, text: str) -> None:
+    assert config.load(file=written(tmp_path, text)).auto_create_topics_enable is False
+
+
+@pytest.mark.parametrize("setting", config.settings(), ids=lambda setting: setting.key)
+def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) -> None:
+    texts = {
+        "listen": "[::1]:0",
+        "advertise": "kafka.example:9092",
+        "redis": "redis://localhost",
+        "log_level": "debug",
+        "embedded_appendfsync": "everysec",
+        "offsets_commit_value_version": "4",
+        "auto_create_topics_enable": "false",
+        "group_min_session_timeout_ms": "5000",
+    }
+    numeric = isinstance(setting.default, int)
+    text = texts.get(setting.field, "1800001" if numeric else "other")
+    loaded = config.load(environ={setting.variable: text})
+    value = getattr(loaded, setting.field)
+    assert value != setting.default
+    assert str(value).lower() == text
+    assert setting.description.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("num.partition = 2", r"korvet\.toml: unknown key 'num\.partition'; did you mean num\.partitions\?"),
+        ("num.partitions = 0", r"korvet\.toml: num\.partitions = 0: expected `int` >= 1"),
+        ('num.partitions = "2"', r"korvet\.toml: num\.partitions = '2': expected `int`, got `str`"),
+        ('log_level = "loud"', r"korvet\.toml: log_level = 'loud'"),
+        ("num.partitions = 1\n[num]\npartitions = 2", "not a TOML file"),
+        ('num.partitions = 1\n"num.partitions" = 2', r"num\.partitions is given twice"),
+        ("num.partitions = ", "not a TOML file"),
+        ("offsets.commit.value.version = 2", r"offsets\.commit\.value\.version = 2"),
+        ("group.max.session.timeout.ms = 1", r"6000 \(default\) is above .*korvet\.toml"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.load(file=written(tmp_path, text))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
+        config.load(file=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("KORVET_NUM_PARTITIONS", "many", "KORVET_NUM_PARTITIONS = 'many': expected `int`"),
+        ("KORVET_NUM_PARTITIONS", "-1", "KORVET_NUM_PARTITIONS = '-1': expected `int` >= 1"),
+        ("KORVET_AUTO_CREATE_TOPICS_ENABLE", "maybe", "KORVET_AUTO_CREATE_TOPICS_ENABLE = 'maybe'"),
+        ("KORVET_PARTITIONS", "1", "KORVET_PARTITIONS: unknown setting"),
+        ("KORVET_LISTEN", "9092", "KORVET_LISTEN: expected HOST:PORT"),
+        ("KORVET_LISTEN", "::1:9092", "KORVET_LISTEN: an IPv6 host must be in brackets"),
+        ("KORVET_LISTEN", "host:65536", "KORVET_LISTEN: expected a port"),
+        ("KORVET_ADVERTISE", "host:0", "KORVET_ADVERTISE: clients cannot connect to port 0"),
+        ("KORVET_KEYSPACE", "{a}", "KORVET_KEYSPACE: expected letters"),
+        (
+            "KORVET_REDIS",
+            "http://u:secret@host",
+            r"KORVET_REDIS: expected a URL .* got 'http://u:\*\*\*@host'",
+        ),
+    ],
+)
+def test_a_variable_that_does_not_fit_is_named(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.load(environ={variable: value})
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["KORVET_REQUIRE_EXT", "KORVET_CONFIG", "KORVET_PORT", "KORVET_SERVICE_HOST", "KORVET_PORT_9092_TCP"],
+)
+def test_variables_of_others_are_left_alone(variable: str) -> None:
+    assert config.load(environ={variable: "tcp://10.0.0.1:9092"}) == Config()
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert config.load(environ={"KORVET_REDIS": ""}) == Config()
+
+
+def test_a_flag_that_does_not_fit_is_named() -> None:
+    with pytest.raises(ConfigError, match="--listen: expected HOST:PORT"):
+        config.load(flags={"listen": "nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:secret@host:1/0", "redis://:***@host:1/0"),
+        ("rediss://me:secret@host", "rediss://me:***@host"),
+        ("redis://host:6379", "redis://host:6379"),
+        ("unix:///run/redis.sock", "unix:///run/redis.sock"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert config.redacted(url) == shown
+
+
+@pytest.mark.parametrize("text", ["localhost:9092", "[::1]:9092", "0.0.0.0:0"])
+def test_addresses_are_printed_as_they_were_read(text: str) -> None:
+    assert str(config.parse_address(text)) == text
