@@ -61,7 +61,8 @@ class Driver:
         suffix: Callable[[], str] | None = None,
     ) -> None:
         numbers = count(1)
-        self.shard = GroupShard(config or GroupConfig(), suffix or (lambda: str(next(numbers))))
+        self.suffix = suffix or (lambda: str(next(numbers)))
+        self.shard = GroupShard(config or GroupConfig(), self.suffix)
         self.now_ms = START_MS
         self.log: list[Record] = []
         self.replies: dict[int, Any] = {}
