@@ -1,0 +1,113 @@
+"""`korvet serve` with its embedded server: when it is ready, how it ends, a killed server, a folder in use."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from korvet.cli.client import ClientError, Cluster
+from korvet.cli.topic_requests import create_topic
+from tests.support.polling import until
+from tests.support.processes import alive
+from tests.support.servers import KorvetServer
+
+TIMEOUT_S = 30
+
+
+@pytest.fixture
+def server() -> Iterator[KorvetServer]:
+    server = KorvetServer()
+    server.start()
+    yield server
+    if server.process.running:
+        server.kill()
+
+
+def topics(server: KorvetServer) -> list[str] | None:
+    """Names of all topics that are not internal; None while the broker cannot say."""
+    try:
+        with Cluster(server.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+            return [str(topic.name) for topic in cluster.metadata().topics if not topic.is_internal]
+    except ClientError:
+        return None
+
+
+def test_ready_then_served_then_ended_in_order(server: KorvetServer) -> None:
+    assert f"korvet is ready on {server.bootstrap} (data in {server.data_dir})" in server.tail()
+    with Cluster(server.bootstrap) as cluster:
+        assert create_topic(cluster, "kept", 2, {}) == 2
+    store = server.store_pid()
+    assert server.process.terminate() == 0
+    assert not alive(store)
+    server.restart()
+    assert topics(server) == ["kept"]
+
+
+def test_a_killed_store_is_started_anew(server: KorvetServer) -> None:
+    with Cluster(server.bootstrap) as cluster:
+        create_topic(cluster, "before", 1, {})
+    server.kill_store()
+    until(lambda: "the embedded server is back" in server.tail(), TIMEOUT_S, "the server is back")
+
+    def create_another() -> bool:
+        try:
+            with Cluster(server.bootstrap, timeout_s=TIMEOUT_S) as cluster:
+                create_topic(cluster, "after", 1, {})
+        except ClientError:
+            return "after" in (topics(server) or [])
+        return True
+
+    until(create_another, TIMEOUT_S, "the broker serves again")
+    assert sorted(topics(server) or []) == ["after", "before"]
+
+
+def test_a_folder_in_use_is_refused(server: KorvetServer) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
+    command = [
+        sys.executable,
+        "-m",
+        "korvet",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data-dir",
+        str(server.data_dir),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, check=False, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 1
+    assert f"is in use by process {server.process.pid}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_named(server: KorvetServer, tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
+    command = [
+        sys.executable,
+        "-m",
+        "korvet",
+        "serve",
+        "--listen",
+        server.bootstrap,
+        "--data-dir",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environ, check=False, timeout=TIMEOUT_S
+    )
+    assert done.returncode == 1
+    assert f"Error: cannot listen on {server.bootstrap}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:
+    store = server.store_pid()
+    os.kill(server.process.pid, signal.SIGINT)
+    until(lambda: not server.process.running, TIMEOUT_S, "korvet has ended")
+    assert server.process.exit_code == 0
+    assert not alive(store)
