@@ -1,4 +1,4 @@
-"""`korvet serve` with its embedded server: when it is ready, how it ends, a killed server, a folder in use."""
+"""`korvet serve` with its embedded server: when ready, how it ends, a killed server, a folder in use."""
 
 import os
 import signal
