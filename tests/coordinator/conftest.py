@@ -1,0 +1,151 @@
+"""A coordinator over a real server, with a keyspace of its own per test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorService
+from korvet.groups.config import GroupConfig
+from korvet.groups.messages import (
+    CommitPartition,
+    CommitReply,
+    CommitRequest,
+    CommitTopic,
+    FetchedPartition,
+    FetchRequest,
+    FetchTopic,
+    HeartbeatReply,
+    HeartbeatRequest,
+    JoinProtocol,
+    JoinReply,
+    JoinRequest,
+    SyncAssignment,
+    SyncReply,
+    SyncRequest,
+)
+from korvet.groups.shard import GroupShard
+from korvet.offsets.partition import partition_for
+from korvet.storage.errors import TopicExists
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
+from tests.storage.conftest import Server, new_server, prefix, server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+__all__ = ["new_server", "prefix", "server"]
+
+TOPIC = "orders"
+CONFIG = GroupConfig(min_session_timeout_ms=50, initial_rebalance_delay_ms=0)
+
+
+class Running:
+    """A started coordinator and its store, with shorthands for requests about partition 0 of one topic."""
+
+    def __init__(self, server: Server, store: Store, service: CoordinatorService) -> None:
+        self.client = server.client
+        self.store = store
+        self.service = service
+        self.keys = store.keyspace
+
+    def offsets_key(self, group: str) -> bytes:
+        return self.keys.stream(OFFSETS_TOPIC, partition_for(group))
+
+    def offsets_meta(self, group: str) -> bytes:
+        return self.keys.meta(OFFSETS_TOPIC, partition_for(group))
+
+    async def commit(self, group: str, offset: int, **fields: Any) -> int:
+        """The error code of a commit."""
+        topics = (CommitTopic(TOPIC, (CommitPartition(0, offset, metadata="m"),)),)
+        reply: CommitReply = await self.service.call(
+            group, GroupShard.commit, CommitRequest(group, topics, **fields)
+        )
+        return reply.topics[0].partitions[0].error
+
+    async def committed(self, group: str) -> FetchedPartition:
+        request = FetchRequest(group, (FetchTopic(TOPIC, (0,)),))
+        reply = await self.service.call(group, GroupShard.fetch, request)
+        assert reply.error == 0
+        fetched: FetchedPartition = reply.topics[0].partitions[0]
+        return fetched
+
+    async def join(self, group: str, member_id: str = "", session_timeout_ms: int = 30_000) -> JoinReply:
+        request = JoinRequest(
+            group,
+            member_id,
+            "consumer",
+            (JoinProtocol("range", b"subscription"),),
+            session_timeout_ms,
+            30_000,
+        )
+        reply: JoinReply = await self.service.call(group, GroupShard.join, request)
+        return reply
+
+    async def sync(self, group: str, joined: JoinReply, assignment: bytes = b"all") -> SyncReply:
+        request = SyncRequest(
+            group,
+            joined.generation_id,
+            joined.member_id,
+            assignments=(SyncAssignment(joined.member_id, assignment),),
+        )
+        reply: SyncReply = await self.service.call(group, GroupShard.sync, request)
+        return reply
+
+    async def heartbeat(self, group: str, joined: JoinReply) -> int:
+        request = HeartbeatRequest(group, joined.generation_id, joined.member_id)
+        reply: HeartbeatReply = await self.service.call(group, GroupShard.heartbeat, request)
+        return reply.error
+
+    def native_read(self, group: str) -> list[bytes]:
+        """The entry IDs that a native consumer of the group gets."""
+        reply = self.client.xreadgroup(group, "native", {self.keys.stream(TOPIC, 0): ">"})
+        return [name for name, _ in reply[0][1]] if reply else []
+
+
+@contextlib.asynccontextmanager
+async def running(
+    server: Server,
+    prefix: str,
+    *,
+    config: GroupConfig = CONFIG,
+    clock: Callable[[], int] | None = None,
+    loaded: bool = True,
+) -> AsyncIterator[Running]:
+    """Start a coordinator on the keyspace `prefix`; at the end it is closed as on shutdown."""
+    store = await Store.open(server.url, Keyspace(prefix))
+    try:
+        with contextlib.suppress(TopicExists):
+            await store.catalogue.create(TOPIC, 1)
+        clocks = () if clock is None else (clock,)
+        service = CoordinatorService(store, store.catalogue, config, *clocks)
+        await service.start()
+        try:
+            if loaded:
+                async with asyncio.timeout(20):
+                    await service.wait_loaded()
+            yield Running(server, store, service)
+        finally:
+            await service.close()
+    finally:
+        await store.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Tests of this folder may be coroutines."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    uvloop.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+@pytest.fixture
+def group() -> str:
+    return "readers"

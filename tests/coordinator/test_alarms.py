@@ -1,0 +1,94 @@
+"""The one timer: rings when due, not when moved, and only once."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.coordinator.alarms import Alarms
+from korvet.coordinator.loader import RANGE_OFFSETS, READ_ALONG, _ranges
+from tests.support.polling import until_async
+
+
+class Bell:
+    """Alarms on a clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.rung: list[int] = []
+        self.alarms = Alarms(lambda: self.now_ms, self.rung.append)
+
+    async def rings(self, *numbers: int) -> None:
+        async def rung() -> bool:
+            return self.rung == list(numbers)
+
+        await until_async(rung, 5, f"{numbers} ring")
+
+
+async def test_rings_in_the_order_of_deadlines() -> None:
+    bell = Bell()
+    bell.alarms.set(1, 1_004)
+    bell.alarms.set(2, 1_002)
+    bell.now_ms = 1_003
+    await bell.rings(2)
+    bell.now_ms = 1_004
+    await bell.rings(2, 1)
+    bell.alarms.close()
+
+
+async def test_moved_deadlines() -> None:
+    bell = Bell()
+    bell.alarms.set(1, 1_002)
+    bell.alarms.set(1, 1_050)  # later
+    bell.alarms.set(2, 9_000)
+    bell.alarms.set(2, 1_003)  # earlier
+    bell.alarms.set(3, 1_001)
+    bell.alarms.set(3, None)  # never
+    bell.now_ms = 1_010
+    await bell.rings(2)
+    bell.now_ms = 1_050
+    await bell.rings(2, 1)
+    bell.alarms.close()
+
+
+async def test_rings_again_when_set_by_its_own_ringing() -> None:
+    now_ms, rung = 0, []
+
+    def ring(number: int) -> None:
+        nonlocal now_ms
+        rung.append(number)
+        now_ms += 1
+        if len(rung) < 4:
+            alarms.set(number, now_ms)
+
+    alarms = Alarms(lambda: now_ms, ring)
+    alarms.set(7, 0)
+
+    async def all_rung() -> bool:
+        return rung == [7, 7, 7, 7]
+
+    await until_async(all_rung, 5, "four times")
+    alarms.close()
+
+
+async def test_closed_alarms_are_silent() -> None:
+    bell = Bell()
+    bell.alarms.set(1, 1_000)
+    bell.alarms.close()
+    marker = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.005, marker.set_result, None)
+    await marker
+    assert bell.rung == []
+
+
+@given(st.lists(st.integers(0, 3_000), unique=True).map(sorted))
+def test_ranges_cover_what_is_wanted_and_little_more(offsets: list[int]) -> None:
+    ranges = list(_ranges(offsets))
+    covered = [offset for first, last in ranges for offset in range(first, last + 1)]
+    assert covered == sorted(set(covered))
+    assert set(offsets) <= set(covered)
+    assert len(covered) <= READ_ALONG * max(1, len(offsets))
+    assert all(last - first < RANGE_OFFSETS for first, last in ranges)
+    assert all({first, last} <= set(offsets) for first, last in ranges)
