@@ -145,6 +145,10 @@ class _Connection(asyncio.BufferedProtocol):
 
     def send(self, payload: Payload, on_reply: OnReply) -> None:
         assert self.transport is not None
+        if self.lost or self.transport.is_closing():
+            lost = LinkLost("the connection to Redis is broken")
+            asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
+            return
         if isinstance(payload, bytes):
             size = len(payload)
             self.transport.write(payload)
@@ -278,7 +282,7 @@ class RedisLink:
         returns.
         """
         connection = self._connection
-        if connection is None or connection.lost:
+        if connection is None:
             lost = LinkLost(f"no connection to Redis at {self.address}")
             asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
             return

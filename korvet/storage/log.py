@@ -43,6 +43,8 @@ _SCANNED_AT_ONCE: Final = 128
 # Counting ends with an error where native clients change the stream faster than it can be counted.
 _SETTLE_TIMEOUT_S: Final = 60.0
 _APPEND_FIXED_ARGUMENTS: Final = 16
+# Timestamps are int64.
+_MAX_TIMESTAMP: Final = (1 << 63) - 1
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -400,19 +402,26 @@ class PartitionLog:
         """(offset, timestamp in ms) of the first record with the largest timestamp. Raises StorageError."""
         await self._settled("korvet_count", 0, 0)
         reply = await self._fcall("korvet_bounds", self.bias, read=True)
+        high = _MAX_TIMESTAMP + 1
+        best = None
         if reply[6]:
-            found = await self.offset_for_timestamp(int(reply[6]))
-            if found is not None:
-                return await self._largest_from(found)
-        return await self._largest_from(None)
-
-    async def _largest_from(self, best: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Look for larger timestamps than the one known: deleted records may have been the largest."""
-        while True:
-            above = await self.offset_for_timestamp(best[1] + 1 if best else -(1 << 63))
+            # The largest that the index has seen; it may have been deleted since, or be rounded.
+            probe = min(int(reply[6]), _MAX_TIMESTAMP)
+            best = await self.offset_for_timestamp(probe)
+            high = high if best else probe
+        if best is None:
+            best = await self.offset_for_timestamp(-_MAX_TIMESTAMP - 1)
+        if best is None:
+            return None
+        probe = best[1] + 1
+        while probe < high:
+            above = await self.offset_for_timestamp(probe)
             if above is None:
-                return best
-            best = above
+                high = probe
+            else:
+                best = above
+            probe = (best[1] + high + 1) // 2
+        return best
 
     async def _scan(self, first: int, behind: int) -> AsyncIterator[tuple[int, int]]:
         """(offset, timestamp) of the addressable entries in [first, behind); to the end where

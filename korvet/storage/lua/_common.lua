@@ -4,8 +4,6 @@
 
 local SEQUENCES = 1024
 local POSITION_LIMIT = 9007199254740992
--- The last entry ID that has an exact position.
-local LAST_ID = '8796093022207-1023'
 -- A point of the index at most every so many records, bytes, or ms of append time.
 local SPAN_RECORDS = 256
 local SPAN_BYTES = 1048576
@@ -212,8 +210,12 @@ local function clear_index(index, state)
   state.run_max = nil
 end
 
--- Accounts for one entry more; `position` nil where no offset names it (it then starts no span).
+-- Accounts for one entry more.  `position` is nil where no offset names it: then it starts no span, unless it is the
+-- very first, which the last position of its millisecond stands for.
 local function add_entry(index, bias, state, position, time_ms, size, append_ms)
+  if position == nil and state.point_before == nil then
+    position = math.min(append_ms * SEQUENCES + SEQUENCES, POSITION_LIMIT) - 1
+  end
   local due = position
     and (
       state.point_before == nil

@@ -32,7 +32,7 @@ local function fold(stream, index, bias, state, found, budget)
   local bytes = 0
   while budget > 0 and bytes < 4 * SPAN_BYTES do
     local asked = math.min(PAGE, budget)
-    local page = redis.call('XRANGE', stream, '(' .. state.last, LAST_ID, 'COUNT', asked)
+    local page = redis.call('XRANGE', stream, '(' .. state.last, '+', 'COUNT', asked)
     for _, entry in ipairs(page) do
       local size = payload_bytes(entry[2])
       local ms = parts_of(entry[1])

@@ -8,13 +8,9 @@ local function measure_span(stream, position, next_position)
   return measure(stream, id_of(position), next_position and '(' .. id_of(next_position) or '+', math.huge)
 end
 
--- Drops points of spans that are gone as a whole.  Returns the point that the first entry belongs to, or nil while
--- there are more to drop.
-local function prune(index, bias, state, first)
-  local floor = floor_point(index, bias, first)
-  if not floor then
-    floor = decode_point(redis.call('ZRANGE', index, 0, 0)[1])
-  end
+-- Drops points of spans that are gone as a whole, below the point that the first entry belongs to.  Returns whether
+-- that was all.
+local function prune(index, state, floor)
   local rank = redis.call('ZRANK', index, floor.member)
   local stale = redis.call('ZRANGE', index, 1, math.min(rank, PRUNED_POINTS))
   for _, member in ipairs(stale) do
@@ -23,17 +19,15 @@ local function prune(index, bias, state, first)
   if rank > 0 then
     redis.call('ZREMRANGEBYRANK', index, 0, math.min(rank, PRUNED_POINTS) - 1)
   end
-  return rank <= PRUNED_POINTS and floor or nil
+  return rank <= PRUNED_POINTS
 end
 
 -- Counts span after span from the log start, and corrects the points, until one is met that was right: so are all
 -- behind it.  Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the
 -- furthest position corrected so far, which proves nothing about what lies behind it.
-local function recount_spans(keys, bias, state, found, budget)
+local function recount_spans(keys, bias, state, found, floor, budget)
   local stream, index, meta = keys[1], keys[2], keys[3]
-  local first = position_at(found.first) or position_after(found.first)
-  local floor = prune(index, bias, state, first)
-  if not floor then
+  if not prune(index, state, floor) then
     return false
   end
   local missing = state.live - found.length
@@ -103,12 +97,18 @@ local function recount(keys, args)
   local complete = true
   if found.length == 0 then
     clear_index(index, state)
-  elseif redis.call('ZCARD', index) == 0 then
-    -- Nothing but entries that start no span: there is no point to correct.
-    state.bytes = select(2, measure_span(stream, 0, nil))
-    state.span_bytes = state.bytes
   else
-    complete = recount_spans(keys, bias, state, found, budget)
+    local first = position_at(found.first) or position_after(found.first) - 1
+    local floor = floor_point(index, bias, first)
+    if floor then
+      complete = recount_spans(keys, bias, state, found, floor, budget)
+    else
+      -- Somebody deleted the index, or parts of it: make it anew.
+      clear_index(index, state)
+      state.last = '0-0'
+      save_meta(meta, state)
+      return -1
+    end
   end
   if complete then
     state.live = found.length

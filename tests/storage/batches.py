@@ -1,0 +1,43 @@
+"""Reading logs in tests: record batches as offsets and records, by a decoder that is not ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.record import MemoryRecords
+
+if TYPE_CHECKING:
+    from korvet.storage.log import PartitionLog
+
+
+class Record(NamedTuple):
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
+def decode(data: bytes) -> list[Record]:
+    """The records of several batches; their CRCs are checked."""
+    found = []
+    batches = MemoryRecords(data)
+    while (batch := batches.next_batch()) is not None:
+        assert batch.validate_crc()
+        found += [Record(record.offset, record.timestamp, record.key, record.value) for record in batch]
+    return found
+
+
+async def read_everything(log: PartitionLog, max_bytes: int) -> list[int]:
+    """Offsets of all records from the log start to the log end, as a consumer walks."""
+    bounds = await log.bounds()
+    offset = bounds.log_start
+    found: list[int] = []
+    while offset < bounds.log_end:
+        fetched = await log.read_wait(offset, max_bytes)
+        assert fetched.next_offset > offset, "a read short of the log end gives something"
+        assert fetched.data
+        offsets = [record.offset for record in decode(fetched.data)]
+        assert len(offsets) == fetched.record_count
+        found += offsets
+        offset = fetched.next_offset
+    return found

@@ -1,0 +1,73 @@
+"""A TCP proxy in front of a unix socket that can hold back and cut what goes through it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Proxy:
+    """Forwards both ways; `hold_replies` keeps what the server says, `cut` breaks all connections."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._writers: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._replies = asyncio.Event()
+        self._replies.set()
+        self.refusing = False
+        self.connections = 0
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def hold_replies(self) -> None:
+        self._replies.clear()
+
+    def release_replies(self) -> None:
+        self._replies.set()
+
+    async def cut(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            writer.transport.abort()
+        for writer in writers:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def close(self) -> None:
+        self._server.close()
+        await self.cut()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refusing:
+            writer.transport.abort()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            return
+        self.connections += 1
+        theirs, ours = await asyncio.open_unix_connection(str(self._socket))
+        self._writers += [writer, ours]
+        for source, target, gate in ((reader, ours, None), (theirs, writer, self._replies)):
+            task = asyncio.get_running_loop().create_task(self._pump(source, target, gate))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pump(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, gate: asyncio.Event | None
+    ) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await source.read(65536):
+                if gate is not None:
+                    await gate.wait()
+                target.write(data)
+                await target.drain()
+        target.transport.abort()

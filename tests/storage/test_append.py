@@ -1,0 +1,332 @@
+"""Appends: idempotence, epochs, refusals, all or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.offsets.packing import entry_id
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import (
+    FencedEpoch,
+    InvalidProducerEpoch,
+    LinkLost,
+    OffsetsExhausted,
+    OutOfMemory,
+    OutOfOrderSequence,
+    StorageError,
+    Throttled,
+    TopicGone,
+    WrongType,
+)
+from korvet.storage.keys import Keyspace
+from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+from korvet.storage.store import Store
+from tests.storage.batches import decode
+from tests.storage.conftest import Bench, Server
+from tests.storage.proxy import Proxy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from korvet.storage.catalogue import Topic
+
+MAX_SEQUENCE_NUMBER = 2**31 - 1
+
+
+def batch(*values: bytes, timestamp_ms: int = 5) -> Any:
+    return encode_append_records([(None, value, timestamp_ms) for value in values])
+
+
+def append(
+    bench: Bench,
+    log: PartitionLog,
+    count: int = 1,
+    stamp: tuple[int, int, int] | None = None,
+    epoch: int | None = None,
+) -> Appended:
+    producer = ProducerStamp(*stamp) if stamp else None
+    return bench.run(log.append_wait(batch(*[b"v"] * count), producer, epoch=epoch))
+
+
+def test_duplicates_of_the_last_five_batches_get_their_first_offset(bench: Bench) -> None:
+    log = bench.log()
+    first = [append(bench, log, 3, (7, 0, 3 * number)) for number in range(6)]
+    for number in range(1, 6):
+        again = append(bench, log, 3, (7, 0, 3 * number))
+        assert again.duplicate
+        assert again.base_offset == first[number].base_offset
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, 3, (7, 0, 0))
+    assert bench.client.xlen(log.stream) == 18
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 17, MAX_SEQUENCE_NUMBER])
+def test_an_unknown_producer_may_begin_anywhere(bench: Bench, sequence: int) -> None:
+    assert not append(bench, bench.log(), 1, (1, 3, sequence)).duplicate
+
+
+@pytest.mark.parametrize("sequence", [0, 1, 3, 9])
+def test_gaps_and_overlaps_of_sequences_are_refused(bench: Bench, sequence: int) -> None:
+    log = bench.log()
+    append(bench, log, 2, (1, 0, 0))
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, 1, (1, 0, sequence))
+    assert bench.client.xlen(log.stream) == 2
+    append(bench, log, 1, (1, 0, 2))
+
+
+def test_sequences_wrap_inside_and_between_batches(bench: Bench) -> None:
+    log = bench.log()
+    append(bench, log, 1, (1, 0, MAX_SEQUENCE_NUMBER - 2))
+    across = append(bench, log, 4, (1, 0, MAX_SEQUENCE_NUMBER - 1))
+    assert append(bench, log, 4, (1, 0, MAX_SEQUENCE_NUMBER - 1)).base_offset == across.base_offset
+    append(bench, log, 1, (1, 0, 2))
+    append(bench, log, 1, (2, 0, MAX_SEQUENCE_NUMBER))
+    append(bench, log, 1, (2, 0, 0))
+
+
+def test_producer_epochs(bench: Bench) -> None:
+    log = bench.log()
+    append(bench, log, 1, (1, 4, 0))
+    with pytest.raises(InvalidProducerEpoch):
+        append(bench, log, 1, (1, 3, 1))
+    with pytest.raises(OutOfOrderSequence):
+        append(bench, log, 1, (1, 5, 1))
+    append(bench, log, 1, (1, 5, 0))
+    with pytest.raises(InvalidProducerEpoch):
+        append(bench, log, 1, (1, 4, 1))
+
+
+def test_idle_producers_are_forgotten(bench: Bench) -> None:
+    log = bench.log()
+    for producer in range(700):
+        append(bench, log, 1, (producer, 0, 0))
+    assert bench.run(log.expire_producers(0)) == 0
+    now = append(bench, log, 1, (1, 0, 1))
+    assert bench.run(log.expire_producers(now.append_ms + 1)) == 700
+    append(bench, log, 1, (1, 0, 77))
+
+
+def test_an_older_epoch_of_the_writer_is_fenced(bench: Bench) -> None:
+    log = bench.log()
+    with pytest.raises(FencedEpoch):
+        append(bench, log, epoch=1)
+    assert bench.run(log.acquire_epoch()) == 1
+    append(bench, log, epoch=1)
+    assert bench.run(log.acquire_epoch()) == 2
+    with pytest.raises(FencedEpoch):
+        append(bench, log, epoch=1)
+    append(bench, log, epoch=2)
+    append(bench, log)
+    assert bench.run(log.bounds()).epoch == 2
+    assert bench.client.xlen(log.stream) == 3
+
+
+def test_runs_carry_into_the_next_millisecond(bench: Bench) -> None:
+    log = bench.log()
+    appended = append(bench, log, 3000)
+    ids = [entry for entry, _ in bench.client.xrange(log.stream)]
+    assert ids == [entry_id(appended.base_offset + i).encode() for i in range(3000)]
+    assert appended.lead_ms >= 1
+
+
+def test_a_burst_beyond_the_cap_is_throttled_and_clock_jumps_are_not(bench: Bench) -> None:
+    log = bench.log()
+    log.lead_cap_ms = 5
+    appended = append(bench, log, 10)
+    # As a burst leaves it that is faster than a server in a test takes records.
+    bench.client.hset(log.meta, "end", appended.append_ms + 30_000 << 10)
+    with pytest.raises(Throttled) as caught:
+        append(bench, log)
+    assert 0 < caught.value.wait_ms <= 30_000
+    assert bench.client.xlen(log.stream) == 10
+    bench.client.hset(log.meta, "end", appended.append_ms + 1 << 10)
+    append(bench, log)
+    other = bench.log("future")
+    other.lead_cap_ms = 5
+    ahead_ms = int(time.time() * 1000) + 3_600_000
+    bench.client.xadd(other.stream, {"a": "b"}, id=f"{ahead_ms}-7")
+    for _ in range(3):
+        assert append(bench, other, 10_000).base_offset > ahead_ms << 10
+
+
+def test_ids_beyond_all_offsets_are_refused_and_read_over(bench: Bench) -> None:
+    log = bench.log()
+    first = append(bench, log)
+    bench.client.xadd(log.stream, {"a": "b"}, id=f"{2**64 - 1}-5")
+    with pytest.raises(OffsetsExhausted):
+        append(bench, log)
+    fetched = bench.run(log.read_wait(first.base_offset, 1000))
+    assert fetched.record_count == 1
+    assert bench.run(log.read_wait(fetched.next_offset, 1000)).next_offset == bench.run(log.bounds()).log_end
+    assert bench.run(log.count(0, 2**53)) == 2
+    assert bench.run(log.offset_of_max_timestamp()) == (first.base_offset, 5)
+
+
+def test_timestamps_come_back_exactly(bench: Bench) -> None:
+    stamps = [
+        0,
+        -1,
+        1,
+        2**31,
+        2**53 - 1,
+        2**53 + 1,
+        2**63 - 1,
+        -(2**53) - 1,
+        -(2**62),
+        10**15,
+        -(10**15),
+        10**18,
+    ]
+    for assignment in ("clock", "dense"):
+        log = bench.log(f"t-{assignment}", offset_assignment=assignment)
+        arguments = encode_append_records([(b"k", b"v", stamp) for stamp in stamps])
+        appended = bench.run(log.append_wait(arguments))
+        fetched = bench.run(log.read_wait(appended.base_offset, 1 << 20))
+        assert [record.timestamp_ms for record in decode(fetched.data)] == stamps
+
+
+def test_append_time_on_dense_topics_is_stamped(bench: Bench) -> None:
+    log = bench.log(offset_assignment="dense", configs={"message.timestamp.type": "LogAppendTime"})
+    assert log.with_timestamps
+    appended = append(bench, log, 2)
+    records = decode(bench.run(log.read_wait(0, 1000)).data)
+    assert [record.timestamp_ms for record in records] == [appended.append_ms] * 2
+
+
+def test_newest_entry_per_key_of_a_compacted_topic(bench: Bench) -> None:
+    log = bench.log(configs={"cleanup.policy": "compact"})
+    keyed: Sequence[tuple[bytes | None, bytes | None, int]] = [
+        (b"a", b"1", 0),
+        (b"b", b"1", 0),
+        (b"a", b"2", 0),
+        (b"b", None, 0),
+        (None, b"x", 0),
+        (b"value", b"", 0),
+    ]
+    base = bench.run(log.append_wait(encode_append_records(keyed))).base_offset
+    latest = bench.store.keyspace.latest("t", 0)
+    expected = {b"a": entry_id(base + 2).encode(), b"value": entry_id(base + 5).encode()}
+    assert bench.client.hgetall(latest) == expected
+
+
+@pytest.mark.parametrize("place", [0, 1, 2, 3])
+def test_a_key_of_another_type_refuses_the_append_whole(bench: Bench, place: int) -> None:
+    log = bench.log(configs={"cleanup.policy": "compact"})
+    append(bench, log, 2)
+    keys = bench.store.keyspace.partition_keys("t", 0)
+    bench.client.delete(keys[place])
+    bench.client.set(keys[place], "mine")
+    before = bench.client.xlen(log.stream) if place else 0
+    with pytest.raises(WrongType):
+        append(bench, log, 2)
+    assert bench.client.get(keys[place]) == b"mine"
+    assert (bench.client.xlen(log.stream) if place else 0) == before
+
+
+def test_offsets_go_on_after_the_stream_is_deleted(bench: Bench) -> None:
+    for assignment in ("clock", "dense"):
+        log = bench.log(f"t-{assignment}", offset_assignment=assignment)
+        first = append(bench, log, 5000)
+        bench.client.delete(log.stream)
+        bounds = bench.run(log.bounds())
+        assert bounds.log_start == bounds.log_end == first.base_offset + 5000
+        again = append(bench, log, 2)
+        assert again.base_offset >= bounds.log_end
+        assert again.log_start == again.base_offset
+        assert bench.run(log.count(0, log.log_end)) == 2
+
+
+def test_out_of_memory_refuses_the_append_whole(new_server: Callable[..., Server]) -> None:
+    bench = Bench(new_server(), "oom")
+    log = bench.log()
+    append(bench, log, 10)
+    used = bench.client.info("memory")["used_memory"]
+    bench.client.config_set("maxmemory", used + 200_000)
+    written = 10
+    arguments = batch(*[b"x" * 1000] * 20)
+    with pytest.raises(OutOfMemory):
+        while True:
+            bench.run(log.append_wait(arguments))
+            written += 20
+    assert bench.client.xlen(log.stream) == written
+    assert bench.run(log.count(0, log.log_end)) == written
+    assert bench.run(log.trim(None, 0, 0)) == written
+    append(bench, log, 10)
+    bench.close()
+
+
+def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
+    log = bench.log()
+    outcomes: list[Appended | StorageError] = []
+
+    async def load() -> None:
+        finished = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StorageError) -> None:
+            outcomes.append(outcome)
+            if len(outcomes) == 300:
+                finished.set_result(None)
+
+        for number in range(300):
+            log.append(batch(b"%d" % number), ProducerStamp(1, 0, number), done)
+            if number % 60 == 30:
+                bench.store.write.send(bench.store.write.pack("FUNCTION", "FLUSH"), lambda reply: None)
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        await finished
+
+    bench.run(load())
+    assert all(isinstance(outcome, Appended) for outcome in outcomes)
+    values = [fields[b"value"] for _, fields in bench.client.xrange(log.stream)]
+    assert values == [b"%d" % number for number in range(300)]
+
+
+def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        await log.append_wait(batch(b"0"), ProducerStamp(1, 0, 0))
+        proxy.hold_replies()
+        lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1)))
+        while server.client.xlen(log.stream) < 2:
+            await asyncio.sleep(0.001)
+        await proxy.cut()
+        proxy.release_replies()
+        with pytest.raises(LinkLost):
+            await lost
+        await store.write.wait_connected(10_000)
+        again = await log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1))
+        assert again.duplicate
+        assert server.client.xlen(log.stream) == 2
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
+
+
+def test_a_deleted_topic_takes_nothing_more(bench: Bench) -> None:
+    topic: Topic = bench.topic("t")
+    log = bench.store.log(topic, 0)
+    append(bench, log)
+    bench.run(bench.store.catalogue.delete("t"))
+    with pytest.raises(TopicGone):
+        append(bench, log)
+    with pytest.raises(TopicGone):
+        bench.run(log.read_wait(0, 1))
+    assert not bench.client.keys(f"*{bench.prefix}:t:*")
+
+
+@pytest.mark.parametrize("first", ["a", "key"])
+def test_native_function_follows_our_ids(bench: Bench, first: str) -> None:
+    log = bench.log(offset_assignment="dense")
+    keys = bench.store.keyspace.partition_keys("t", 0)[:3]
+    assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-1"
+    assert append(bench, log).base_offset == 1
+    assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-3"
+    assert bench.run(log.count(0, 3)) == 3

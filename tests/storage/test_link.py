@@ -1,0 +1,208 @@
+"""The raw link: order, parsing, errors, and what a cut connection leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+
+from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+from korvet.storage.link import RedisLink, pack, parse_url
+from tests.storage.proxy import Proxy
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Server
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Runs a coroutine on each kind of event loop."""
+
+    def runner(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as one:
+            one.run(asyncio.wait_for(work, 30))
+
+    return runner
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+@asynccontextmanager
+async def linked(url: str) -> AsyncIterator[RedisLink]:
+    link = await RedisLink.connect(url)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def proxied(server: Server) -> AsyncIterator[tuple[Proxy, RedisLink]]:
+    proxy = Proxy(server.socket)
+    try:
+        async with linked(await proxy.start()) as link:
+            yield proxy, link
+    finally:
+        await proxy.close()
+
+
+def test_replies_come_in_order_and_parsed(server: Server, prefix: str, run: Run) -> None:
+    async def work() -> None:
+        async with linked(server.url) as link:
+            big = b"x" * 3_000_000
+            replies = await asyncio.gather(
+                link.call("SET", prefix, big),
+                link.call("GET", prefix),
+                link.call("LRANGE", prefix + "none", 0, -1),
+                link.call("INCRBY", prefix + "n", 5),
+                link.call("GET", prefix + "none"),
+            )
+            assert replies == [b"OK", big, [], 5, None]
+            assert link.pressure() == 0
+
+    run(work())
+
+
+def test_raw_replies_in_many_pieces(server: Server, prefix: str, run: Run) -> None:
+    async def work() -> None:
+        async with linked(server.url) as link:
+            got: list[bytes | StorageError] = []
+            finished = asyncio.get_running_loop().create_future()
+
+            def arrived(reply: memoryview | StorageError) -> None:
+                got.append(reply if isinstance(reply, StorageError) else bytes(reply))
+                if len(got) == 2000:
+                    finished.set_result(None)
+
+            for number in range(2000):
+                link.send((pack("ECHO", "y" * number)[:10], pack("ECHO", "y" * number)[10:]), arrived)
+            assert link.pressure() > 2_000_000
+            await finished
+            assert got == [b"$%d\r\n%b\r\n" % (number, b"y" * number) for number in range(2000)]
+
+    run(work())
+
+
+def test_error_replies_are_faults_with_their_code(server: Server, prefix: str, run: Run) -> None:
+    async def work() -> None:
+        async with linked(server.url) as link:
+            await link.call("SET", prefix, "x")
+            with pytest.raises(RedisFault) as caught:
+                await link.call("XLEN", prefix)
+            assert caught.value.code == "WRONGTYPE"
+
+    run(work())
+
+
+def test_a_callback_that_raises_costs_nobody_else(
+    server: Server, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with linked(server.url) as link:
+
+            def broken(reply: memoryview | StorageError) -> None:
+                raise ValueError("not mine")
+
+            link.send(pack("PING"), broken)
+            assert await link.call("ECHO", "z") == b"z"
+        assert "not mine" in caplog.text
+
+    run(work())
+
+
+def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, prefix: str, run: Run) -> None:
+    async def work() -> None:
+        async with proxied(server) as (proxy, link):
+            proxy.hold_replies()
+            proxy.refusing = True
+            futures = [link.call("INCR", prefix) for _ in range(3)]
+            while int(server.client.get(prefix) or 0) < 3:
+                await asyncio.sleep(0.001)
+            await proxy.cut()
+            outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [LinkLost] * 3
+            assert not link.connected
+            with pytest.raises(LinkLost):
+                await link.call("PING")
+            assert link.pressure() == 0
+            proxy.refusing = False
+            proxy.release_replies()
+            await link.wait_connected(10_000)
+            assert await link.call("GET", prefix) == b"3"
+
+    run(work())
+
+
+def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
+    async def work() -> None:
+        async with proxied(server) as (proxy, link):
+            proxy.refusing = True
+            await proxy.cut()
+            with pytest.raises(LinkLost):
+                while True:
+                    await link.call("PING")
+            with pytest.raises(LinkLost, match="within 50 ms"):
+                await link.wait_connected(50)
+
+    run(work())
+
+
+def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
+    protected = new_server()
+    protected.client.execute_command("ACL", "SETUSER", "ada", "on", ">secret", "~*", "&*", "+@all")
+    protected.client.execute_command("ACL", "SETUSER", "default", "resetpass", ">other")
+
+    async def work() -> None:
+        path = protected.socket
+        async with linked(f"unix://ada:secret@{path}?db=3") as link:
+            assert await link.call("ACL", "WHOAMI") == b"ada"
+            assert b"db=3 " in await link.call("CLIENT", "INFO")
+        async with linked(f"unix://:other@{path}") as link:
+            assert await link.call("ACL", "WHOAMI") == b"default"
+        with pytest.raises(StoreError, match="WRONGPASS"):
+            await RedisLink.connect(f"unix://ada:wrong@{path}")
+        with pytest.raises(StoreError, match="NOAUTH"):
+            await RedisLink.connect(f"unix://{path}")
+
+    asyncio.run(work())
+
+
+def test_nobody_listening_is_said(tmp_path: Any) -> None:
+    with pytest.raises(StoreError, match="cannot be reached"):
+        asyncio.run(RedisLink.connect(f"unix://{tmp_path}/none"))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://h:7/2", ("h", 7, None, False, None, None, 2)),
+        ("rediss://u:p%40@h", ("h", 6379, None, True, "u", "p@", 0)),
+        ("unix:///run/r.sock?db=1", ("localhost", 6379, "/run/r.sock", False, None, None, 1)),
+        ("redis://:secret@h", ("h", 6379, None, False, None, "secret", 0)),
+    ],
+)
+def test_urls(url: str, expected: tuple[object, ...]) -> None:
+    address = parse_url(url)
+    assert expected == (
+        address.host,
+        address.port,
+        address.socket_path,
+        address.tls,
+        address.username,
+        address.password,
+        address.database,
+    )
+
+
+@pytest.mark.parametrize("url", ["http://h", "redis://u:secret@h/x", "unix://", "redis://h:port"])
+def test_bad_urls_are_refused_without_showing_the_password(url: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        parse_url(url)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,246 @@
+"""Appends, native commands and questions interleaved on one stream, against a plain list of its entries."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from korvet.offsets.packing import MAX_SEQUENCE, pack
+from korvet.records.kernel import encode_append_records
+from korvet.storage import library, log
+from korvet.storage.entries import entry_timestamp
+from tests.storage.batches import read_everything
+from tests.storage.conftest import Bench, Server
+
+if TYPE_CHECKING:
+    import pytest
+
+# Small limits, so that a short run crosses them all.
+_LUA_LIMITS = {
+    "SPAN_RECORDS = 256": "SPAN_RECORDS = 5",
+    "PAGE = 64": "PAGE = 3",
+    "FOLD_INLINE = 256": "FOLD_INLINE = 10",
+    "PRUNED_POINTS = 1000": "PRUNED_POINTS = 3",
+    "TRIMMED_SPANS = 16": "TRIMMED_SPANS = 3",
+}
+_serial = itertools.count()
+
+timestamps = st.one_of(
+    st.integers(0, 50), st.integers(-1, 2000), st.sampled_from([2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**62)])
+)
+records = st.lists(
+    st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=40), timestamps),
+    min_size=1,
+    max_size=14,
+)
+
+
+class Entry:
+    """One entry as the model sees it."""
+
+    def __init__(self, entry_id: bytes, fields: list[bytes], bias: int) -> None:
+        ms, _, sequence = entry_id.partition(b"-")
+        self.id = (int(ms), int(sequence))
+        self.text = entry_id
+        self.addressable = self.id[1] <= MAX_SEQUENCE
+        self.offset = pack(self.id[0], min(self.id[1], MAX_SEQUENCE)) - bias
+        self.timestamp = entry_timestamp(entry_id, fields)
+        self.size = sum(map(len, fields))
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Every rule also asks all that can be asked, through the invariants."""
+
+    server: Server
+
+    @initialize(dense=st.booleans())
+    def begin(self, dense: bool) -> None:
+        self.bench = Bench(self.server, f"model{next(_serial)}")
+        self.client = self.bench.client
+        self.log = self.bench.log("t", offset_assignment="dense" if dense else "clock")
+        self.keys = self.bench.store.keyspace.partition_keys("t", 0)
+        self.bias = self.log.bias
+        self.entries: list[Entry] = []
+        self.end = 0
+        self.lost = False
+
+    def teardown(self) -> None:
+        if hasattr(self, "bench"):
+            self.client.delete(*self.keys)
+            self.bench.close()
+
+    def refresh(self) -> None:
+        """What is in the stream now, read the plain way."""
+        raw = self.client.execute_command("XRANGE", self.log.stream, "-", "+", **{"NEVER_DECODE": True})
+        self.entries = [Entry(entry_id, fields_of(fields), self.bias) for entry_id, fields in raw]
+
+    @rule(batch=records)
+    def append(self, batch: list[tuple[bytes | None, bytes | None, int]]) -> None:
+        appended = self.bench.run(self.log.append_wait(encode_append_records(batch)))
+        assert appended.base_offset >= self.end
+        assert appended.previous_end >= self.end
+        self.refresh()
+        ours = self.entries[-len(batch) :]
+        assert [entry.offset for entry in ours] == [appended.base_offset + i for i in range(len(batch))]
+        assert [entry.timestamp for entry in ours] == [timestamp for _, _, timestamp in batch]
+
+    @rule(count=st.integers(1, 30))
+    def native_add(self, count: int) -> None:
+        pipeline = self.client.pipeline(transaction=False)
+        for number in range(count):
+            pipeline.execute_command("XADD", self.log.stream, "*", "f", number)
+        pipeline.execute()
+        self.refresh()
+
+    @rule(count=st.integers(1, 4), sequence=st.sampled_from([1022, 1023, 1024, 5000]))
+    def native_add_unaddressable(self, count: int, sequence: int) -> None:
+        ms = max(self.end >> 10, self.entries[-1].id[0] if self.entries else 0) + 2
+        for number in range(count):
+            self.client.execute_command("XADD", self.log.stream, f"{ms}-{sequence + number}", "f", number)
+        self.refresh()
+
+    @rule()
+    def native_function(self) -> None:
+        added = self.client.fcall("korvet_xadd", 3, *self.keys[:3], "value", "x", "ts", "7")
+        self.refresh()
+        assert self.entries[-1].text == added
+        assert self.entries[-1].offset >= self.end
+
+    @precondition(lambda self: self.entries)
+    @rule(data=st.data())
+    def native_delete(self, data: st.DataObject) -> None:
+        positions = data.draw(st.lists(st.integers(0, len(self.entries) - 1), min_size=1, max_size=8))
+        self.client.xdel(self.log.stream, *{self.entries[position].text for position in positions})
+        self.lost = True
+        self.refresh()
+
+    @precondition(lambda self: self.entries)
+    @rule(data=st.data())
+    def native_trim(self, data: st.DataObject) -> None:
+        kept = data.draw(st.integers(0, len(self.entries) - 1))
+        self.client.xtrim(self.log.stream, maxlen=kept, approximate=False)
+        self.lost = True
+        self.refresh()
+
+    @precondition(lambda self: self.entries)
+    @rule()
+    def native_drop(self) -> None:
+        self.client.delete(self.log.stream)
+        self.lost = True
+        self.refresh()
+
+    @rule(cutoff_ms=st.integers(-1, 2100))
+    def trim_by_time(self, cutoff_ms: int) -> None:
+        before = self.entries
+        dropped = self.bench.run(self.log.trim(0, None, cutoff_ms))
+        self.refresh()
+        assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
+        assert all(entry.timestamp < cutoff_ms for entry in before[:dropped])
+        if before and all(0 <= entry.timestamp < cutoff_ms for entry in before):
+            assert not self.entries
+        self.lost = self.lost or dropped > 0
+
+    @rule(keep=st.integers(0, 600))
+    def trim_by_bytes(self, keep: int) -> None:
+        before = self.entries
+        dropped = self.bench.run(self.log.trim(None, keep, 0))
+        self.refresh()
+        assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
+        left = sum(entry.size for entry in self.entries)
+        if dropped:
+            assert left >= keep
+        # Whole spans only: what stays too long is less than one span of the largest records.
+        largest = max((entry.size for entry in before), default=0)
+        unaddressable = sum(entry.size for entry in before if not entry.addressable)
+        assert left < keep + 5 * largest + unaddressable or not self.entries
+        self.lost = self.lost or dropped > 0
+
+    @invariant()
+    def ends(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        bounds = self.bench.run(self.log.bounds())
+        assert bounds.log_end >= self.end
+        assert bounds.entries == len(self.entries)
+        if self.entries:
+            assert bounds.log_end >= self.entries[-1].offset + 1
+            assert bounds.log_start <= self.entries[0].offset + 1
+        else:
+            assert bounds.log_start == bounds.log_end
+        if not self.lost:
+            assert bounds.log_start == 0
+        self.end = bounds.log_end
+
+    @invariant()
+    def counts(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        offsets = [0, self.end, *(entry.offset for entry in self.entries[:: max(1, len(self.entries) // 4)])]
+        for low, high in itertools.combinations(sorted(offsets), 2):
+            expected = sum(self.at(low) <= entry.id < self.at(high) for entry in self.entries)
+            assert self.bench.run(self.log.count(low, high)) == expected, (low, high)
+        bounds = self.bench.run(self.log.bounds())
+        assert bounds.payload_bytes == sum(entry.size for entry in self.entries)
+
+    @invariant()
+    def times(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        seen = [entry for entry in self.entries if entry.addressable]
+        stamps = [entry.timestamp for entry in seen]
+        for wanted in {-1, 0, 25, 1000, *stamps[::5], *(stamp + 1 for stamp in stamps[-2:])}:
+            expected = next(((e.offset, e.timestamp) for e in seen if e.timestamp >= wanted), None)
+            assert self.bench.run(self.log.offset_for_timestamp(wanted)) == expected, wanted
+        newest = max(stamps, default=None)
+        expected = next(((e.offset, e.timestamp) for e in seen if e.timestamp == newest), None)
+        assert self.bench.run(self.log.offset_of_max_timestamp()) == expected
+
+    @invariant()
+    def reads(self) -> None:
+        if not hasattr(self, "log"):
+            return
+        found = self.bench.run(read_everything(self.log, max_bytes=300))
+        assert found == [entry.offset for entry in self.entries if entry.addressable]
+
+    def at(self, offset: int) -> tuple[int, int]:
+        return ((offset + self.bias) >> 10, (offset + self.bias) & MAX_SEQUENCE)
+
+
+def fields_of(fields: Any) -> list[bytes]:
+    """redis-py gives a flat list, a list of pairs or a dictionary, depending on its version and options."""
+    if isinstance(fields, dict):
+        return [part for pair in fields.items() for part in pair]
+    return list(fields)
+
+
+def test_log_equals_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = library.library_source()
+    for limit, small in _LUA_LIMITS.items():
+        assert limit in source
+        source = source.replace(limit, small)
+    monkeypatch.setattr(library, "library_source", lambda: source)
+    monkeypatch.setattr(log, "_COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(log, "_POINTS_AT_ONCE", 2)
+    monkeypatch.setattr(log, "_SCANNED_AT_ONCE", 3)
+    LogMachine.server = server
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        LogMachine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate],
+        ),
+    )
