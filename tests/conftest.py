@@ -16,7 +16,7 @@ from tests.support.node import NodeTools
 from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 # Two shared cores: hypothesis' own deadline per example would measure the neighbours.
 settings.register_profile("ordinary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -48,6 +48,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what korvet logged when a test that used it fails."""
+    report = yield
+    broker = getattr(item, "funcargs", {}).get("broker")
+    if report.failed and isinstance(broker, Broker) and broker.korvet is not None:
+        report.sections.append(("korvet's log", broker.korvet.tail()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Random records through librdkafka, read back by Java, aiokafka and plain XRANGE: same bytes, order, offsets."""
+"""Random records through librdkafka, read back by Java, aiokafka and XRANGE: same bytes, order, offsets."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def read_with_xrange(korvet, topic: str) -> list[tuple[str, str]]:
     """(entry ID, digest) of each entry, by the documented fields alone."""
     found: list[tuple[str, str]] = []
     start = "-"
-    while entries := korvet.redis.execute_command("XRANGE", f"korvet:{topic}:0", start, "+", "COUNT", 1000):
+    while entries := korvet.raw("XRANGE", f"korvet:{topic}:0", start, "+", "COUNT", 1000):
         for raw_id, fields in raw_entries(entries):
             found.append((raw_id, entry_digest(raw_id, fields)))
         start = f"({found[-1][0]}"

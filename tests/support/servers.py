@@ -107,6 +107,15 @@ class KorvetServer:
                 self._redis = redis.Redis(unix_socket_path=str(self.socket_path()), decode_responses=False)
         return self._redis
 
+    def raw(self, *arguments: str | bytes | int) -> Any:
+        """A command's reply as the server sent it: redis-py would make a dictionary of an entry's fields."""
+        connection = self.redis.connection_pool.get_connection()
+        try:
+            connection.send_command(*arguments)
+            return connection.read_response()
+        finally:
+            self.redis.connection_pool.release(connection)
+
     def store_pid(self) -> int:
         """Process id of the embedded Valkey."""
         return int(cast("dict[str, Any]", self.redis.info("server"))["process_id"])
