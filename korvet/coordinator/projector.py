@@ -165,7 +165,7 @@ class Projector:
             settled = asyncio.get_running_loop().create_future()
             self.apply(changes[at : at + AT_ONCE], partial(_settle, settled))
             await settled
-            await asyncio.sleep(0)  # changes of topics that do not exist are done at once, perhaps all of them
+            await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
     def _enqueue(self, change: CommitChange, finished: Callable[[], None]) -> None:
         if self._expected:

@@ -246,6 +246,9 @@ class CoordinatorService:
                 break
             except StorageError as error:
                 logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
+            except Exception:
+                # A defect of ours: the other partitions serve, this one goes on saying that it is loading.
+                logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
         partition.term = term
