@@ -7,7 +7,18 @@ import contextlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+_DEADLINE_S = 10.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what another process brings about."""
+    deadline = asyncio.get_running_loop().time() + _DEADLINE_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.001)
 
 
 class Proxy:

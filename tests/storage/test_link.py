@@ -12,7 +12,7 @@ import uvloop
 
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
 from korvet.storage.link import RedisLink, pack, parse_url
-from tests.storage.proxy import Proxy
+from tests.storage.proxy import Proxy, until
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server
@@ -123,8 +123,7 @@ def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, p
             proxy.hold_replies()
             proxy.refusing = True
             futures = [link.call("INCR", prefix) for _ in range(3)]
-            while int(server.client.get(prefix) or 0) < 3:
-                await asyncio.sleep(0.001)
+            await until(lambda: int(server.client.get(prefix) or 0) == 3)
             await proxy.cut()
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [LinkLost] * 3
@@ -145,9 +144,9 @@ def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
         async with proxied(server) as (proxy, link):
             proxy.refusing = True
             await proxy.cut()
+            await until(lambda: not link.connected)
             with pytest.raises(LinkLost):
-                while True:
-                    await link.call("PING")
+                await link.call("PING")
             with pytest.raises(LinkLost, match="within 50 ms"):
                 await link.wait_connected(50)
 

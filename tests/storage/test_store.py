@@ -1,0 +1,279 @@
+"""Opening a store, its catalogue, the lease, and native writers that are noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import CatalogueConflict, OffsetOutOfRange, StoreError, TopicExists, TopicGone
+from korvet.storage.keys import Keyspace
+from korvet.storage.lease import Holder
+from korvet.storage.store import Store
+from tests.storage.batches import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.catalogue import Topic
+    from tests.storage.conftest import Bench, Server
+
+
+def open_and_close(server: Server, prefix: str, **options: int) -> str:
+    async def work() -> str:
+        store = await Store.open(server.url, Keyspace(prefix), **options)
+        await store.close()
+        return store.cluster_id
+
+    return asyncio.run(work())
+
+
+def test_cluster_id_stays(server: Server, prefix: str) -> None:
+    first = open_and_close(server, prefix)
+    assert len(first) == 22
+    assert open_and_close(server, prefix) == first
+    assert open_and_close(server, prefix + "x") != first
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [("format", "2", "has format 2"), ("sequence_bits", "12", "made with 12 sequence bits")],
+)
+def test_another_format_is_refused(server: Server, prefix: str, field: str, value: str, message: str) -> None:
+    open_and_close(server, prefix)
+    server.client.hset(f"{{{prefix}}}:cluster", field, value)
+    with pytest.raises(StoreError, match=message):
+        open_and_close(server, prefix)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--maxmemory-policy", "allkeys-lru"), "may evict our keys"),
+        (("--cluster-enabled", "yes"), "cluster mode"),
+        (("--replicaof", "127.0.0.1", "1"), "is a replica"),
+    ],
+)
+def test_unfit_servers_are_refused(
+    new_server: Callable[..., Server], options: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(StoreError, match=message):
+        open_and_close(new_server(*options), "k")
+
+
+def test_volatile_eviction_is_accepted(new_server: Callable[..., Server]) -> None:
+    assert open_and_close(new_server("--maxmemory-policy", "volatile-lru"), "k")
+
+
+def test_one_of_many_creators_wins(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        stores = [await Store.open(server.url, Keyspace(prefix)) for _ in range(5)]
+        made = await asyncio.gather(
+            *(store.catalogue.create("t", 3) for store in stores), return_exceptions=True
+        )
+        assert [type(one) for one in made if isinstance(one, BaseException)] == [TopicExists] * 4
+        ids = {(await store.catalogue.load())["t"].topic_id for store in stores}
+        assert len(ids) == 1
+        for store in stores:
+            await store.close()
+
+    asyncio.run(work())
+
+
+def test_topics_change_by_compare_and_set(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        one = await Store.open(server.url, Keyspace(prefix))
+        await one.catalogue.create("t", 1, {"retention.ms": "5"}, offset_assignment="dense")
+        other = await Store.open(server.url, Keyspace(prefix))
+        grown = await one.catalogue.add_partitions("t", 3)
+        assert (grown.partitions, grown.configs, grown.bias) == (3, {"retention.ms": "5"}, 1)
+        with pytest.raises(CatalogueConflict):
+            await other.catalogue.set_configs("t", {})
+        await other.catalogue.load()
+        assert (await other.catalogue.set_configs("t", {"a": "b"})).partitions == 3
+        with pytest.raises(ValueError, match="has 3"):
+            await other.catalogue.add_partitions("t", 3)
+        with pytest.raises(TopicGone):
+            await other.catalogue.add_partitions("none", 3)
+        await one.close()
+        await other.close()
+
+    asyncio.run(work())
+
+
+def test_a_deletion_begun_is_finished_later(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        store = await Store.open(server.url, Keyspace(prefix))
+        topic = await store.catalogue.create("t", 3)
+        for partition in range(3):
+            log = store.log(topic, partition)
+            await log.append_wait(encode_append_records([(b"k", b"v", 0)]))
+        await store.catalogue.mark_deleting("t")
+        await store.close()
+
+        store = await Store.open(server.url, Keyspace(prefix))
+        assert store.catalogue.get("t") is None
+        with pytest.raises(TopicExists):
+            await store.catalogue.create("t", 1)
+        forgotten: list[Topic] = []
+
+        async def forget(topic: Topic) -> None:
+            forgotten.append(topic)
+            assert server.client.exists(f"{prefix}:t:0"), "offsets go before the log"
+
+        for pending in store.catalogue.pending_deletes():
+            await store.catalogue.finish_delete(pending, forget)
+        assert [one.name for one in forgotten] == ["t"]
+        assert server.client.keys(f"*{prefix}*") == [f"{{{prefix}}}:cluster".encode()]
+        assert (await store.catalogue.create("t", 1)).topic_id != topic.topic_id
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None:
+    async def work() -> list[int]:
+        store = await Store.open(server.url, Keyspace(prefix))
+        ids = await asyncio.gather(*(store.new_producer_id() for _ in range(1500)))
+        await store.close()
+        return list(ids)
+
+    given = asyncio.run(work()) + asyncio.run(work())
+    assert len(set(given)) == 3000
+
+
+def test_a_second_broker_is_told_who_holds_the_keyspace(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        first = await Store.open(server.url, Keyspace(prefix), lease_node_id=1, lease_ms=400)
+        with pytest.raises(StoreError, match=r"served by another broker: node 1, process \d+ on "):
+            await Store.open(server.url, Keyspace(prefix), lease_node_id=2, lease_ms=400)
+        await first.close()
+        second = await Store.open(server.url, Keyspace(prefix), lease_node_id=2, lease_ms=400)
+        await second.close()
+        assert not server.client.exists(f"{{{prefix}}}:brokers")
+
+    asyncio.run(work())
+
+
+def test_the_lease_of_a_dead_process_is_taken_at_once(server: Server, prefix: str) -> None:
+    script = (
+        "import msgspec; from korvet.storage.lease import Holder; "
+        "print(msgspec.json.encode(Holder.this_process()).decode())"
+    )
+    dead = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert msgspec.json.decode(dead, type=Holder).is_dead()
+    assert not Holder.this_process().is_dead()
+    expiry_ms = int(time.time() * 1000) + 3_600_000
+    server.client.hset(f"{{{prefix}}}:brokers", "1", f"{expiry_ms} {uuid.uuid4().hex} {dead.strip()}")
+    open_and_close(server, prefix, lease_node_id=1)
+
+
+def test_the_lease_of_an_unreachable_host_lapses(server: Server, prefix: str) -> None:
+    elsewhere = msgspec.json.encode(Holder("elsewhere", 1, "1", "x")).decode()
+    assert not msgspec.json.decode(elsewhere, type=Holder).is_dead()
+    expiry_ms = int(time.time() * 1000) + 700
+    server.client.hset(f"{{{prefix}}}:brokers", "1", f"{expiry_ms} {uuid.uuid4().hex} {elsewhere}")
+    open_and_close(server, prefix, lease_node_id=1)
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+def test_native_entries_wake_listeners(server: Server, prefix: str, assignment: str) -> None:
+    async def work() -> None:
+        store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=5)
+        topic = await store.catalogue.create("t", 1, offset_assignment=assignment)  # type: ignore[arg-type]
+        log = store.log(topic, 0)
+        await log.bounds()
+        woken = asyncio.Event()
+        log.listen(woken.set)
+        position = log.log_end
+        for number in range(3):
+            woken.clear()
+            server.client.xadd(log.stream, {"n": number})
+            await asyncio.wait_for(woken.wait(), 10)
+            fetched = await log.read_wait(position, 1000)
+            assert [record.value for record in decode(fetched.data)] == [b'{"n":"%d"}' % number]
+            position = fetched.next_offset
+        # Entries that no offset names wake nobody twice, and hide nothing behind them.
+        ms = (log.log_end >> 10) + 5
+        for sequence in range(1024, 1100):
+            server.client.xadd(log.stream, {"n": 0}, id=f"{ms}-{sequence}")
+        woken.clear()
+        server.client.xadd(log.stream, {"n": 9}, id=f"{ms + 1}-0")
+        while log.log_end < (ms + 1) << 10:
+            woken.clear()
+            await asyncio.wait_for(woken.wait(), 10)
+        fetched = await log.read_wait(position, 1000)
+        assert [record.value for record in decode(fetched.data)] == [b'{"n":"9"}']
+        assert 0 < log.unaddressable <= 76
+        log.unlisten(woken.set)
+        await store.close()
+
+    asyncio.run(work())
+
+
+def test_a_deleted_tail_reads_as_an_empty_batch_to_the_log_end(bench: Bench) -> None:
+    log = bench.log()
+    base = bench.run(log.append_wait(encode_append_records([(None, b"v", 0)] * 10))).base_offset
+    ids = [entry for entry, _ in bench.client.xrange(log.stream)]
+    bench.client.xdel(log.stream, *ids[4:])
+    first = bench.run(log.read_wait(base, 100_000))
+    assert first.next_offset == base + 4
+    gap = bench.run(log.read_wait(first.next_offset, 100_000))
+    assert (gap.record_count, gap.last_offset, gap.next_offset) == (0, base + 9, base + 10)
+    assert decode(gap.data) == []
+    assert len(gap.data) == 61
+    for offset in (-1, base + 11):
+        with pytest.raises(OffsetOutOfRange):
+            bench.run(log.read_wait(offset, 1))
+
+
+def test_reading_below_a_native_trim_is_out_of_range(bench: Bench) -> None:
+    log = bench.log()
+    base = bench.run(log.append_wait(encode_append_records([(None, b"v", 0)] * 10))).base_offset
+    bench.client.xtrim(log.stream, maxlen=3, approximate=False)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        bench.run(log.read_wait(base, 1000))
+    assert (caught.value.log_start, caught.value.log_end) == (base + 7, base + 10)
+
+
+def test_large_records_behind_small_ones_are_read_in_small_pieces(bench: Bench) -> None:
+    log = bench.log()
+    small = encode_append_records([(None, b"v", 0)] * 3000)
+    base = bench.run(log.append_wait(small)).base_offset
+    for _ in range(40):
+        bench.run(log.append_wait(encode_append_records([(None, b"x" * 1_000_000, 0)])))
+    log.average_bytes = 1.0
+    offset, records = base, 0
+    while offset < log.log_end:
+        fetched = bench.run(log.read_wait(offset, 1_000_000))
+        assert len(fetched.data) < 2_500_000
+        offset, records = fetched.next_offset, records + fetched.record_count
+    assert records == 3040
+
+
+@pytest.mark.parametrize("prefix", ["", "a{b", "a b", "x" * 101])
+def test_bad_prefixes_are_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match="keyspace prefix"):
+        Keyspace(prefix)
+
+
+@pytest.mark.parametrize("topic", ["", "a{b}", "a:b", "a b", "x" * 250, "ü"])
+def test_bad_topic_names_are_refused(topic: str) -> None:
+    with pytest.raises(ValueError, match="topic name"):
+        Keyspace().stream(topic, 0)
+
+
+def test_keys_of_a_partition_share_a_slot() -> None:
+    assert Keyspace().partition_keys("orders", 0) == (
+        b"korvet:orders:0",
+        b"{korvet:orders:0}:index",
+        b"{korvet:orders:0}:meta",
+        b"{korvet:orders:0}:latest",
+    )

@@ -1,0 +1,48 @@
+"""Timestamps of entries by the kernel's rule, and batches without records."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.records.kernel import entries_to_batches
+from korvet.storage.entries import empty_batch, entry_timestamp
+from korvet.storage.link import pack_arguments
+from tests.storage.batches import decode
+
+names = st.sampled_from(
+    [b"key", b"value", b"ts", b"header.a", b"nullheader.b", b"header.", b"nullheader", b"x", b""]
+)
+values = st.one_of(
+    st.binary(max_size=4),
+    st.integers(-(2**65), 2**65).map(lambda number: b"%d" % number),
+    st.sampled_from([b"", b"-", b"+1", b"007", b"-0", b" 1", b"1_0"]),
+)
+
+
+@given(st.lists(st.tuples(names, values), min_size=1, max_size=5), st.integers(0, 2**43 - 1))
+def test_timestamps_are_the_kernels(pairs: list[tuple[bytes, bytes]], ms: int) -> None:
+    fields = [part for pair in pairs for part in pair]
+    entry_id = b"%d-3" % ms
+    reply = b"*1\r\n*2\r\n" + pack_arguments(entry_id) + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
+    entries = entries_to_batches(
+        reply,
+        0,
+        len(reply),
+        bias=0,
+        max_bytes=1 << 20,
+        leader_epoch=0,
+        log_append_time=False,
+        native=lambda fields: b"",
+    )
+    assert [record.timestamp_ms for record in decode(entries.data)] == [entry_timestamp(entry_id, fields)]
+
+
+@given(st.integers(0, 2**53), st.integers(0, 2**40))
+def test_an_empty_batch_ends_where_asked(first: int, span: int) -> None:
+    data = empty_batch(first, first + span, 3)
+    assert decode(data) == []
+    base, delta = int.from_bytes(data[:8], "big"), int.from_bytes(data[23:27], "big")
+    assert base + delta == first + span
+    assert base == first or span >= 2**31
+    assert int.from_bytes(data[8:12], "big") == len(data) - 12
