@@ -176,15 +176,19 @@ def load_topics(connection: Connection, address: Address) -> dict[str, TopicInfo
     topics = {}
     for name, text in zip(flat[::2], flat[1::2], strict=True):
         topic = _topic_info(name.decode(), text)
-        topics[topic.name] = topic
+        if topic is not None:
+            topics[topic.name] = topic
     return topics
 
 
-def _topic_info(name: str, text: bytes) -> TopicInfo:
+def _topic_info(name: str, text: bytes) -> TopicInfo | None:
+    """The topic; None for one that is being deleted."""
     try:
         document = json.loads(text)
+        if document.get("deleting"):
+            return None
         configs: Mapping[str, str] = document.get("configs") or {}
-        assignment = configs.get("offset.assignment") or document.get("offset_assignment") or "clock"
+        assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
         timestamp_type = configs.get("message.timestamp.type", "CreateTime")
         return TopicInfo(
             name=name,

@@ -42,10 +42,11 @@ def current_offsets(commits: DataFrame) -> DataFrame:
 def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFrame:
     """Every current offset with its lag: `record_lag` (records), `lag_ms`, `first_unread_ts`.
 
-    `records` are the topics' records (topic, partition, offset, timestamp); those below the smallest committed
-    offset of a partition may be left out. One running count over both, from the end of each partition down:
-    a commit's count is exact whatever gaps the offsets have. `lag_ms` is `as_of_ms` minus the timestamp of the
-    first unread record, 0 without one and never negative (a producer's clock may be ahead).
+    `records` are the topics' records (topic, partition, offset, timestamp); those below the smallest
+    committed offset of a partition may be left out. One running count over both, from the end of each
+    partition down: a commit's count is exact whatever gaps the offsets have. `lag_ms` is `as_of_ms` minus
+    the timestamp of the first unread record, 0 without one and never negative (a producer's clock may be
+    ahead).
     """
     entries = records.select(
         "topic",

@@ -23,6 +23,7 @@ from korvet.spark.tables import RedisReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -139,7 +140,7 @@ def test_history_and_rate(spark: SparkSession, filled: Keyspace) -> None:
     assert sum(rate.values()) == 8
 
 
-def sf_ms(moment: Any) -> int:
+def sf_ms(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
