@@ -7,11 +7,15 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 import pyspark_korvet
 from korvet.offsets.packing import pack
+from korvet.records.native import native_json as broker_json
+from korvet.spark.entries import native_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -278,3 +282,12 @@ def test_stream_gives_every_record_once(spark: SparkSession, keyspace: Keyspace,
 
 def test_format_is_found_by_its_module_name() -> None:
     assert pyspark_korvet.DefaultSource.name() == "korvet"
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8) | st.text(max_size=8).map(str.encode)))
+)
+@example([(b"base64:x", b"v"), (b"\xff", b'\x00\x1f\x7f"\\/'), (b"a", b"1"), (b"a", b"\xfe")])
+def test_native_json_is_the_brokers(pairs: list[tuple[bytes, bytes]]) -> None:
+    fields = [part for pair in pairs for part in pair]
+    assert native_json(fields) == broker_json(fields)
