@@ -9,11 +9,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.support.polling import until_async
-from tests.support.records import CODECS
+from tests.support.records import CODECS, NOW_MS
 
 pytestmark = pytest.mark.clients
 
-NOW_MS = 1_760_000_000_000
 HEADERS = [("trace", b"1"), ("trace", b"2"), ("empty", b"")]
 
 

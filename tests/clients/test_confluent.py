@@ -10,11 +10,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.polling import until
-from tests.support.records import CODECS, Record, RecordMaker
+from tests.support.records import CODECS, NOW_MS, Record, RecordMaker
 
 pytestmark = pytest.mark.clients
-
-NOW_MS = 1_760_000_000_000
 
 
 def numbered(count: int, start: int = 0) -> list[Record]:

@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from korvet.offsets.partition import partition_for
-from tests.clients.test_confluent import NOW_MS, numbered
+from tests.clients.test_confluent import numbered
 from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.polling import until
-from tests.support.records import Record
+from tests.support.records import NOW_MS, Record
 
 pytestmark = pytest.mark.clients
 

@@ -11,14 +11,12 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
 
 from tests.support.polling import until
-from tests.support.records import CODECS
+from tests.support.records import CODECS, NOW_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.clients
-
-NOW_MS = 1_760_000_000_000
 
 
 @pytest.fixture(autouse=True)

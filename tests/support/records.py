@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Headers = tuple[tuple[str, bytes | None], ...]
+
+# Create times of test records: of today, since retention goes by them.
+NOW_MS = time.time_ns() // 1_000_000
 
 MAX_VALUE_BYTES = 1_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -66,8 +70,8 @@ class RecordMaker:
         self._text = b" ".join(b"%d" % n for n in range(300_000))[:MAX_VALUE_BYTES] * 2
 
     def record(self, timestamp_ms: int) -> Record:
-        """The next record; its create time lies in the week before `timestamp_ms`, often close to it."""
-        jitter = self._random.choice((0, 0, 1, 1_000, 3_600_000, 7 * 86_400_000))
+        """The next record; its create time lies in the five days before `timestamp_ms`, often close to it."""
+        jitter = self._random.choice((0, 0, 1, 1_000, 3_600_000, 5 * 86_400_000))
         return Record(
             self._key(), self._value(), self._headers(), timestamp_ms - self._random.randint(0, jitter)
         )

@@ -1,0 +1,261 @@
+"""kill -9 of korvet, its embedded server, both, under load: nothing acknowledged is lost, groups resume."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+
+import pytest
+import redis
+from confluent_kafka import TopicPartition
+
+from tests.support.admin import create_topic
+from tests.support.confluent import Read, consumer, producer, read_all, send
+from tests.support.load import LoadConsumer, LoadProducer
+from tests.support.polling import until
+from tests.support.processes import alive
+from tests.support.records import NOW_MS, Record
+from tests.support.servers import KorvetServer
+from tests.support.wire import RawConnection, decode_response, header
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+
+TOPIC = "load"
+GROUP = "load-group"
+PARTITIONS = 2
+HEARTBEAT = 12
+
+Kill = Callable[[KorvetServer], None]
+
+
+def kill_korvet(server: KorvetServer) -> None:
+    """The embedded server has to end with it, whatever it was doing."""
+    store = server.store_pid()
+    server.kill()
+    until(lambda: not alive(store), 15, "the embedded server ended with its owner")
+    server.restart()
+
+
+def kill_store(server: KorvetServer) -> None:
+    """korvet starts it anew, or ends and is started by whoever watches it."""
+    before = server.store_pid()
+    server.kill_store()
+    server.drop_redis()
+
+    def back() -> bool:
+        if not server.process.running:
+            server.restart()
+        try:
+            return server.store_pid() != before
+        except (redis.ConnectionError, redis.BusyLoadingError):
+            return False
+
+    until(back, 30, "a new embedded server answers")
+
+
+def kill_both(server: KorvetServer) -> None:
+    server.kill_both()
+    server.restart()
+
+
+KILLS = {"korvet": kill_korvet, "store": kill_store, "both": kill_both}
+
+
+class Load:
+    """Two producers (one idempotent) and two group members on a server that is being killed."""
+
+    def __init__(self, server: KorvetServer) -> None:
+        self.server = server
+        create_topic(server.bootstrap, TOPIC, PARTITIONS)
+        self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
+        self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
+        self.members = [LoadConsumer(server.bootstrap, TOPIC, GROUP) for _ in range(PARTITIONS)]
+        self.progress("the load runs")
+        until(
+            lambda: all(len(m.partitions) == 1 for m in self.members), 30, "the members share the partitions"
+        )
+
+    def progress(self, what: str, count: int = 1_500) -> None:
+        """Wait until every client has got on by so much from now."""
+        marks = [len(self.plain.acknowledged) + count, len(self.once.acknowledged) + count]
+        seen = [len(member.seen.values) for member in self.members]
+
+        def moved() -> bool:
+            done = len(self.plain.acknowledged) >= marks[0] and len(self.once.acknowledged) >= marks[1]
+            reading = sum(len(member.seen.values) for member in self.members) >= sum(seen) + count
+            return done and reading
+
+        until(moved, 60, f"{what}; {self.state()}")
+
+    def state(self) -> str:
+        return (
+            f"acknowledged {len(self.plain.acknowledged)}/{len(self.once.acknowledged)}, "
+            f"read {[len(member.seen.values) for member in self.members]}, log:\n{self.server.tail(1500)}"
+        )
+
+    def finish(self) -> None:
+        self.plain.finish()
+        self.once.finish()
+        logs = [read_all(self.server.bootstrap, TOPIC, partition) for partition in range(PARTITIONS)]
+        try:
+            self.check_log(self.plain, logs[0], once=False)
+            self.check_log(self.once, logs[1], once=True)
+            self.check_group(logs)
+        finally:
+            for member in self.members:
+                member.close()
+        self.check_commits()
+
+    def check_log(self, load: LoadProducer, log: list[Read], once: bool) -> None:
+        at = {read.offset: read.record.value for read in log}
+        lost = [n for n, offset in load.acknowledged.items() if at.get(offset) != load.value(n)]
+        assert lost == [], f"{load.name}: {len(lost)} of {len(load.acknowledged)} acknowledged are not there"
+        assert not load.failed, dict(list(load.failed.items())[:3])
+        numbers = [int((read.record.value or b"").rpartition(b"-")[2]) for read in log]
+        if once:
+            assert numbers == list(range(load.sent)), "each record once, in order"
+        else:
+            assert set(numbers) == set(range(load.sent))
+
+    def check_group(self, logs: list[list[Read]]) -> None:
+        """The members read everything up to the end, and nothing that is not in the log."""
+        expected = {(partition, read.offset) for partition, log in enumerate(logs) for read in log}
+
+        def seen() -> set[tuple[int, int]]:
+            return {(partition, offset) for m in self.members for partition, offset, _ in m.seen.values}
+
+        until(lambda: seen() >= expected, 60, f"the group reads to the end; {self.state()}")
+        assert seen() == expected, "records were read that are not in the log"
+
+    def check_commits(self) -> None:
+        client = consumer(self.server.bootstrap, GROUP)
+        asked = [TopicPartition(TOPIC, partition) for partition in range(PARTITIONS)]
+        found = {answer.partition: answer.offset for answer in client.committed(asked, timeout=20)}
+        client.close()
+        promised: dict[int, int] = {}
+        for member in self.members:
+            for partition, offset in member.seen.committed.items():
+                promised[partition] = max(promised.get(partition, -1), offset)
+        assert set(promised) == set(range(PARTITIONS))
+        assert all(found[partition] >= offset for partition, offset in promised.items()), (found, promised)
+
+
+@pytest.mark.parametrize("what", KILLS)
+def test_kill_under_load(own_korvet, what):
+    load = Load(own_korvet())
+    KILLS[what](load.server)
+    load.progress("the load goes on after the kill")
+    load.finish()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_many_kills_under_load(own_korvet):
+    load = Load(own_korvet())
+    for _ in range(5):
+        for kill in KILLS.values():
+            kill(load.server)
+            load.progress("the load goes on after the kill")
+    load.finish()
+
+
+def heartbeat_error(server: KorvetServer, generation: int, member_id: str) -> int:
+    """What the coordinator answers to a heartbeat of this member in this generation."""
+    body = _string(GROUP) + struct.pack(">i", generation) + _string(member_id)
+    with RawConnection(server.host, server.port) as connection:
+        response = decode_response(HEARTBEAT, 0, connection.ask(header(HEARTBEAT, 0, 1) + body))
+    return int(response.message.error_code)
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text.encode())) + text.encode()
+
+
+def current_generation(server: KorvetServer, member_id: str) -> int | None:
+    """Found by asking: the coordinator accepts a heartbeat of the current generation only."""
+    accepted = [n for n in range(1, 20) if heartbeat_error(server, n, member_id) == 0]
+    return accepted[0] if accepted else None
+
+
+@pytest.mark.parametrize("what", KILLS)
+def test_members_stay_in_their_generation(own_korvet, what):
+    """A member that lives through a restart keeps its id, its generation and its partitions: no rejoin."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, PARTITIONS)
+    members = [LoadConsumer(server.bootstrap, TOPIC, GROUP) for _ in range(PARTITIONS)]
+    until(lambda: all(len(member.partitions) == 1 for member in members), 30, "the members share")
+    before = [(member.member_id, member.partitions) for member in members]
+
+    def settled() -> int | None:
+        return current_generation(server, members[0].member_id)
+
+    generation = until(settled, 10, "the group is stable")
+    KILLS[what](server)
+
+    def answered() -> bool:
+        # 14 (still loading), 15 and 16 are passing; anything else is the answer.
+        return heartbeat_error(server, generation, members[0].member_id) not in (14, 15, 16, -1)
+
+    until(answered, 20, "the coordinator is loaded")
+    errors = [heartbeat_error(server, generation, member.member_id) for member in members]
+    assert errors == [0, 0], "member ids and generation survived"
+    records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(10)]
+    for partition in range(PARTITIONS):
+        send(producer(server.bootstrap), TOPIC, partition, records)
+    until(lambda: sum(len(member.seen.values) for member in members) == 20, 30, "the members read on")
+    assert [(member.member_id, member.partitions) for member in members] == before
+    assert heartbeat_error(server, generation, members[0].member_id) == 0
+    for member in members:
+        member.close()
+
+
+def test_commits_survive_every_kill(own_korvet):
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1)
+    promised = 0
+    for kill in KILLS.values():
+        for _ in range(30):
+            client = consumer(server.bootstrap, GROUP)
+            for _ in range(5):
+                promised += 1
+                client.commit(offsets=[TopicPartition(TOPIC, 0, promised)], asynchronous=False)
+            client.close()
+        kill(server)
+        client = consumer(server.bootstrap, GROUP)
+
+        def stored(client=client) -> int:
+            (answer,) = client.committed([TopicPartition(TOPIC, 0)], timeout=20)
+            return answer.offset
+
+        assert stored() == promised
+        client.close()
+
+
+def test_a_clean_stop_and_start_loses_nothing(own_korvet):
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 1)
+    records = [Record(b"k", b"%d" % number, (("h", None),), NOW_MS) for number in range(1_000)]
+    offsets = send(producer(server.bootstrap), TOPIC, 0, records)
+    store = server.store_pid()
+    assert server.stop() == 0
+    until(lambda: not alive(store), 10, "the embedded server ended too")
+    server.restart()
+    found = read_all(server.bootstrap, TOPIC)
+    assert [(read.offset, read.record) for read in found] == list(zip(offsets, records, strict=True))
+    (later,) = send(producer(server.bootstrap), TOPIC, 0, records[:1])
+    assert later > offsets[-1]
+
+
+def test_a_second_broker_on_the_same_folder_is_told_who_has_it(own_korvet):
+    server = own_korvet()
+    second = KorvetServer()
+    second.data_dir.rmdir()
+    os.symlink(server.data_dir, second.data_dir)
+    second.spawn()
+    until(lambda: not second.process.running, 20, "the second broker gives up")
+    assert second.process.exit_code not in (0, None)
+    assert str(server.process.pid) in second.tail()
+    second.data_dir.unlink()
+    second.log.unlink()
+    assert server.process.running
