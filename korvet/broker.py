@@ -46,6 +46,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         Keyspace(config.keyspace),
         lease_node_id=config.node_id,
         watch_interval_ms=config.native_poll_interval_ms,
+        lead_cap_ms=config.append_lead_max_ms,
     )
     coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
     try:

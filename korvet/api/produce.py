@@ -184,13 +184,15 @@ class _Produce:
         if len(records) > policy.max_message_bytes:
             raise _Refused(
                 ErrorCode.message_too_large,
-                f"a record batch of {len(records)} bytes is over max.message.bytes {policy.max_message_bytes}",
+                f"a batch of {len(records)} bytes exceeds max.message.bytes {policy.max_message_bytes}",
             )
         header = kernel.parse_batch(records, 0)
         if header.size != len(records):
             raise _Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
         if header.control:
             raise _Refused(ErrorCode.invalid_record, "clients must not write control records")
+        if header.timestamp_type:
+            raise _Refused(ErrorCode.invalid_timestamp, "a producer must not set the type LogAppendTime")
         if header.transactional:
             raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
         plain = None
@@ -199,6 +201,8 @@ class _Produce:
         arguments = kernel.encode_append(records, 0, header, plain, with_timestamps)
         if not policy.log_append_time:
             self._check_timestamps(arguments, policy)
+        if policy.compacts and arguments.keyless_count:
+            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
         stamp = None
         if header.producer_id >= 0:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)

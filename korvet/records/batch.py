@@ -61,6 +61,8 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     min_timestamp_ms: int
     payload_bytes: int
     """Bytes of all keys, values, header names and header values."""
+    keyless_count: int
+    """Records without a key, which a compacted topic cannot take."""
 
 
 class Entries(msgspec.Struct, frozen=True, gc=False):

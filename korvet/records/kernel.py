@@ -687,6 +687,7 @@ def _encode(
     o: cython.Py_ssize_t = 0
     argc: cython.longlong = 0
     payload: cython.longlong = 0
+    keyless: cython.longlong = 0
     newest: cython.longlong = MIN_INT64
     oldest: cython.longlong = MAX_INT64
     told: cython.longlong = 0  # the timestamp written last, and where: most records repeat it
@@ -739,6 +740,8 @@ def _encode(
             o = _copy(w, o, texts, KEY_AT, KEY_SIZE)
             o = _put_bulk(w, o, p, key_at, key_length)
             payload += key_length
+        else:
+            keyless += 1
         if value_length >= 0:
             o = _copy(w, o, texts, VALUE_AT, VALUE_SIZE)
             o = _put_bulk(w, o, p, value_at, value_length)
@@ -769,7 +772,7 @@ def _encode(
         at = stop
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
-    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload)
+    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless)
 
 
 def _record_fault(fault: int, index: int, position: int) -> BatchError:
@@ -800,7 +803,10 @@ def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, in
         argc += len(strings)
         payload += len(key or b"") + len(value or b"")
     timestamps = [timestamp_ms for _, _, timestamp_ms in records]
-    return AppendArguments(b"".join(parts), argc, len(records), max(timestamps), min(timestamps), payload)
+    keyless = sum(key is None for key, _, _ in records)
+    return AppendArguments(
+        b"".join(parts), argc, len(records), max(timestamps), min(timestamps), payload, keyless
+    )
 
 
 # XRANGE reply -> record batches.

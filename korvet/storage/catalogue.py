@@ -44,6 +44,11 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return "compact" in self.configs.get("cleanup.policy", "")
 
     @property
+    def native_format(self) -> str:
+        """How entries of native writers are served (native.format)."""
+        return self.configs.get("native.format", "json")
+
+    @property
     def log_append_time(self) -> bool:
         """Whether records carry the append time (message.timestamp.type)."""
         return self.configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import entry_id, offset_of
+from korvet.records.native import native_rule
 from korvet.storage.entries import entry_timestamp
 from korvet.storage.errors import (
     StorageError,
@@ -34,8 +35,6 @@ __all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp"]
 
 log = logging.getLogger(__name__)
 
-# How far offsets may run ahead of Redis's clock before appends are refused (DESIGN section 3).
-DEFAULT_LEAD_CAP_MS: Final = 1000
 # Entries that one call of a counting function looks at: a few ms of Redis's time.
 _COUNTED_AT_ONCE: Final = 1024
 _POINTS_AT_ONCE: Final = 1000
@@ -129,7 +128,7 @@ class PartitionLog:
         self._keys = store.keyspace.partition_keys(topic.name, partition)
         self.stream, _, self.meta, _ = self._keys
         self.bias = topic.bias
-        self._lead_cap_ms = DEFAULT_LEAD_CAP_MS
+        self._lead_cap_ms = store.lead_cap_ms
         self.leader_epoch = 0
         self.log_start = 0
         self.log_end = 0
@@ -168,6 +167,7 @@ class PartitionLog:
         self._pack_prefix()
 
     def _pack_prefix(self) -> None:
+        self.native = native_rule(self._topic.native_format)
         self._append_prefix = pack_arguments(
             "FCALL",
             "korvet_append",

@@ -9,7 +9,6 @@ import msgspec
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches
-from korvet.records.native import native_json
 from korvet.storage.entries import empty_batch
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
 from korvet.storage.link import pack
@@ -147,7 +146,7 @@ class Read:
                 max_bytes=self._max_bytes,
                 leader_epoch=log.leader_epoch,
                 log_append_time=log.reads_append_time,
-                native=native_json,
+                native=log.native,
             )
         except BatchError as error:
             self._done(StorageFault(f"{log.stream.decode()}: XRANGE gave what cannot be read: {error}"))

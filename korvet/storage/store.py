@@ -38,6 +38,8 @@ _OLDEST_VALKEY: Final = (7, 2, 0)
 _LOADING_TIMEOUT_S: Final = 120.0
 _LOADING_POLL_S: Final = 0.1
 _PRODUCER_ID_BLOCK: Final = 1000
+# How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records.
+DEFAULT_LEAD_CAP_MS: Final = 1000
 _OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
 
 
@@ -54,6 +56,7 @@ class Store:
         client: redis.asyncio.Redis,
         *,
         watch_interval_ms: int,
+        lead_cap_ms: int,
     ) -> None:
         """Use `open`."""
         self.keyspace = keyspace
@@ -65,6 +68,7 @@ class Store:
         self.read_functions = FunctionCaller(read)
         self.catalogue = Catalogue(self)
         self.watcher = NativeWatcher(self, watch_interval_ms)
+        self.lead_cap_ms = lead_cap_ms
         self.lease: Lease | None = None
         self.cluster_id = ""
         self.server = ""
@@ -84,6 +88,7 @@ class Store:
         lease_node_id: int | None = None,
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
+        lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
 
@@ -99,7 +104,9 @@ class Store:
             await write.close()
             raise
         client = redis.asyncio.Redis.from_url(url)
-        store = cls(keyspace, write, read, client, watch_interval_ms=watch_interval_ms)
+        store = cls(
+            keyspace, write, read, client, watch_interval_ms=watch_interval_ms, lead_cap_ms=lead_cap_ms
+        )
         try:
             store.server = server
             await store._prepare()

@@ -73,10 +73,7 @@ class TopicDirectory:
         topic = self.get(name)
         if topic is None or not 0 <= partition < topic.partitions:
             return None
-        found = self._store.log(topic, partition)
-        if found.lead_cap_ms != self._config.append_lead_max_ms:
-            found.lead_cap_ms = self._config.append_lead_max_ms
-        return found
+        return self._store.log(topic, partition)
 
     def policy(self, topic: Topic) -> TopicPolicy:
         """The topic's configs in force, parsed once."""
