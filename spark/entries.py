@@ -56,12 +56,15 @@ class Origin:
     """Where entries come from: what is the same for every record of a page.
 
     `bias` is what an entry's packed ID exceeds its offset by: 1 on topics with dense offsets, else 0.
+    `native_field` is the field whose bytes are the value of an entry that a native application wrote; None for
+    a JSON object of all its fields.
     """
 
     topic: str
     partition: int
     bias: int
     timestamp_type: int
+    native_field: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +91,15 @@ def native_json(fields: Sequence[bytes]) -> bytes:
         values.setdefault(_json_name(name), []).append(_json_text(value))
     document = {name: items[0] if len(items) == 1 else items for name, items in values.items()}
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def native_value(fields: Sequence[bytes], wanted: bytes | None) -> bytes:
+    """The bytes of the first field of that name; the JSON of all fields where there is none."""
+    if wanted is not None:
+        for name, value in zip(fields[::2], fields[1::2], strict=False):
+            if name == wanted:
+                return value
+    return native_json(fields)
 
 
 def _json_name(name: bytes) -> str:
@@ -118,12 +130,12 @@ class _Record:
 
 
 def parse_fields(
-    fields: Sequence[bytes], entry_ms: int
+    fields: Sequence[bytes], entry_ms: int, native_field: bytes | None
 ) -> tuple[bytes | None, bytes | None, int, list[Header] | None]:
     """One entry's key, value, record timestamp in ms and headers; headers None when it has none."""
     record = _own_record(fields, entry_ms)
     if record is None:
-        return None, native_json(fields), entry_ms, None
+        return None, native_value(fields, native_field), entry_ms, None
     return record.key, record.value, entry_ms + (record.relative_ms or 0), record.headers
 
 
@@ -183,12 +195,12 @@ def _has_offset(entry_id: bytes) -> bool:
     return int(ms) <= MAX_MS and int(sequence) <= MAX_SEQUENCE
 
 
-def columns_of(entries: Sequence[Entry], bias: int) -> Columns:
+def columns_of(entries: Sequence[Entry], origin: Origin) -> Columns:
     """The columns of one page of XRANGE, without the entries that have no offset (sequence above 1023)."""
     entries, ms, sequence = addressable(entries)
-    offsets = ((ms << SEQUENCE_BITS) | sequence) - bias
+    offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
-    return _uniform_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets)
+    return _uniform_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets, origin.native_field)
 
 
 def _uniform_columns(
@@ -228,8 +240,13 @@ def _column(fields: list[list[bytes]], at: int | None) -> list[bytes | None]:
     return [entry[at] for entry in fields]
 
 
-def _mixed_columns(fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]) -> Columns:
-    rows = [parse_fields(entry, entry_ms) for entry, entry_ms in zip(fields, ms.tolist(), strict=True)]
+def _mixed_columns(
+    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64], native_field: bytes | None
+) -> Columns:
+    rows = [
+        parse_fields(entry, entry_ms, native_field)
+        for entry, entry_ms in zip(fields, ms.tolist(), strict=True)
+    ]
     return Columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],

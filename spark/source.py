@@ -388,7 +388,7 @@ def read_task(address: Address, task: Task, schema: StructType) -> Iterator[pa.R
         with connected(address) as connection:
             for part in task.ranges:
                 for page in pages(connection, part):
-                    batch = record_batch(columns_of(page, part.origin.bias), part.origin, arrow_schema)
+                    batch = record_batch(columns_of(page, part.origin), part.origin, arrow_schema)
                     if batch.num_rows:
                         yield batch
     finally:

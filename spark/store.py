@@ -80,10 +80,11 @@ class TopicInfo:
     dense: bool
     timestamp_type: int
     internal: bool
+    native_field: bytes | None
 
     def origin(self, partition: int) -> Origin:
         """What all records of one partition share."""
-        return Origin(self.name, partition, 1 if self.dense else 0, self.timestamp_type)
+        return Origin(self.name, partition, 1 if self.dense else 0, self.timestamp_type, self.native_field)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
             return None
         configs: Mapping[str, str] = document.get("configs") or {}
         assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
+        native_format = configs.get("native.format", "json")
         timestamp_type = configs.get("message.timestamp.type", "CreateTime")
         return TopicInfo(
             name=name,
@@ -196,6 +198,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
             dense=assignment == "dense" or name == OFFSETS_TOPIC,
             timestamp_type=LOG_APPEND_TIME if timestamp_type == "LogAppendTime" else CREATE_TIME,
             internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
+            native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"the catalogue entry of topic {name!r} can't be read: {error!r}") from error

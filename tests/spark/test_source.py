@@ -113,6 +113,15 @@ def test_native_entry_is_a_json_value(
     assert row["timestamp"] == at(MS)
 
 
+def test_native_entry_by_one_field(spark: SparkSession, keyspace: Keyspace) -> None:
+    keyspace.topic("t", 1, {"native.format": "field:body"})
+    keyspace.add("t", 0, f"{MS}-0", b"id", b"7", b"body", b"\xff\x00", b"body", b"second")
+    keyspace.add("t", 0, f"{MS}-1", b"id", b"8")
+    keyspace.add("t", 0, f"{MS}-2", b"value", b"own")
+    got = rows(keyspace.read(spark, "t"))
+    assert [row["value"] for row in got] == [b"\xff\x00", b'{"id":"8"}', b"own"]
+
+
 def test_a_time_that_spark_cannot_hold_is_null(spark: SparkSession, keyspace: Keyspace) -> None:
     keyspace.topic("t")
     keyspace.add("t", 0, f"{MS}-0", b"value", b"v", b"ts", str(2**62).encode())
