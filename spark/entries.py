@@ -56,8 +56,8 @@ class Origin:
     """Where entries come from: what is the same for every record of a page.
 
     `bias` is what an entry's packed ID exceeds its offset by: 1 on topics with dense offsets, else 0.
-    `native_field` is the field whose bytes are the value of an entry that a native application wrote; None for
-    a JSON object of all its fields.
+    `native_field` is the field whose bytes are the value of an entry that a native application wrote; None
+    for a JSON object of all its fields.
     """
 
     topic: str
