@@ -9,6 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from korvet.api.deadlines import Deadlines
     from korvet.config import Address, Config
     from korvet.coordinator.service import CoordinatorService
     from korvet.topics.directory import TopicDirectory
@@ -24,3 +25,4 @@ class Services(msgspec.Struct, frozen=True):
     coordinator: CoordinatorService
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ms: Callable[[], int]
+    deadlines: Deadlines

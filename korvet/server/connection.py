@@ -71,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
         self.closed = False
-        self.last_fetch: tuple[bytes, Any] | None = None
+        self.last_fetch: tuple[bytes, str, Any] | None = None
+        self.kept: Any = None
 
     # asyncio's callbacks
 

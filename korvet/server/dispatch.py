@@ -58,15 +58,7 @@ class Dispatcher:
         requests = request_schema(api_key, api_version)
         schema = response_schema(api_key, api_version)
         client_id, request = self._decode(connection, frame, requests)
-        context = RequestContext(
-            self._services,
-            schema,
-            api_version,
-            client_id,
-            connection.client_host,
-            connection.on_disconnect,
-            connection.forget,
-        )
+        context = RequestContext(self._services, schema, api_version, client_id, connection)
         size_bytes = len(frame) if api_key == _PRODUCE else 0
         self._backpressure.take(size_bytes)
         header = response_header(correlation_id, schema.flexible)
@@ -75,13 +67,14 @@ class Dispatcher:
             self._submit(api, context, request, respond)
         else:
             task = asyncio.get_running_loop().create_task(self._handle(api, context, request, respond))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
             if api.waits:
                 self._end_with_connection(task, connection)
+            else:
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
     async def finish(self) -> None:
-        """Wait for the handlers at work; to be called with a timeout."""
+        """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -103,9 +96,8 @@ class Dispatcher:
         last = connection.last_fetch
         if last is None or last[0] != body:
             header, position = parse_header(frame, requests.flexible)
-            last = connection.last_fetch = (body, (header.client_id, requests.decode(frame, position)))
-        client_id, request = last[1]
-        return client_id, request
+            last = connection.last_fetch = (body, header.client_id, requests.decode(frame, position))
+        return last[1], last[2]
 
     def _submit(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond

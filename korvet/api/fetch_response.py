@@ -1,0 +1,89 @@
+"""Fetch responses (FetchResponse.json) written by hand: in segments, so that record data is not copied."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.headers import unsigned_varint
+
+if TYPE_CHECKING:
+    from korvet.storage.log import PartitionLog
+
+LOG_START_SINCE: Final = 5
+SESSIONS_SINCE: Final = 7
+PREFERRED_REPLICA_SINCE: Final = 11
+FLEXIBLE_SINCE: Final = 12
+TOPIC_IDS_SINCE: Final = 13
+READ_COMMITTED: Final = 1
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_SESSION: Final = struct.Struct(">ihi")
+_PARTITION: Final = struct.Struct(">ihqq")
+
+
+class FetchedPart:
+    """One partition of a fetch and what was found there. Offsets are packed ones."""
+
+    __slots__ = ("data", "error", "high_watermark", "index", "log", "log_start", "max_bytes", "offset")
+
+    def __init__(self, index: int, offset: int, max_bytes: int) -> None:
+        self.index = index
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.log: PartitionLog | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """Nothing found yet."""
+        self.error = ErrorCode.none
+        self.data = b""
+        self.high_watermark = -1
+        self.log_start = -1
+
+
+def encode_response(
+    version: int, topics: list[tuple[Any, list[FetchedPart]]], error: ErrorCode, isolation_level: int
+) -> list[bytes]:
+    """The response body; `topics` are the request's topics with what was found of their partitions."""
+    flexible = version >= FLEXIBLE_SINCE
+    tags = b"\x00" if flexible else b""
+    aborted = _length(0 if isolation_level == READ_COMMITTED else -1, flexible)
+    segments: list[bytes] = []
+    text = [_SESSION.pack(0, error, 0) if version >= SESSIONS_SINCE else _INT32.pack(0)]
+    text.append(_length(len(topics), flexible))
+    for topic, parts in topics:
+        text.append(_topic_name(version, topic, flexible))
+        text.append(_length(len(parts), flexible))
+        for part in parts:
+            end = part.high_watermark
+            text.append(_PARTITION.pack(part.index, part.error, end, end))
+            if version >= LOG_START_SINCE:
+                text.append(_INT64.pack(part.log_start))
+            text.append(aborted)
+            if version >= PREFERRED_REPLICA_SINCE:
+                text.append(_INT32.pack(-1))
+            text.append(_length(len(part.data), flexible))
+            if part.data:
+                segments += (b"".join(text), part.data)
+                text = []
+            text.append(tags)
+        text.append(tags)
+    text.append(tags)
+    segments.append(b"".join(text))
+    return segments
+
+
+def _topic_name(version: int, topic: Any, flexible: bool) -> bytes:
+    if version >= TOPIC_IDS_SINCE:
+        return b"\x00" * 16 if topic.topic_id is None else bytes(topic.topic_id.bytes)
+    name: bytes = topic.topic.encode()
+    length = unsigned_varint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")
+    return length + name
+
+
+def _length(length: int, flexible: bool) -> bytes:
+    """The length of an array or of bytes; -1 is null."""
+    return unsigned_varint(length + 1) if flexible else _INT32.pack(length)
