@@ -1,1 +1,1 @@
-"""`korvet demo`: Kafka clients, native Redis clients and Spark on one broker, in about a minute."""
+"""`korvet demo`: Kafka clients, Redis clients and Spark on one broker, each claim checked as it is shown."""

@@ -1,116 +1,117 @@
-"""The command `korvet demo`."""
-
-from __future__ import annotations
+"""The command `demo`."""
 
 import importlib.util
-import shutil
+import signal
 import tempfile
-import threading
-import time
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
 
 import click
 
-from korvet.demo import processes
-from korvet.demo.steps import Steps
+from korvet.demo.failure import DemoFailed
+from korvet.demo.screen import Screen
+from korvet.demo.server import DemoServer
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from korvet.demo.scenario import Scenario
-
-_TRICKLE_PAUSE_S = 1.0
-_NEEDED = {"confluent_kafka": "demo", "pyspark": "spark"}
+# What the extras bring; without them the steps can't even be imported.
+_NEEDED = {"confluent_kafka": "demo", "pyspark": "spark", "pyarrow": "spark"}
 
 
-@click.command(short_help="Watch Kafka clients, Redis and Spark work together, on this machine.")
+@click.command()
 @click.option(
-    "--data-dir",
+    "--dir",
+    "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the data here, for `korvet serve` afterwards.  [default: a temporary folder]",
+    help="Empty or new folder for data and report.  [default: a new temporary one]",
 )
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("korvet-report"),
-    show_default=True,
-    help="Folder of the report.",
-)
-def demo(data_dir: Path | None, out: Path) -> None:
+@click.option("--stay", is_flag=True, help="Keep the broker running after the report, until Ctrl-C.")
+def demo(folder: Path | None, stay: bool) -> None:
     """Watch Kafka clients, Redis and Spark work together, on this machine.
 
     \b
-    Starts a broker with a private server on a free port, lets consumer groups behave
-    and misbehave, and has Spark report on them. Takes about a minute; nothing is left
-    running.
+    Starts a broker with an embedded server on a free port. Real Kafka clients create
+    topics, produce, and read in groups that keep up, lag, stop, rebalance; Redis
+    clients write and read the same data; Spark reports on the groups. Every number
+    shown is checked: a wrong one ends the demonstration with status 1.
     """
-    _check_packages()
-    steps = Steps()
-    began = time.monotonic()
-    with (
-        _folder(data_dir) as folder,
-        tempfile.TemporaryDirectory(prefix="korvet-demo-log-") as logs,
-        ExitStack() as running,
-    ):
-        with steps.step("korvet serve, with a Valkey of its own") as step:
-            bootstrap = running.enter_context(processes.broker(folder, Path(logs, "korvet.log")))
-            step.result = f"Kafka clients connect to {bootstrap}"
-        line = _play(steps, bootstrap, folder, out)
-    steps.console.print(f"\nDone in {time.monotonic() - began:.0f} s. {line}", markup=False)
-    steps.console.print(f"Tables (Parquet): {out.resolve()}", markup=False)
-    if data_dir is not None:
-        steps.console.print(f"Look around: korvet serve --data-dir {data_dir}", markup=False)
+    _check_extras()
+    signal.signal(signal.SIGTERM, _interrupt)
+    where = _prepared(folder)
+    screen = Screen()
+    screen.title(f"korvet demo, in {where}")
+    with DemoServer(where) as server:
+        try:
+            _play(server, screen, where / "report")
+            if stay:
+                click.echo(f"\nThe broker runs on {server.bootstrap} until Ctrl-C.")
+                signal.pause()
+        except KeyboardInterrupt:
+            click.echo("\nstopping", err=True)
+            raise SystemExit(130) from None
 
 
-def _check_packages() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+def _play(server: DemoServer, screen: Screen, target: Path) -> None:
+    """All steps; a failure of whatever kind ends in one message."""
+    # Imported here: the command shall be able to say what is missing.
+    import redis  # noqa: PLC0415
+    from confluent_kafka import KafkaException  # noqa: PLC0415
+
+    from korvet.demo.report import check_report, write_report  # noqa: PLC0415
+    from korvet.demo.scenario import Scenario  # noqa: PLC0415
+
+    try:
+        with screen.step("`korvet serve` starts, with a private Valkey") as step:
+            server.start()
+            step.say(f"Kafka clients connect to {server.bootstrap}")
+        scenario = Scenario(server, screen)
+        try:
+            scenario.run()
+            with screen.step("Spark reports on the groups: `korvet report`", spinner=False) as step:
+                page = write_report(server, target)
+                rows = check_report(target, scenario.claims)
+                step.table(
+                    ("group", "status", "members", "unread", "waiting"),
+                    [(*row[:4], f"{row[4] / 60_000:.0f} min" if row[3] else "-") for row in rows],
+                )
+                step.say("the same numbers as the clients and Redis gave")
+        finally:
+            scenario.close()
+    except (DemoFailed, KafkaException, redis.RedisError) as error:
+        raise click.ClickException(f"{error}\nThe broker's log is {server.log}") from error
+    _how_to_go_on(server, screen, page)
+
+
+def _how_to_go_on(server: DemoServer, screen: Screen, page: Path) -> None:
+    screen.blank()
+    screen.title(f"Done in {screen.elapsed_s:.0f} s. Report: {page}")
+    screen.line("A group is called stuck after 5 minutes without a commit, abandoned after a day.")
+    screen.blank()
+    screen.line("Go on with this data:")
+    screen.line(f"  korvet serve --data-dir {server.data_dir}")
+    screen.line("and point any Kafka client at it:")
+    screen.line("  bootstrap.servers=127.0.0.1:9092")
+    screen.line("  korvet topics list, korvet groups describe audit, korvet offsets tail -f")
+    screen.line(f"  redis-cli -s {server.redis_socket} XRANGE korvet:orders:0 - + COUNT 1")
+    screen.line("In a checkout: ./dev run korvet ... instead of korvet.")
+
+
+def _check_extras() -> None:
+    missing = {extra for module, extra in _NEEDED.items() if importlib.util.find_spec(module) is None}
     if missing:
+        extras = ",".join(sorted(missing))
         raise click.ClickException(
-            f"the demonstration needs {' and '.join(missing)}: pip install 'korvet[demo,spark]', "
-            "or ./dev demo in a checkout."
+            f"the demonstration needs the extras: pip install 'korvet[{extras}]', or ./dev demo in a checkout"
         )
 
 
-@contextmanager
-def _folder(data_dir: Path | None) -> Iterator[Path]:
-    if data_dir is not None:
-        yield data_dir
-        return
-    made = Path(tempfile.mkdtemp(prefix="korvet-demo-"))
-    try:
-        yield made
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+def _prepared(folder: Path | None) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="korvet-demo-"))
+    if folder.exists() and any(folder.iterdir()):
+        raise click.ClickException(f"{folder} is not empty; name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.absolute()
 
 
-def _play(steps: Steps, bootstrap: str, folder: Path, out: Path) -> str:
-    """The scenario, and the report while its clients go on; the report's last line."""
-    from korvet.demo.scenario import Scenario  # noqa: PLC0415 - needs a package of an extra
-
-    scenario = Scenario(steps, bootstrap, folder)
-    try:
-        scenario.run()
-        with _trickle(scenario), steps.step("Spark reads __consumer_offsets and reports") as step:
-            return processes.report(folder, out, step.note)
-    finally:
-        scenario.close()
-
-
-@contextmanager
-def _trickle(scenario: Scenario) -> Iterator[None]:
-    """Go on with a few orders a second."""
-    closing = threading.Event()
-
-    def work() -> None:
-        while not closing.wait(_TRICKLE_PAUSE_S):
-            scenario.trickle()
-
-    thread = threading.Thread(target=work, name="trickle", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        closing.set()
-        thread.join()
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    """SIGTERM ends as Ctrl-C does: with everything cleaned up."""
+    raise KeyboardInterrupt

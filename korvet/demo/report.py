@@ -1,0 +1,68 @@
+"""The last step: `korvet report` on the demonstration's server, and its tables against what must be in them."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow.parquet  # type: ignore[import-untyped]
+
+from korvet.demo.failure import DemoFailed, expect
+from korvet.demo.scenario import GroupClaim
+from korvet.demo.server import DemoServer, clean_environment, end_with_parent
+
+REPORT_TIMEOUT_S = 300.0
+PAGE = "report.html"
+
+
+def write_report(server: DemoServer, folder: Path) -> Path:
+    """Run the command, its progress to our standard error; the page. Raises DemoFailed."""
+    url = f"unix://{quote(str(server.redis_socket))}"
+    command = [sys.executable, "-m", "korvet", "report", "--redis", url, "--out", str(folder)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, env=clean_environment(), preexec_fn=end_with_parent
+    )
+    try:
+        status = process.wait(REPORT_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        raise DemoFailed(f"`korvet report` took more than {REPORT_TIMEOUT_S:.0f} s") from error
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if status != 0:
+        raise DemoFailed(f"`korvet report` ended with status {status}; see what it says above")
+    page = folder / PAGE
+    if not page.is_file():
+        raise DemoFailed(f"`korvet report` wrote no {page}")
+    return page
+
+
+def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[str, str, int, int, int]]:
+    """Compare the table `groups` and the page with the claims.
+
+    Returns (group, status, members, unread records, longest wait in ms) of each group, as reported. Raises
+    DemoFailed.
+    """
+    table = pyarrow.parquet.read_table(folder / "groups").to_pylist()
+    found = {
+        str(row["group"]): GroupClaim(int(row["record_lag"]), int(row["member_count"]), str(row["status"]))
+        for row in table
+    }
+    expect("groups in the report", found, dict(claims))
+    text = (folder / PAGE).read_text("utf-8")
+    for group in claims:
+        if group not in text:
+            raise DemoFailed(f"the page does not name group {group}")
+    rows = [
+        (
+            str(row["group"]),
+            str(row["status"]),
+            int(row["member_count"]),
+            int(row["record_lag"]),
+            int(row["lag_ms"]),
+        )
+        for row in table
+    ]
+    return sorted(rows, key=lambda row: -row[4])

@@ -1,0 +1,111 @@
+"""The broker of the demonstration: the real `korvet serve`, as a process that ends with us."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from korvet.config import settings
+from korvet.demo.failure import DemoFailed
+from korvet.embedded import socket_of
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+_POLL_S = 0.05
+_READY = re.compile(r"^korvet is ready on (\S+) ", re.MULTILINE)
+_LOG_TAIL_CHARACTERS = 2_000
+_PR_SET_PDEATHSIG = 1
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without settings of korvet, which would lead to somebody's real data."""
+    own = {setting.variable for setting in settings()} | {"KORVET_CONFIG"}
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def end_with_parent() -> None:
+    """In a child between fork and exec: SIGTERM when the parent ends, however that happens (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+class DemoServer:
+    """`korvet serve` on a free port with an embedded server. A context manager: it ends on the way out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data_dir = folder / "data"
+        self.log = folder / "serve.log"
+        self.bootstrap = ""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it says that it is ready. Raises DemoFailed."""
+        command = [sys.executable, "-m", "korvet", "serve", "--listen", "127.0.0.1:0"]
+        with self.log.open("wb") as log:
+            # A session of its own: Ctrl-C is for us first, the broker ends after its clients.
+            self._process = subprocess.Popen(
+                [*command, "--data-dir", str(self.data_dir)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=clean_environment(),
+                start_new_session=True,
+                preexec_fn=end_with_parent,  # noqa: PLW1509 - no threads yet
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while (found := _READY.search(self._log_text())) is None:
+            if self._process.poll() is not None:
+                raise DemoFailed(
+                    f"the broker ended with status {self._process.returncode}:\n{self.log_tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise DemoFailed(
+                    f"the broker was not ready within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}"
+                )
+            time.sleep(_POLL_S)
+        self.bootstrap = found[1]
+
+    def stop(self) -> None:
+        """End it in order, by force when that takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def check(self) -> None:
+        """Raise DemoFailed when the broker has ended by itself."""
+        if self._process is not None and (status := self._process.poll()) is not None:
+            raise DemoFailed(f"the broker ended with status {status}:\n{self.log_tail()}")
+
+    def log_tail(self) -> str:
+        """The end of what it logged."""
+        return self._log_text()[-_LOG_TAIL_CHARACTERS:].strip()
+
+    @property
+    def redis_socket(self) -> Path:
+        """The unix socket of the embedded server."""
+        path = socket_of(self.data_dir)
+        if path is None:
+            raise DemoFailed(f"no embedded server in {self.data_dir}")
+        return path.absolute()
+
+    def _log_text(self) -> str:
+        return self.log.read_text(errors="replace")
