@@ -33,7 +33,7 @@ _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 # Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
 _BACKLOG: Final = 4096
 _DRAIN_TIMEOUT_S: Final = 5.0
-_COLLECTION_THRESHOLD: Final = 50_000
+_COLLECTION_THRESHOLD: Final = 100_000
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})
 
 

@@ -21,19 +21,14 @@ _COARSEST_MS: Final = 10
 class Deadline:
     """A callback that waits for its time; `cancel` it when it is not wanted any more."""
 
-    __slots__ = ("_bucket", "_callback")
+    __slots__ = ("callback",)
 
-    def __init__(self, bucket: dict[Deadline, None], callback: Callable[[], None]) -> None:
-        self._bucket = bucket
-        self._callback = callback
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
         """Don't call back. No fault where it was called already."""
-        self._bucket.pop(self, None)
-
-    def due(self) -> None:
-        """Call back."""
-        self._callback()
+        self.callback = None
 
 
 class Deadlines:
@@ -43,7 +38,11 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, dict[Deadline, None]] = {}
+        self._buckets: dict[int, list[Deadline]] = {}
+
+    def now(self) -> float:
+        """The loop's time in seconds."""
+        return self._loop.time()
 
     def after(self, wait_ms: int, callback: Callable[[], None]) -> Deadline:
         """Call back in `wait_ms` or a little later."""
@@ -52,14 +51,14 @@ class Deadlines:
         at_ms += tick_ms - at_ms % tick_ms
         bucket = self._buckets.get(at_ms)
         if bucket is None:
-            bucket = self._buckets[at_ms] = {}
+            bucket = self._buckets[at_ms] = []
             self._loop.call_at(at_ms / 1000, self._ring, at_ms)
-        deadline = Deadline(bucket, callback)
-        bucket[deadline] = None
+        deadline = Deadline(callback)
+        bucket.append(deadline)
         return deadline
 
     def _ring(self, at_ms: int) -> None:
-        bucket = self._buckets.pop(at_ms)
-        while bucket:
-            deadline, _ = bucket.popitem()
-            deadline.due()
+        for deadline in self._buckets.pop(at_ms):
+            callback, deadline.callback = deadline.callback, None
+            if callback is not None:
+                callback()

@@ -8,7 +8,6 @@ writers are looked for.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -68,56 +67,12 @@ def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
         unknown = ErrorCode.fetch_session_id_not_found
         respond(encode_response(context.api_version, [], unknown, request.isolation_level))
         return
-    plan = context.client.kept
-    if not isinstance(plan, _Plan) or plan.request is not request or not plan.reset():
-        plan = context.client.kept = _Plan(context, request)
-    _Fetch(context, plan, respond).start()
-
-
-class _Plan:
-    """A request's partitions, located.
-
-    A consumer that has reached the end repeats its request, so the plan is kept with the connection, and with
-    it the answer that says "nothing new".
-    """
-
-    __slots__ = ("_idle_answer", "_idle_ends", "_version", "failed", "parts", "request", "topics", "wait_ms")
-
-    def __init__(self, context: RequestContext, request: Any) -> None:
-        self.request = request
-        self.wait_ms = milliseconds(request.max_wait)
-        self.topics: list[tuple[Any, list[FetchedPart]]] = []
-        self.parts: list[FetchedPart] = []
-        self._version = context.api_version
-        self._idle_ends: list[int] = []
-        self._idle_answer: list[bytes] = []
-        for topic in request.topics:
-            parts = [_locate(context, topic, asked) for asked in topic.partitions]
-            self.topics.append((topic, parts))
-            self.parts.extend(parts)
-        self.failed = any(part.error is not ErrorCode.none for part in self.parts)
-
-    def reset(self) -> bool:
-        """Forget what was found; False when the partitions have to be located again."""
-        for part in self.parts:
-            if part.log is None or part.log.closed:
-                return False
-            part.reset()
-        return not self.failed
-
-    def encode(self) -> list[bytes]:
-        """The response body for what was found."""
-        ends: list[int] = []
-        idle = True
-        for part in self.parts:
-            idle = idle and not part.data and part.error is ErrorCode.none
-            ends += (part.high_watermark, part.log_start)
-        if idle and ends == self._idle_ends:
-            return self._idle_answer
-        answer = encode_response(self._version, self.topics, ErrorCode.none, self.request.isolation_level)
-        if idle:
-            self._idle_ends, self._idle_answer = ends, answer
-        return answer
+    kept = context.client.kept
+    if not isinstance(kept, _Fetch) or kept.request is not request or not kept.begin(respond):
+        if isinstance(kept, _Fetch):
+            kept.release()
+        fresh = context.client.kept = _Fetch(context, request)
+        fresh.begin(respond)
 
 
 def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
@@ -141,48 +96,93 @@ def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
 
 
 class _Fetch:
-    """One request at work. Between reads it listens to the logs that it reached the end of."""
+    """A request's partitions, located, and the request at work.
+
+    A consumer that has reached the end repeats its request, so this is kept with the connection, which has
+    one fetch at work at a time: a repeated one goes on listening to the same logs and gives the same idle
+    answer.
+    """
 
     __slots__ = (
+        "_at_work",
         "_context",
         "_deadline",
         "_ends_at",
+        "_failed",
+        "_idle_answer",
+        "_idle_ends",
         "_listening",
-        "_over",
-        "_plan",
+        "_parts",
         "_reading",
         "_respond",
+        "_topics",
+        "_wait_ms",
         "_woken",
+        "request",
     )
 
-    def __init__(self, context: RequestContext, plan: _Plan, respond: Respond) -> None:
+    def __init__(self, context: RequestContext, request: Any) -> None:
+        self.request = request
         self._context = context
-        self._plan = plan
-        self._respond = respond
-        self._ends_at = asyncio.get_running_loop().time() + plan.wait_ms / 1000
-        self._reading = 0
+        self._topics: list[tuple[Any, list[FetchedPart]]] = []
+        self._parts: list[FetchedPart] = []
+        for topic in request.topics:
+            parts = [_locate(context, topic, asked) for asked in topic.partitions]
+            self._topics.append((topic, parts))
+            self._parts.extend(parts)
+        self._failed = any(part.error is not ErrorCode.none for part in self._parts)
+        self._wait_ms = milliseconds(request.max_wait)
+        self._idle_ends: list[int] = []
+        self._idle_answer: list[bytes] = []
+        self._respond: Respond | None = None
+        self._ends_at = 0.0
         self._deadline: Deadline | None = None
-        self._listening = False
+        self._reading = 0
+        self._at_work = False
         self._woken = False
-        self._over = False
+        self._listening = False
 
-    def start(self) -> None:
-        """Read what is there; answer or wait."""
-        plan = self._plan
+    def begin(self, respond: Respond) -> bool:
+        """Read what is there; answer or wait. False when the partitions have to be located again."""
+        if self._respond is not None:
+            if self._failed:
+                return False
+            for part in self._parts:
+                if part.log is None or part.log.closed:
+                    return False
+                part.reset()
+        self._respond = respond
+        self._at_work = True
+        self._woken = False
+        services = self._context.services
+        self._ends_at = services.deadlines.now() + self._wait_ms / 1000
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
         # wait long enough to be told has to look.
-        if plan.failed or plan.wait_ms <= self._context.services.config.native_poll_interval_ms:
-            self._read(plan.parts)
-            return
-        behind = [part for part in plan.parts if part.log is not None and part.offset != part.log.log_end]
+        if self._failed or self._wait_ms <= services.config.native_poll_interval_ms:
+            self._read(self._parts)
+            return True
+        behind = [part for part in self._parts if part.log is not None and part.offset != part.log.log_end]
         if behind:
             self._read(behind)
         else:
             self._wait()
+        return True
+
+    def release(self) -> None:
+        """The client is gone, or asks for something else: nobody waits any more."""
+        self._at_work = False
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._listening:
+            self._listening = False
+            self._context.client.forget(self.release)
+            for part in self._parts:
+                if part.log is not None:
+                    part.log.unlisten(self._wake)
 
     def _read(self, parts: list[FetchedPart]) -> None:
         """Read all in one go, within the response's limit; the first one even if it is too large."""
-        left = min(self._plan.request.max_bytes, _MAX_BYTES)
+        left = min(self.request.max_bytes, _MAX_BYTES)
         started = False
         # One for this call itself, as a read may end before the next one begins.
         self._reading = 1
@@ -199,12 +199,12 @@ class _Fetch:
     def read_done(self) -> None:
         """One read is over; the last one decides."""
         self._reading -= 1
-        if self._reading or self._over:
+        if self._reading or not self._at_work:
             return
-        size = sum(len(part.data) for part in self._plan.parts)
-        failed = any(part.error is not ErrorCode.none for part in self._plan.parts)
-        enough = size >= self._plan.request.min_bytes
-        if failed or enough or asyncio.get_running_loop().time() >= self._ends_at:
+        size = sum(len(part.data) for part in self._parts)
+        failed = any(part.error is not ErrorCode.none for part in self._parts)
+        enough = size >= self.request.min_bytes
+        if failed or enough or self._context.services.deadlines.now() >= self._ends_at:
             self._finish()
         else:
             self._wait()
@@ -213,53 +213,57 @@ class _Fetch:
         """Until a log grows, the time is over or the client is gone."""
         if self._woken:
             self._woken = False
-            self._read(self._plan.parts)
+            self._read(self._parts)
             return
-        if self._listening:
-            return
-        self._listening = True
-        left_ms = int((self._ends_at - asyncio.get_running_loop().time()) * 1000) + 1
-        self._deadline = self._context.services.deadlines.after(max(left_ms, 1), self._time_over)
-        self._context.client.on_disconnect(self._abandon)
-        for part in self._plan.parts:
-            if part.log is not None:
-                part.log.listen(self._wake)
+        if self._deadline is None:
+            deadlines = self._context.services.deadlines
+            left_ms = int((self._ends_at - deadlines.now()) * 1000) + 1
+            self._deadline = deadlines.after(left_ms, self._time_over)
+        if not self._listening:
+            self._listening = True
+            self._context.client.on_disconnect(self.release)
+            for part in self._parts:
+                if part.log is not None:
+                    part.log.listen(self._wake)
 
     def _wake(self) -> None:
-        """A log has grown."""
-        if self._over:
-            return
+        """A log has grown, or is closed."""
         if self._reading:
             self._woken = True
-        else:
-            self._read(self._plan.parts)
+        elif self._at_work:
+            self._read(self._parts)
 
     def _time_over(self) -> None:
+        self._deadline = None
         if not self._reading:
             self._finish()
 
-    def _abandon(self) -> None:
-        self._over = True
-        self._release()
-
-    def _release(self) -> None:
+    def _finish(self) -> None:
+        self._at_work = False
         if self._deadline is not None:
             self._deadline.cancel()
-        if self._listening:
-            self._listening = False
-            self._context.client.forget(self._abandon)
-            for part in self._plan.parts:
-                if part.log is not None:
-                    part.log.unlisten(self._wake)
-
-    def _finish(self) -> None:
-        self._over = True
-        self._release()
-        for part in self._plan.parts:
+            self._deadline = None
+        for part in self._parts:
             if part.log is not None and part.high_watermark < 0 and part.error is ErrorCode.none:
                 part.high_watermark = part.log.log_end
                 part.log_start = part.log.log_start
-        self._respond(self._plan.encode())
+        assert self._respond is not None
+        self._respond(self._answer())
+
+    def _answer(self) -> list[bytes]:
+        """The response body for what was found."""
+        ends: list[int] = []
+        idle = True
+        for part in self._parts:
+            idle = idle and not part.data and part.error is ErrorCode.none
+            ends += (part.high_watermark, part.log_start)
+        if idle and ends == self._idle_ends:
+            return self._idle_answer
+        version, isolation_level = self._context.api_version, self.request.isolation_level
+        answer = encode_response(version, self._topics, ErrorCode.none, isolation_level)
+        if idle:
+            self._idle_ends, self._idle_answer = ends, answer
+        return answer
 
 
 def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | StorageError], None]:

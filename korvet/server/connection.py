@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
         self.closed = False
-        self.last_fetch: tuple[bytes, str, Any] | None = None
+        self.last_fetch: tuple[bytes, Any, Any] | None = None
         self.kept: Any = None
 
     # asyncio's callbacks
@@ -127,7 +127,10 @@ class Connection(asyncio.BufferedProtocol):
         while in_flight and in_flight[0].done:
             ready = in_flight.popleft().segments
             if ready and not self.closed and self._transport is not None:
-                self._transport.writelines(ready)
+                if len(ready) == 1:
+                    self._transport.write(ready[0])
+                else:
+                    self._transport.writelines(ready)
         if self._start < self._end and not self._processing:
             self._process()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.services import Services
+    from korvet.protocol.messages import ResponseSchema
     from korvet.server.backpressure import Backpressure
     from korvet.server.connection import Connection, Slot
 
@@ -55,12 +56,11 @@ class Dispatcher:
         if api is None or not api.min_version <= api_version <= api.max_version:
             connection.respond(slot, self._unsupported(api_key, correlation_id))
             return
-        requests = request_schema(api_key, api_version)
         schema = response_schema(api_key, api_version)
-        client_id, request = self._decode(connection, frame, requests)
-        context = RequestContext(self._services, schema, api_version, client_id, connection)
+        context, request = self._decode(connection, frame, schema)
         size_bytes = len(frame) if api_key == _PRODUCE else 0
-        self._backpressure.take(size_bytes)
+        if size_bytes:
+            self._backpressure.take(size_bytes)
         header = response_header(correlation_id, schema.flexible)
         respond = _Responder(connection, slot, header, self._backpressure, size_bytes)
         if api.submit is not None:
@@ -86,18 +86,25 @@ class Dispatcher:
         connection.on_disconnect(cancel)
         task.add_done_callback(lambda _: connection.forget(cancel))
 
-    def _decode(self, connection: Connection, frame: memoryview, requests: Any) -> tuple[str, Any]:
-        if frame[1] != _FETCH or frame[0] != 0:
-            header, position = parse_header(frame, requests.flexible)
-            return header.client_id, requests.decode(frame, position)
+    def _decode(
+        self, connection: Connection, frame: memoryview, schema: ResponseSchema
+    ) -> tuple[RequestContext, Any]:
         # A consumer at the end of its partitions sends the same Fetch again and again, but for the
         # correlation id.
-        body = bytes(frame[2:4]) + bytes(frame[8:])
-        last = connection.last_fetch
-        if last is None or last[0] != body:
-            header, position = parse_header(frame, requests.flexible)
-            last = connection.last_fetch = (body, header.client_id, requests.decode(frame, position))
-        return last[1], last[2]
+        body = b""
+        if frame[1] == _FETCH and frame[0] == 0:
+            body = bytes(frame[2:4]) + bytes(frame[8:])
+            last = connection.last_fetch
+            if last is not None and last[0] == body:
+                return last[1], last[2]
+        api_key, api_version, _ = peek_api(frame)
+        requests = request_schema(api_key, api_version)
+        header, position = parse_header(frame, requests.flexible)
+        request = requests.decode(frame, position)
+        context = RequestContext(self._services, schema, api_version, header.client_id, connection)
+        if body:
+            connection.last_fetch = (body, context, request)
+        return context, request
 
     def _submit(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
