@@ -14,6 +14,7 @@ from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
 from korvet.protocol.headers import MalformedRequest
+from korvet.protocol.shape import shape_of
 
 __all__ = ["NO_THROTTLE", "ErrorCode", "RequestSchema", "ResponseSchema", "request_schema", "response_schema"]
 
@@ -26,11 +27,12 @@ OPERATIONS_NOT_ASKED: Final = -(2**31)
 class RequestSchema:
     """One version of a request: decodes its body."""
 
-    __slots__ = ("_read", "flexible", "name")
+    __slots__ = ("_read", "_shape", "flexible", "name")
 
     def __init__(self, api_key: int, api_version: int) -> None:
         schema = kio.index.load_request_schema(api_key, api_version)
         self._read = entity_reader(schema)
+        self._shape = shape_of(schema)
         self.name: str = schema.__name__
         self.flexible: bool = bool(schema.__flexible__)
 
@@ -40,6 +42,7 @@ class RequestSchema:
         Bytes behind the message are left unread, as Kafka does: librdkafka's Metadata v13 carries some.
         Raises MalformedRequest for bytes that do not hold the message.
         """
+        frame, position = self._shape.check(frame, position)
         try:
             request, _ = self._read(frame, position)
         except (SerialError, ValueError, OverflowError) as error:
