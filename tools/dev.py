@@ -104,7 +104,7 @@ def main(arguments: list[str]) -> int:
 
 def demo(arguments: list[str]) -> int:
     """`./dev demo`."""
-    return execute([str(VENV / "bin" / "korvet"), "demo", *arguments], prepare({"spark"}, java=True))
+    return execute([str(VENV / "bin" / "korvet"), "demo", *arguments], prepare({"spark", "demo"}, java=True))
 
 
 def test(arguments: list[str]) -> int:
@@ -143,7 +143,8 @@ def run(arguments: list[str]) -> int:
     if not arguments:
         raise SetupError("run: which command?")
     spark = not SPARK_WORDS.isdisjoint(arguments)
-    return execute(arguments, prepare({"spark"} if spark else set(), java=spark), cwd=Path.cwd())
+    extras = ({"spark"} if spark else set()) | ({"demo"} if "demo" in arguments else set())
+    return execute(arguments, prepare(extras, java=spark), cwd=Path.cwd())
 
 
 def clean(arguments: list[str]) -> int:

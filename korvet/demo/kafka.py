@@ -13,7 +13,8 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from korvet.demo.failure import DemoFailed
 from korvet.offsets.codec import decode_key, decode_value
@@ -144,8 +145,13 @@ class Member:
     def take(self, count: int) -> list[Read]:
         """Exactly `count` records. Raises DemoFailed when they do not come in time."""
         found: list[Read] = []
+
+        def complete() -> bool:
+            found.extend(self.poll(count - len(found)))
+            return len(found) == count
+
         until(
-            lambda: found.extend(self.poll(count - len(found))) or len(found) == count,
+            complete,
             lambda: f"{self.client_id} read {len(found)} of {count} records",
         )
         return found
@@ -158,6 +164,17 @@ class Member:
                 asynchronous=False,
             )
             self._positions.clear()
+
+    def commit_all(self) -> None:
+        """`commit`, with the beginning of the assigned partitions of which nothing was read.
+
+        A partition without a commit has no lag: nobody can tell where the group would begin.
+        """
+        for partition in self.partitions():
+            if partition not in self._positions:
+                place = TopicPartition(self._topic, partition)
+                self._positions[partition] = self._client.get_watermark_offsets(place, TIMEOUT_S)[0]
+        self.commit()
 
     def partitions(self) -> frozenset[int]:
         """The partitions that it is assigned."""
@@ -173,7 +190,7 @@ class Member:
 
 
 def until(done: Callable[[], bool], what: Callable[[], str], timeout_s: float = TIMEOUT_S) -> None:
-    """Call `done`, which waits a little itself, until it is true. Raises DemoFailed, saying what was reached."""
+    """Call `done`, which waits a little itself, until it is true. Raises DemoFailed with what was reached."""
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:

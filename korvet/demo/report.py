@@ -1,4 +1,4 @@
-"""The last step: `korvet report` on the demonstration's server, and its tables against what must be in them."""
+"""The last step: `korvet report` on the demonstration's server, its tables held to what must be in them."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.scenario import GroupClaim
-from korvet.demo.server import DemoServer, clean_environment, end_with_parent
+from korvet.demo.server import DemoServer, clean_environment
 
 REPORT_TIMEOUT_S = 300.0
 PAGE = "report.html"
@@ -20,9 +20,7 @@ def write_report(server: DemoServer, folder: Path) -> Path:
     """Run the command, its progress to our standard error; the page. Raises DemoFailed."""
     url = f"unix://{quote(str(server.redis_socket))}"
     command = [sys.executable, "-m", "korvet", "report", "--redis", url, "--out", str(folder)]
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, env=clean_environment(), preexec_fn=end_with_parent
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environment())
     try:
         status = process.wait(REPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

@@ -1,9 +1,7 @@
 """The broker of the demonstration: the real `korvet serve`, as a process that ends with us."""
 
-import ctypes
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -13,14 +11,13 @@ from typing import Self
 
 from korvet.config import settings
 from korvet.demo.failure import DemoFailed
-from korvet.embedded import socket_of
+from korvet.embedded import shim, socket_of
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.05
 _READY = re.compile(r"^korvet is ready on (\S+) ", re.MULTILINE)
 _LOG_TAIL_CHARACTERS = 2_000
-_PR_SET_PDEATHSIG = 1
 
 
 def clean_environment() -> dict[str, str]:
@@ -29,10 +26,12 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in own}
 
 
-def end_with_parent() -> None:
-    """In a child between fork and exec: SIGTERM when the parent ends, however that happens (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def _bound(command: list[str]) -> list[str]:
+    """The command, to get SIGTERM when we end, however that happens (where the kernel can do that)."""
+    if sys.platform != "linux":
+        return command
+    no_lock = "-1"
+    return [sys.executable, "-I", str(shim.__file__), "bind", str(os.getpid()), no_lock, *command]
 
 
 class DemoServer:
@@ -58,13 +57,12 @@ class DemoServer:
         with self.log.open("wb") as log:
             # A session of its own: Ctrl-C is for us first, the broker ends after its clients.
             self._process = subprocess.Popen(
-                [*command, "--data-dir", str(self.data_dir)],
+                _bound([*command, "--data-dir", str(self.data_dir)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=clean_environment(),
                 start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - no threads yet
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while (found := _READY.search(self._log_text())) is None:
