@@ -1,0 +1,102 @@
+"""The documents: links lead somewhere, references are complete, README's commands run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from korvet.cli.app import korvet as korvet_command
+from korvet.config import settings
+from tests.support.processes import run
+from tests.support.servers import KorvetServer
+from tools import reference
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    broken = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
+    assert broken == []
+
+
+def test_readme_names_every_page():
+    text = (ROOT / "README.md").read_text()
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["compatibility.md", "configuration.md"])
+def test_generated_references_are_up_to_date(name):
+    expected = {path.name: text for path, text in reference.pages()}
+    assert (ROOT / "docs" / name).read_text() == expected[name], "run tools/reference.py"
+
+
+def test_every_setting_is_documented():
+    text = (ROOT / "docs" / "configuration.md").read_text()
+    assert [s.key for s in settings() if f"`{s.key}`" not in text or f"`{s.variable}`" not in text] == []
+
+
+def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with its whole name."""
+    if not isinstance(command, click.Group):
+        yield context.command_path, command
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from commands(below, click.Context(below, parent=context, info_name=name))
+
+
+def test_every_command_and_option_is_documented():
+    """Not compared word by word: how help is laid out is click's affair."""
+    text = (ROOT / "docs" / "commands.md").read_text()
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
+    found = dict(commands(korvet_command, click.Context(korvet_command, info_name="korvet")))
+    assert set(sections) == set(found), "run tools/reference.py"
+    for path, command in found.items():
+        options = [word for option in command.params for word in option.opts if word.startswith("-")]
+        assert [word for word in options if word not in sections[path]] == [], path
+
+
+def shell_commands() -> list[str]:
+    blocks = SHELL_BLOCK.findall((ROOT / "README.md").read_text())
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+def test_readme_has_the_two_commands_and_a_broker():
+    found = shell_commands()
+    assert found[:3] == ["./dev demo", "./dev test", "./dev run korvet serve"]
+    shown = run([str(ROOT / "dev"), "help"], timeout_s=20)
+    assert shown.returncode == 0
+    assert all(f"\n  {word} " in shown.stdout.decode() for word in ("demo", "test", "run"))
+
+
+@pytest.mark.clients
+def test_readme_commands_run():
+    """Everything behind the broker's start, as written but for the port and the folder of the broker."""
+    server = KorvetServer()
+    python = Path(sys.executable).parent
+    env = {**os.environ, "PATH": f"{python}{os.pathsep}{os.environ['PATH']}"}
+    try:
+        server.start()
+        for line in shell_commands()[3:]:
+            assert line.startswith("./dev run korvet ")
+            command = line.removeprefix("./dev run korvet ").replace("localhost:9092", server.bootstrap)
+            if command == "doctor":
+                command += f" --data-dir {server.data_dir}"
+            done = run([sys.executable, "-m", "korvet", *command.split()], timeout_s=60, env=env)
+            assert done.returncode == 0, (line, done.stdout.decode() + done.stderr.decode())
+    finally:
+        server.discard()

@@ -1,0 +1,130 @@
+"""Writes the generated parts of docs/: settings, topic configs, APIs, commands. `--check` only compares.
+
+Run it in the environment: `./dev run python tools/reference.py`. Between `<!-- generated: NAME -->` and
+`<!-- end -->` of a page stands what the function of that name below gives.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from korvet import api
+from korvet.cli.app import korvet
+from korvet.config import settings
+from korvet.protocol import registry
+from korvet.topics import configs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+# Those that `configs.TopicPolicy` is made of: they change what korvet does.
+HONOURED = {
+    configs.CLEANUP_POLICY,
+    configs.MAX_DECOMPRESSED_BYTES,
+    configs.MAX_MESSAGE_BYTES,
+    configs.NATIVE_FORMAT,
+    configs.OFFSET_ASSIGNMENT,
+    configs.RETENTION_BYTES,
+    configs.RETENTION_MS,
+    configs.TIMESTAMP_AFTER_MAX_MS,
+    configs.TIMESTAMP_BEFORE_MAX_MS,
+    configs.TIMESTAMP_TYPE,
+}
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or with --check only say which are out of date; the exit status."""
+    stale = [path for path, text in pages() if path.read_text() != text]
+    if "--check" not in arguments:
+        for path, text in pages():
+            path.write_text(text)
+        return 0
+    for path in stale:
+        sys.stderr.write(f"{path.name} is out of date: run tools/reference.py\n")
+    return int(bool(stale))
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Every page with generated parts, and its text as it should be."""
+    for path in sorted(DOCS.glob("*.md")):
+        text = path.read_text()
+        if _PART.search(text):
+            yield path, _PART.sub(lambda part: f"{part[1]}\n{PARTS[part[2]]()}\n{part[3]}", text)
+
+
+def broker_settings() -> str:
+    """All settings of the broker."""
+    rows = ((f"`{s.key}`", f"`{s.variable}`", _value(s.default), s.description) for s in settings())
+    return _table(("key", "variable", "default", "meaning"), rows)
+
+
+def topic_configs() -> str:
+    """Topic configs that change what korvet does, then the names of those that are only kept."""
+    known = configs.TOPIC_CONFIGS.values()
+    honoured = [config for config in known if config.name in HONOURED]
+    rows = (
+        (f"`{config.name}`", _value(config.default), f"`{config.synonym}`" if config.synonym else "")
+        for config in honoured
+    )
+    kept = ", ".join(f"`{config.name}`" for config in known if config.name not in HONOURED)
+    table = _table(("config", "default", "broker setting"), rows)
+    return f"{table}\n\nAccepted, kept and shown, without effect: {kept}."
+
+
+def apis() -> str:
+    """Every API with its versions."""
+    api.load_all()
+    rows = (
+        (str(one.key), one.name, f"{one.min_version}–{one.max_version}")  # noqa: RUF001 - a range
+        for one in sorted(registry.registered(), key=lambda one: one.key)
+    )
+    return _table(("key", "API", "versions"), rows)
+
+
+def commands() -> str:
+    """Every command with its help text."""
+    context = click.Context(korvet, info_name="korvet", **korvet.context_settings)
+    return "\n\n".join(_command_help(korvet, context))
+
+
+def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:
+    """The help of a command and of those below it. Widths are fixed: the terminal must not matter."""
+    context.max_content_width = context.terminal_width = 100
+    if not isinstance(command, click.Group):
+        lines = command.get_help(context).splitlines()
+        yield f"## {context.command_path}\n\n" + "\n".join(f"    {line}".rstrip() for line in lines)
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        if below is not None:
+            yield from _command_help(below, click.Context(below, parent=context, info_name=name))
+
+
+def _value(value: object) -> str:
+    if value is None or value == "":
+        return ""
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "broker_settings": broker_settings,
+    "topic_configs": topic_configs,
+    "apis": apis,
+    "commands": commands,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
