@@ -1,6 +1,7 @@
 """The command `demo`."""
 
 import importlib.util
+import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -14,17 +15,24 @@ from korvet.demo.server import DemoServer
 
 # What the extras bring; without them the steps can't even be imported.
 _NEEDED = {"confluent_kafka": "demo", "pyspark": "spark", "pyarrow": "spark"}
+_INTERRUPTED_STATUS = 130
 
 
 @click.command()
 @click.option(
-    "--dir",
-    "folder",
+    "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Empty or new folder for data and report.  [default: a new temporary one]",
+    help="New or empty folder for the broker's data.  [default: a temporary one]",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("korvet-report"),
+    show_default=True,
+    help="Folder of the report.",
 )
 @click.option("--stay", is_flag=True, help="Keep the broker running after the report, until Ctrl-C.")
-def demo(folder: Path | None, stay: bool) -> None:
+def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
     """Watch Kafka clients, Redis and Spark work together, on this machine.
 
     \b
@@ -34,22 +42,28 @@ def demo(folder: Path | None, stay: bool) -> None:
     shown is checked: a wrong one ends the demonstration with status 1.
     """
     _check_extras()
+    if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
+        raise click.ClickException(f"{data_dir} is not empty; name a new folder")
     signal.signal(signal.SIGTERM, _interrupt)
-    where = _prepared(folder)
-    screen = Screen()
-    screen.title(f"korvet demo, in {where}")
-    with DemoServer(where) as server:
-        try:
-            _play(server, screen, where / "report")
+    scratch = Path(tempfile.mkdtemp(prefix="korvet-demo-"))
+    data = (data_dir or scratch / "data").absolute()
+    try:
+        with DemoServer(data, scratch / "serve.log") as server:
+            screen = Screen()
+            screen.title("korvet demo")
+            _play(server, screen, out.absolute())
             if stay:
                 click.echo(f"\nThe broker runs on {server.bootstrap} until Ctrl-C.")
                 signal.pause()
-        except KeyboardInterrupt:
-            click.echo("\nstopping", err=True)
-            raise SystemExit(130) from None
+    except KeyboardInterrupt:
+        shutil.rmtree(scratch)
+        click.echo("\nStopped; nothing is left running.", err=True)
+        raise SystemExit(_INTERRUPTED_STATUS) from None
+    if data_dir is not None:
+        shutil.rmtree(scratch)
 
 
-def _play(server: DemoServer, screen: Screen, target: Path) -> None:
+def _play(server: DemoServer, screen: Screen, out: Path) -> None:
     """All steps; a failure of whatever kind ends in one message."""
     # Imported here: the command shall be able to say what is missing.
     import redis  # noqa: PLC0415
@@ -66,8 +80,8 @@ def _play(server: DemoServer, screen: Screen, target: Path) -> None:
         try:
             scenario.run()
             with screen.step("Spark reports on the groups: `korvet report`", spinner=False) as step:
-                page = write_report(server, target)
-                rows = check_report(target, scenario.claims)
+                page = write_report(server, out)
+                rows = check_report(out, scenario.claims)
                 step.table(
                     ("group", "status", "members", "unread", "waiting"),
                     [(*row[:4], f"{row[4] / 60_000:.0f} min" if row[3] else "-") for row in rows],
@@ -87,11 +101,12 @@ def _how_to_go_on(server: DemoServer, screen: Screen, page: Path) -> None:
     screen.blank()
     screen.line("Go on with this data:")
     screen.line(f"  korvet serve --data-dir {server.data_dir}")
-    screen.line("and point any Kafka client at it:")
-    screen.line("  bootstrap.servers=127.0.0.1:9092")
-    screen.line("  korvet topics list, korvet groups describe audit, korvet offsets tail -f")
+    screen.line("and point any Kafka client at it (bootstrap.servers=127.0.0.1:9092), or look around:")
+    screen.line("  korvet topics list")
+    screen.line("  korvet groups describe audit")
+    screen.line("  korvet offsets tail --follow")
     screen.line(f"  redis-cli -s {server.redis_socket} XRANGE korvet:orders:0 - + COUNT 1")
-    screen.line("In a checkout: ./dev run korvet ... instead of korvet.")
+    screen.line("In a checkout it is ./dev run korvet.")
 
 
 def _check_extras() -> None:
@@ -99,17 +114,8 @@ def _check_extras() -> None:
     if missing:
         extras = ",".join(sorted(missing))
         raise click.ClickException(
-            f"the demonstration needs the extras: pip install 'korvet[{extras}]', or ./dev demo in a checkout"
+            f"the demonstration needs: pip install 'korvet[{extras}]', or ./dev demo in a checkout"
         )
-
-
-def _prepared(folder: Path | None) -> Path:
-    if folder is None:
-        return Path(tempfile.mkdtemp(prefix="korvet-demo-"))
-    if folder.exists() and any(folder.iterdir()):
-        raise click.ClickException(f"{folder} is not empty; name a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder.absolute()
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

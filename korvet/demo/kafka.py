@@ -26,6 +26,7 @@ _POLL_S = 0.05
 # Members hear of a rebalance with a heartbeat: quick ones, so that it can be watched.
 _HEARTBEAT_MS = 300
 _SESSION_MS = 10_000
+_REBALANCING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 OFFSETS_TOPIC = "__consumer_offsets"
 
 
@@ -124,7 +125,7 @@ class Member:
         self._client = Consumer(config)
         self._topic = topic
         self._positions: dict[int, int] = {}
-        self.read: set[tuple[int, int]] = set()
+        self._closed = False
         self._client.subscribe([topic])
 
     def poll(self, count: int = 500, timeout_s: float = _POLL_S) -> list[Read]:
@@ -139,7 +140,6 @@ class Member:
                 raise DemoFailed("a consumed record has no offset")
             found.append(Read(partition, offset, bytes(message.value() or b"")))
             self._positions[partition] = offset + 1
-            self.read.add((partition, offset))
         return found
 
     def take(self, count: int) -> list[Read]:
@@ -157,13 +157,19 @@ class Member:
         return found
 
     def commit(self) -> None:
-        """Commit the place behind the last record read of every partition, and wait for the answer."""
-        if self._positions:
-            self._client.commit(
-                offsets=[TopicPartition(self._topic, *place) for place in self._positions.items()],
-                asynchronous=False,
-            )
-            self._positions.clear()
+        """Commit the place behind the last record read of every partition, and wait for the answer.
+
+        Refused while the group rebalances: then whoever gets the partitions reads these records again.
+        """
+        places = [TopicPartition(self._topic, *place) for place in self._positions.items()]
+        self._positions.clear()
+        if not places:
+            return
+        try:
+            self._client.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _REBALANCING:
+                raise
 
     def commit_all(self) -> None:
         """`commit`, with the beginning of the assigned partitions of which nothing was read.
@@ -185,8 +191,10 @@ class Member:
         return str(self._client.memberid() or "")
 
     def close(self) -> None:
-        """Leave the group (a static member only goes away) and end."""
-        self._client.close()
+        """Leave the group (a static member only goes away) and end; again it does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._client.close()
 
 
 def until(done: Callable[[], bool], what: Callable[[], str], timeout_s: float = TIMEOUT_S) -> None:

@@ -37,9 +37,9 @@ def _bound(command: list[str]) -> list[str]:
 class DemoServer:
     """`korvet serve` on a free port with an embedded server. A context manager: it ends on the way out."""
 
-    def __init__(self, folder: Path) -> None:
-        self.data_dir = folder / "data"
-        self.log = folder / "serve.log"
+    def __init__(self, data_dir: Path, log: Path) -> None:
+        self.data_dir = data_dir
+        self.log = log
         self.bootstrap = ""
         self._process: subprocess.Popen[bytes] | None = None
 
