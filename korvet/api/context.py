@@ -25,6 +25,9 @@ class Client(Protocol):
     def forget(self, callback: Callable[[], None]) -> None:
         """Take back an on_disconnect."""
 
+    def close(self, reason: str) -> None:
+        """End the connection for a reason that is the client's fault; the log gets one line."""
+
 
 class RequestContext:
     """One request at work."""

@@ -29,12 +29,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def create_partitions(context: RequestContext, request: Any) -> Any:
     """Grow the topics to the counts asked for, each on its own."""
     times = Counter(asked.name for asked in request.topics)
-    results = []
+    results = [
+        _result(context, name, ErrorCode.invalid_request, f"Duplicate topic name: {name}")
+        for name, count in times.items()
+        if count > 1
+    ]
     for asked in request.topics:
         if times[asked.name] > 1:
-            results.append(
-                _result(context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}")
-            )
             continue
         try:
             _check_assignments(context, asked)

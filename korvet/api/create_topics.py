@@ -20,6 +20,7 @@ from korvet.topics.errors import (
     InvalidPartitions,
     InvalidReplication,
     InvalidTopicConfig,
+    InvalidTopicRequest,
     TopicError,
 )
 
@@ -42,14 +43,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def create_topics(context: RequestContext, request: Any) -> Any:
     """Make the topics, each on its own: one that is refused does not keep the others."""
     times = Counter(asked.name for asked in request.topics)
-    results = []
-    for asked in request.topics:
-        if times[asked.name] > 1:
-            results.append(
-                _failed(context, asked.name, ErrorCode.invalid_request, f"Duplicate topic name: {asked.name}")
-            )
-        else:
-            results.append(await _create(context, asked, request.validate_only))
+    results = [
+        _failed(context, name, ErrorCode.invalid_request, f"Duplicate topic name: {name}")
+        for name, count in times.items()
+        if count > 1
+    ]
+    once = [asked for asked in request.topics if times[asked.name] == 1]
+    results += [await _create(context, asked, request.validate_only) for asked in once]
     return context.make("CreateTopicsResponse", topics=tuple(results))
 
 
@@ -79,7 +79,7 @@ def _partitions(context: RequestContext, asked: Any) -> int:
     node_id = context.services.config.node_id
     if asked.assignments:
         if asked.num_partitions != _BY_ASSIGNMENT or asked.replication_factor != _BY_ASSIGNMENT:
-            raise InvalidAssignment(
+            raise InvalidTopicRequest(
                 "With a manual assignment, partition count and replication factor must be -1"
             )
         if sorted(each.partition_index for each in asked.assignments) != list(range(len(asked.assignments))):

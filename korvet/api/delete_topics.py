@@ -31,10 +31,11 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def delete_topics(context: RequestContext, request: Any) -> Any:
     """Delete the topics, each on its own."""
     asked = _asked(context, request)
-    times = Counter(asked)
+    times = Counter(_named(context, name, topic_id) for name, topic_id in asked)
     results = []
-    for name, topic_id in asked:
-        if times[name, topic_id] > 1 or (name is None) == (topic_id is None):
+    for name, topic_id in dict.fromkeys(asked):
+        twice = times[_named(context, name, topic_id)] > 1
+        if twice or (name is None) == (topic_id is None):
             results.append(
                 _result(
                     context,
@@ -60,6 +61,12 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
     except TopicError as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))
     return _result(context, topic.name, topic.topic_id, ErrorCode.none, None)
+
+
+def _named(context: RequestContext, name: str | None, topic_id: Any) -> Any:
+    """What the topic is known by, so that one that is named in both ways is seen to be one."""
+    topic = context.services.topics.by_id(topic_id) if name is None else None
+    return (name, topic_id) if topic is None else (topic.name, None)
 
 
 def _asked(context: RequestContext, request: Any) -> list[tuple[str | None, Any]]:

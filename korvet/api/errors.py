@@ -36,12 +36,14 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     topics.InvalidReplication: ErrorCode.invalid_replication_factor,
     topics.InvalidAssignment: ErrorCode.invalid_replica_assignment,
     topics.InvalidTopicConfig: ErrorCode.invalid_config,
+    topics.InvalidTopicRequest: ErrorCode.invalid_request,
     topics.TooManyPartitions: ErrorCode.policy_violation,
 }
 
 _BY_FAULT: Final = {
     "corrupt": ErrorCode.corrupt_message,
-    "unsupported_magic": ErrorCode.unsupported_for_message_format,
+    # As Kafka answers it: a producer that gets UNSUPPORTED_FOR_MESSAGE_FORMAT would look for another format.
+    "unsupported_magic": ErrorCode.invalid_record,
     "unsupported_codec": ErrorCode.unsupported_compression_type,
     "invalid_record": ErrorCode.invalid_record,
     "too_large": ErrorCode.message_too_large,

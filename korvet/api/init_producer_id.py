@@ -6,7 +6,7 @@ id they had (KIP-360), as Kafka answers it. Transactional ids are refused: there
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -14,6 +14,10 @@ from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+
+
+# No producer id, no epoch: the client has not had one yet.
+_NONE: Final = -1
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -27,6 +31,9 @@ async def init_producer_id(context: RequestContext, request: Any) -> Any:
     """A new producer id, epoch 0."""
     if request.transactional_id is not None:
         return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
+    known = (getattr(request, "producer_id", _NONE), getattr(request, "producer_epoch", _NONE))
+    if (known[0] == _NONE) != (known[1] == _NONE):
+        return refuse(context, request, ErrorCode.invalid_request)
     producer_id = await context.services.new_producer_id()
     return context.make(
         "InitProducerIdResponse", error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0

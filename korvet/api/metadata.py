@@ -40,7 +40,9 @@ async def metadata(context: RequestContext, request: Any) -> Any:
         topics = [_found(context, topic, operations) for topic in context.services.topics.all()]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True)
-        topics = [await _one(context, asked, may_create, operations) for asked in request.topics]
+        # One that is named twice is answered once.
+        once = {(getattr(asked, "topic_id", None), asked.name): asked for asked in request.topics}
+        topics = [await _one(context, asked, may_create, operations) for asked in once.values()]
     cluster = NOT_ASKED
     if getattr(request, "include_cluster_authorized_operations", False):
         cluster = CLUSTER_OPERATIONS

@@ -1,10 +1,10 @@
 """Produce (key 0), versions 3-13; 0 is advertised as the minimum, as Kafka does, because librdkafka looks for
 it.
 
-v3 has record batches (magic 2), v5 answers the log start, v8 record errors (KIP-467), v9 is flexible, v10
-tells new leaders (KIP-951), v12 brings KIP-890's transactions, v13 names topics by id. Every batch is checked
-whole, and all its records are appended or none. Batches of a connection reach the log in the order they came
-in, so several requests may be at work.
+v3 has record batches (magic 2), v5 answers the log start, v7 allows zstd (KIP-110), v8 record errors
+(KIP-467), v9 is flexible, v10 tells new leaders (KIP-951), v12 brings KIP-890's transactions, v13 names
+topics by id. Every batch is checked whole, and all its records are appended or none. Batches of a connection
+reach the log in the order they came in, so several requests may be at work.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _TOPIC_IDS_SINCE: Final = 13
 _LOG_START_SINCE: Final = 5
+_ZSTD_SINCE: Final = 7
 _RECORD_ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
 _PARTITION: Final = struct.Struct(">ihqq")
@@ -39,6 +40,7 @@ _INT32: Final = struct.Struct(">i")
 # Where the records of a batch begin (RecordBatch, magic 2).
 _RECORDS_AT: Final = 61
 _ACKS: Final = (-1, 0, 1)
+_ZSTD: Final = 4
 # A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
 _TIMESTAMP_BOUND_MS: Final = 2**52
 
@@ -195,6 +197,10 @@ class _Produce:
             raise _Refused(ErrorCode.invalid_timestamp, "a producer must not set the type LogAppendTime")
         if header.transactional:
             raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
+        if header.codec == _ZSTD and self._context.api_version < _ZSTD_SINCE:
+            raise _Refused(
+                ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE} (KIP-110)"
+            )
         plain = None
         if header.codec:
             plain = decompress(header.codec, memoryview(records)[_RECORDS_AT:], policy.max_decompressed_bytes)
@@ -226,6 +232,10 @@ class _Produce:
             return
         if self._request.acks == 0:
             self._respond(None)
+            failed = [result for _, results in self._results for result in results if result.error]
+            if failed:
+                # Without a response this is all that makes the client ask for metadata again.
+                self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")
         else:
             self._respond([_encode(self._context.api_version, self._results)])
 

@@ -41,3 +41,7 @@ class TooManyPartitions(TopicError):
 
 class InvalidAssignment(TopicError):
     """A manual replica assignment that can't be."""
+
+
+class InvalidTopicRequest(TopicError):
+    """A request that contradicts itself."""

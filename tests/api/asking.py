@@ -1,0 +1,118 @@
+"""Raw requests by schema names: any API in any version, every field under the test's control."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import struct
+import types
+import typing
+from typing import Any
+
+import kio.index
+import pytest
+
+from korvet import api
+from korvet.protocol import registry
+from tests.support.wire import RawConnection, advertised, decode_response
+from tests.unit.protocol.instances import encode
+
+api.load_all()
+KEYS = {entry.name: entry.key for entry in registry.registered()}
+
+
+def versions(name: str, since: int = 0, until: int = 99) -> Any:
+    """Parametrizes a test over the versions of an API that korvet serves."""
+    entry = registry.find(KEYS[name])
+    assert entry is not None
+    served = range(max(entry.min_version, since), min(entry.max_version, until) + 1)
+    return pytest.mark.parametrize("version", [*served], ids=lambda version: f"v{version}")
+
+
+def newest(name: str) -> int:
+    """The newest version of an API that korvet serves."""
+    entry = registry.find(KEYS[name])
+    assert entry is not None
+    return entry.max_version
+
+
+class Client:
+    """One connection; `client(name, version, field=value …)` asks and gives the decoded response.
+
+    Structures are given as dictionaries, arrays as lists, durations in ms. Fields that the version does not
+    have are left out, so that one test serves all versions; those that are not given are null, zero or empty.
+    """
+
+    def __init__(
+        self, host: str, port: int, served: dict[int, tuple[int, int]], timeout_s: float = 20
+    ) -> None:
+        self.raw = RawConnection(host, port, timeout_s)
+        self._served = served
+        self._correlation_id = 0
+
+    def __call__(self, name: str, version: int, /, **fields: Any) -> Any:
+        self.send(name, version, **fields)
+        return self.receive(name, version)
+
+    def send(self, name: str, version: int, /, **fields: Any) -> None:
+        """Ask without waiting for the answer."""
+        api_key = KEYS[name]
+        low, high = self._served.get(api_key, (0, -1))
+        if not low <= version <= high:
+            pytest.skip(f"the server has {name} v{low} to v{high}")
+        self._correlation_id += 1
+        self.raw.send(frame(name, version, self._correlation_id, **fields))
+
+    def receive(self, name: str, version: int) -> Any:
+        """The next answer, which has to be of that kind."""
+        response = decode_response(KEYS[name], version, self.raw.receive())
+        assert response.correlation_id == self._correlation_id
+        assert response.left_bytes == 0
+        return response.message
+
+
+def frame(name: str, version: int, correlation_id: int, /, **fields: Any) -> bytes:
+    """The bytes of a request with its header, without its length."""
+    schema = kio.index.load_request_schema(KEYS[name], version)
+    head = struct.pack(">hhih", KEYS[name], version, correlation_id, 3) + b"api"
+    return head + (b"\x00" if schema.__flexible__ else b"") + encode(_structure(schema, fields))
+
+
+def _structure(cls: type, fields: dict[str, Any]) -> Any:
+    hints = typing.get_type_hints(cls)
+    known = {field.name for field in dataclasses.fields(cls)}
+    values = {name: _value(hints[name], value) for name, value in fields.items() if name in known}
+    for field in dataclasses.fields(cls):
+        if field.name not in values and field.default is dataclasses.MISSING:
+            values[field.name] = _nothing(hints[field.name])
+    return cls(**values)
+
+
+def _nothing(hint: Any) -> Any:
+    """What a field that a test does not care for holds: null, zero or nothing."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return None
+    if typing.get_origin(hint) is tuple:
+        return ()
+    if issubclass(hint, str):
+        return ""
+    return datetime.timedelta(0) if issubclass(hint, datetime.timedelta) else hint(0)
+
+
+def _value(hint: Any, value: Any) -> Any:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    if typing.get_origin(hint) is tuple:
+        return tuple(_value(typing.get_args(hint)[0], each) for each in value)
+    if dataclasses.is_dataclass(hint):
+        return _structure(typing.cast("type", hint), value)
+    if isinstance(hint, type) and issubclass(hint, datetime.timedelta):
+        return datetime.timedelta(milliseconds=value)
+    return value
+
+
+def connect(broker: Any, timeout_s: float = 20) -> Client:
+    """A client of the server under test."""
+    return Client(broker.host, broker.port, advertised(broker.host, broker.port), timeout_s)

@@ -1,0 +1,317 @@
+"""Produce: every version, and every batch that is to be refused."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import uuid
+
+import cramjam
+import pytest
+
+from tests.api.asking import newest, versions
+from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms, read
+from tests.support.polling import until
+from tests.support.wire import ConnectionClosed
+
+CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC = 2, 3, 10, 17
+INVALID_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH = 21, 32, 45, 47
+UNSUPPORTED_CODEC, INVALID_RECORD, UNKNOWN_TOPIC_ID = 76, 87, 100
+LAST_BY_NAME = 12
+
+
+def produce(ask, version, parts, *, acks=-1, transactional_id=None):
+    """Send [(topic, partition, records)] and give the partitions' answers in order."""
+    topics = [topic_data(topic, [(partition, records)]) for topic, partition, records in parts]
+    fields = {"acks": acks, "timeout": 10_000, "topic_data": topics, "transactional_id": transactional_id}
+    if acks == 0:
+        ask.send("Produce", version, **fields)
+        return []
+    answer = ask("Produce", version, **fields)
+    return [partition for topic in answer.responses for partition in topic.partition_responses]
+
+
+def topic_data(topic, parts):
+    """A topic given as its name, or as its id from version 13 on."""
+    return {
+        "name": topic,
+        "topic_id": topic,
+        "partition_data": [{"index": partition, "records": records} for partition, records in parts],
+    }
+
+
+def put(ask, topic, records, *, version=LAST_BY_NAME, partition=0, acks=-1):
+    """One batch and its answer."""
+    (result,) = produce(ask, version, [(topic, partition, records)], acks=acks)
+    return result
+
+
+def everything(ask, topic, partition=0):
+    """All records of a partition."""
+    found = []
+    offset = 0
+    while True:
+        wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 10**8}
+        topics = [{"topic": topic, "partitions": [wanted]}]
+        answer = ask("Fetch", 11, max_wait=0, min_bytes=1, max_bytes=10**8, session_epoch=-1, topics=topics)
+        part = answer.responses[0].partitions[0]
+        assert part.error_code == 0
+        records = read(part.records)
+        if not records:
+            return found
+        found += records
+        offset = records[-1][0] + 1
+
+
+@versions("Produce")
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_produce(ask, new_topic, topic_ids, version, acks):
+    name = new_topic(2)
+    topic = topic_ids(name) if version > LAST_BY_NAME else name
+    pairs = [(b"k", b"v"), (None, b""), (b"", None), (None, None)]
+    results = produce(ask, version, [(topic, 0, batch(pairs)), (topic, 1, batch([(b"a", b"b")]))], acks=acks)
+    assert [each.error_code for each in results] == [0, 0]
+    assert results[0].index == 0
+    if version >= 5:
+        assert results[0].log_start_offset == 0 or results[0].log_start_offset == results[0].base_offset
+    if version >= 8:
+        assert (results[0].record_errors, results[0].error_message) == ((), None)
+    assert results[0].log_append_time is None
+    base = results[0].base_offset
+    assert everything(ask, name) == [(base + delta, *pair) for delta, pair in enumerate(pairs)]
+    assert [record[1:] for record in everything(ask, name, 1)] == [(b"a", b"b")]
+
+
+@versions("Produce", until=LAST_BY_NAME)
+def test_unknown_topics_and_partitions(ask, topic, fresh, version):
+    places = [(fresh("never"), 0), (topic, 7), (topic, -1), (topic, 0)]
+    results = produce(ask, version, [(*place, batch()) for place in places])
+    by_error = sorted(each.error_code for each in results)
+    assert by_error == [0, UNKNOWN_TOPIC, UNKNOWN_TOPIC, UNKNOWN_TOPIC]
+    assert all(each.base_offset == -1 for each in results if each.error_code)
+
+
+def test_unknown_topic_ids(ask, topic, topic_ids):
+    known = topic_ids(topic)
+    results = produce(ask, 13, [(uuid.uuid4(), 0, batch()), (known, 9, batch()), (known, 0, batch())])
+    assert sorted(each.error_code for each in results) == [0, UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID]
+
+
+def test_no_topics_and_no_partitions(ask, topic):
+    assert ask("Produce", LAST_BY_NAME, acks=-1, timeout=1000, topic_data=[]).responses == ()
+
+
+@versions("Produce")
+@pytest.mark.parametrize("acks", [2, -2, 127])
+def test_acks_that_do_not_exist(ask, topic, topic_ids, version, acks):
+    named = topic_ids(topic) if version > LAST_BY_NAME else topic
+    (result,) = produce(ask, version, [(named, 0, batch())], acks=acks)
+    assert (result.error_code, result.base_offset) == (INVALID_ACKS, -1)
+    assert everything(ask, topic) == []
+
+
+@versions("Produce")
+def test_without_acks_nothing_is_answered(ask, topic, topic_ids, version):
+    named = topic_ids(topic) if version > LAST_BY_NAME else topic
+    produce(ask, version, [(named, 0, batch([(b"k", b"%d" % version)]))], acks=0)
+    assert ask.raw.works()
+    until(lambda: [each[2] for each in everything(ask, topic)] == [b"%d" % version], 10, "it is written")
+
+
+def test_a_failure_without_acks_ends_the_connection(another, fresh):
+    """The only way to tell the client that it has to ask for metadata again."""
+    client = another()
+    produce(client, 9, [(fresh("never"), 0, batch())], acks=0)
+    with pytest.raises(ConnectionClosed):
+        client.raw.works()
+
+
+def damaged(records):
+    return records[:-1] + bytes([records[-1] ^ 1])
+
+
+ZIP_BOMB = gzip.compress(b"\x00" * 100_000_000)
+GARBAGE = random.Random(5).randbytes(200)
+
+
+@pytest.mark.parametrize(
+    ("records", "error"),
+    [
+        (None, INVALID_RECORD),
+        (b"", INVALID_RECORD),
+        (damaged(batch()), CORRUPT),
+        (batch(crc=0), CORRUPT),
+        # Lengths that do not fit: Kafka says INVALID_RECORD where it takes the rest for an unfinished batch.
+        (batch()[:-1], CORRUPT),
+        (batch()[:40], CORRUPT),
+        (b"\x00" * 12, CORRUPT),
+        (batch() + b"\x00", INVALID_RECORD),
+        (batch(magic=1), INVALID_RECORD),
+        (batch(magic=0), INVALID_RECORD),
+        (batch(magic=3), INVALID_RECORD),
+        (batch() + batch(), INVALID_RECORD),
+        (batch(attributes=0x20), INVALID_RECORD),
+        (batch([], count=0), INVALID_RECORD),
+        (batch(count=2), INVALID_RECORD),
+        (batch([(b"a", b"b"), (b"c", b"d")], count=1), INVALID_RECORD),
+        (batch(count=-1), INVALID_RECORD),
+        (batch(attributes=5), UNSUPPORTED_CODEC),
+        (batch(attributes=0x08), INVALID_TIMESTAMP),
+        (batch(timestamp_ms=now_ms() + 7_200_000), INVALID_TIMESTAMP),
+        (batch(attributes=GZIP, compress=lambda _: GARBAGE), CORRUPT),
+        (batch(attributes=SNAPPY, compress=lambda _: GARBAGE), CORRUPT),
+        (batch(attributes=LZ4, compress=lambda _: GARBAGE), CORRUPT),
+        (batch(attributes=ZSTD, compress=lambda _: GARBAGE), CORRUPT),
+        (batch(attributes=GZIP, compress=lambda plain: gzip.compress(plain)[:-9]), CORRUPT),
+        (batch([(None, b"x" * 1_100_000)]), TOO_LARGE),
+    ],
+    ids=[
+        "null", "empty", "damaged", "crc", "cut by 1", "cut in the header", "12 zeros", "a byte behind",
+        "magic 1", "magic 0", "magic 3", "two batches", "control", "no records", "count above", "count below",
+        "count -1", "codec 5", "append time", "the future", "gzip garbage", "snappy garbage", "lz4 garbage",
+        "zstd garbage", "gzip cut", "too large",
+    ],
+)  # fmt: skip
+def test_batches_that_are_refused(ask, topic, records, error):
+    for version in (7, LAST_BY_NAME):
+        result = put(ask, topic, records, version=version)
+        assert result.error_code == error, (version, result)
+        assert result.base_offset == -1
+    assert everything(ask, topic) == []
+    assert put(ask, topic, batch()).error_code == 0
+
+
+def test_a_zip_bomb_is_refused(ask, korvet, topic):
+    result = put(ask, topic, batch(attributes=GZIP, compress=lambda _: ZIP_BOMB))
+    assert result.error_code == TOO_LARGE
+    assert everything(ask, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("codec", "compress"),
+    [
+        (GZIP, gzip.compress),
+        (SNAPPY, lambda plain: bytes(cramjam.snappy.compress_raw(plain))),
+        (LZ4, lambda plain: bytes(cramjam.lz4.compress(plain))),
+        (ZSTD, lambda plain: bytes(cramjam.zstd.compress(plain))),
+    ],
+    ids=["gzip", "snappy", "lz4", "zstd"],
+)
+def test_codecs(ask, topic, codec, compress):
+    result = put(ask, topic, batch([(b"k", b"v" * 100)], attributes=codec, compress=compress))
+    assert result.error_code == 0
+    assert [each[1:] for each in everything(ask, topic)] == [(b"k", b"v" * 100)]
+
+
+def test_zstd_needs_version_7(ask, topic):
+    records = batch(attributes=ZSTD, compress=lambda plain: bytes(cramjam.zstd.compress(plain)))
+    assert put(ask, topic, records, version=6).error_code == UNSUPPORTED_CODEC
+    assert put(ask, topic, records, version=7).error_code == 0
+
+
+def test_one_refused_partition_does_not_keep_the_others(ask, new_topic):
+    name = new_topic(3)
+    parts = [(name, 0, batch()), (name, 1, damaged(batch())), (name, 2, gzipped([(b"k", b"v")]))]
+    results = produce(ask, LAST_BY_NAME, parts)
+    assert [each.error_code for each in results] == [0, CORRUPT, 0]
+    assert [len(everything(ask, name, index)) for index in range(3)] == [1, 0, 1]
+
+
+def test_the_topics_own_limit(ask, new_topic):
+    name = new_topic(1, {"max.message.bytes": "300"})
+    assert put(ask, name, batch([(None, b"x" * 200)])).error_code == 0
+    assert put(ask, name, batch([(None, b"x" * 300)])).error_code == TOO_LARGE
+
+
+def test_timestamp_rules_of_a_topic(ask, new_topic):
+    name = new_topic(
+        1, {"message.timestamp.after.max.ms": "1000", "message.timestamp.before.max.ms": "60000"}
+    )
+    for shift, error in [(0, 0), (60_000, INVALID_TIMESTAMP), (-120_000, INVALID_TIMESTAMP), (-30_000, 0)]:
+        assert put(ask, name, batch(timestamp_ms=now_ms() + shift)).error_code == error, shift
+
+
+def test_append_time_topics_answer_the_time(ask, new_topic):
+    name = new_topic(1, {"message.timestamp.type": "LogAppendTime"})
+    before = now_ms()
+    result = put(ask, name, batch(timestamp_ms=5))
+    assert result.error_code == 0
+    assert before - 2000 <= result.log_append_time.timestamp() * 1000 <= now_ms() + 2000
+
+
+def test_records_without_a_key_on_a_compacted_topic(ask, new_topic):
+    name = new_topic(1, {"cleanup.policy": "compact"})
+    assert put(ask, name, batch([(b"k", b"v"), (None, b"v")])).error_code == INVALID_RECORD
+    assert everything(ask, name) == []
+    assert put(ask, name, batch([(b"k", b"v"), (b"k", None)])).error_code == 0
+
+
+def producer_id(ask):
+    answer = ask("InitProducerId", 4, transaction_timeout=-1, transactional_id=None)
+    assert (answer.error_code, answer.producer_epoch) == (0, 0)
+    return answer.producer_id
+
+
+def stamped(pid, sequence, *, epoch=0, count=1):
+    return batch(
+        [(b"k", b"%d" % (sequence + index)) for index in range(count)], producer=(pid, epoch, sequence)
+    )
+
+
+def test_a_batch_sent_again_is_answered_as_before(ask, topic):
+    pid = producer_id(ask)
+    first = put(ask, topic, stamped(pid, 0, count=3))
+    second = put(ask, topic, stamped(pid, 3))
+    again = put(ask, topic, stamped(pid, 0, count=3))
+    assert (first.error_code, second.error_code, again.error_code) == (0, 0, 0)
+    assert again.base_offset == first.base_offset
+    assert len(everything(ask, topic)) == 4
+
+
+def test_sequences_out_of_order(ask, topic):
+    pid = producer_id(ask)
+    assert put(ask, topic, stamped(pid, 0)).error_code == 0
+    assert put(ask, topic, stamped(pid, 2)).error_code == OUT_OF_ORDER
+    assert put(ask, topic, stamped(pid, 1)).error_code == 0
+    assert put(ask, topic, stamped(pid, 5, epoch=1)).error_code == OUT_OF_ORDER
+    assert put(ask, topic, stamped(pid, 0, epoch=1)).error_code == 0
+    assert put(ask, topic, stamped(pid, 2, epoch=0)).error_code == INVALID_EPOCH
+    assert len(everything(ask, topic)) == 3
+
+
+def test_a_producer_nobody_knows_may_begin_anywhere(ask, topic):
+    assert put(ask, topic, stamped(producer_id(ask), 100)).error_code == 0
+
+
+def test_sequences_wrap_around(ask, topic):
+    pid = producer_id(ask)
+    assert put(ask, topic, stamped(pid, 2**31 - 2, count=2)).error_code == 0
+    assert put(ask, topic, stamped(pid, 0)).error_code == 0
+
+
+@versions("InitProducerId")
+def test_init_producer_id(ask, version):
+    answers = [ask("InitProducerId", version, transaction_timeout=1000, transactional_id=None) for _ in "ab"]
+    assert [(each.error_code, each.producer_epoch) for each in answers] == [(0, 0), (0, 0)]
+    assert answers[0].producer_id != answers[1].producer_id
+
+
+@versions("InitProducerId", since=3)
+def test_init_producer_id_with_half_an_identity(ask, version):
+    for identity in [{"producer_id": 5, "producer_epoch": -1}, {"producer_id": -1, "producer_epoch": 5}]:
+        answer = ask("InitProducerId", version, transaction_timeout=1000, transactional_id=None, **identity)
+        assert (answer.error_code, answer.producer_id) == (42, -1)
+
+
+def test_transactions_are_refused(ask, korvet, topic):
+    answer = ask("InitProducerId", newest("InitProducerId"), transaction_timeout=1000, transactional_id="t")
+    assert answer.error_code
+    assert answer.producer_id == -1
+    (result,) = produce(ask, LAST_BY_NAME, [(topic, 0, batch())], transactional_id="t")
+    assert result.error_code
+    assert put(ask, topic, batch(attributes=0x10, producer=(1, 0, 0))).error_code
+    assert everything(ask, topic) == []
+
+
+def test_the_offsets_topic_is_written_by_the_broker_only(ask, korvet):
+    assert put(ask, "__consumer_offsets", batch()).error_code == INVALID_TOPIC
