@@ -116,6 +116,7 @@ class _Fetch:
         "_reading",
         "_respond",
         "_topics",
+        "_unread",
         "_wait_ms",
         "_woken",
         "request",
@@ -138,6 +139,7 @@ class _Fetch:
         self._ends_at = 0.0
         self._deadline: Deadline | None = None
         self._reading = 0
+        self._unread: list[FetchedPart] = []
         self._at_work = False
         self._woken = False
         self._listening = False
@@ -158,7 +160,8 @@ class _Fetch:
         self._ends_at = services.deadlines.now() + self._wait_ms / 1000
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
         # wait long enough to be told has to look.
-        if self._failed or self._wait_ms <= services.config.native_poll_interval_ms:
+        short = self._wait_ms <= services.config.native_poll_interval_ms
+        if self._failed or short or self.request.min_bytes <= 0 or not self._parts:
             self._read(self._parts)
             return True
         behind = [part for part in self._parts if part.log is not None and part.offset != part.log.log_end]
@@ -180,14 +183,21 @@ class _Fetch:
                 if part.log is not None:
                     part.log.unlisten(self._wake)
 
-    def _read(self, parts: list[FetchedPart]) -> None:
-        """Read all in one go, within the response's limit; the first one even if it is too large."""
-        left = min(self.request.max_bytes, _MAX_BYTES)
+    def _read(self, parts: list[FetchedPart], taken_bytes: int = 0) -> None:
+        """Read all in one go, within the response's limit; the first one even if it is too large.
+
+        Each read may take all of the partition's limit. What is left of that goes to the others afterwards.
+        """
+        left = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
         started = False
+        self._unread = []
         # One for this call itself, as a read may end before the next one begins.
         self._reading = 1
         for part in parts:
-            if part.log is None or part.error is not ErrorCode.none or (started and left <= 0):
+            if part.log is None or part.error is not ErrorCode.none:
+                continue
+            if started and left <= 0:
+                self._unread.append(part)
                 continue
             limit = max(min(part.max_bytes, left), 1)
             left -= limit
@@ -203,7 +213,10 @@ class _Fetch:
             return
         size = sum(len(part.data) for part in self._parts)
         failed = any(part.error is not ErrorCode.none for part in self._parts)
-        enough = size >= self.request.min_bytes
+        if self._unread and not failed and size < min(self.request.max_bytes, _MAX_BYTES):
+            self._read(self._unread, size)
+            return
+        enough = not self._parts or size >= self.request.min_bytes
         if failed or enough or self._context.services.deadlines.now() >= self._ends_at:
             self._finish()
         else:
@@ -257,7 +270,7 @@ class _Fetch:
         for part in self._parts:
             idle = idle and not part.data and part.error is ErrorCode.none
             ends += (part.high_watermark, part.log_start)
-        if idle and ends == self._idle_ends:
+        if idle and self._idle_answer and ends == self._idle_ends:
             return self._idle_answer
         version, isolation_level = self._context.api_version, self.request.isolation_level
         answer = encode_response(version, self._topics, ErrorCode.none, isolation_level)
