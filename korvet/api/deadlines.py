@@ -6,11 +6,14 @@ process; answered together, they also ask again together, and a turn of the loop
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 # A deadline comes late by up to this share of the wait, and never early.
 _SHARE: Final = 50
@@ -60,5 +63,10 @@ class Deadlines:
     def _ring(self, at_ms: int) -> None:
         for deadline in self._buckets.pop(at_ms):
             callback, deadline.callback = deadline.callback, None
-            if callback is not None:
+            if callback is None:
+                continue
+            try:
                 callback()
+            except Exception:
+                # What goes wrong for one request must not keep the others from their answer.
+                log.exception("a request could not be answered at its deadline")
