@@ -7,12 +7,14 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import click
 import pytest
 
 from korvet.cli.app import korvet as korvet_command
 from korvet.config import settings
+from korvet.offsets.packing import entry_id
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
 from tools import reference
@@ -70,6 +72,37 @@ def test_every_command_and_option_is_documented():
         assert [word for word in options if word not in sections[path]] == [], path
 
 
+def blocks(language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+
+
+def test_files_that_the_documents_name_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    folders = (ROOT, ROOT / "korvet" / "storage" / "lua", ROOT / "docs")
+    named = set(re.findall(r"`([\w/]+(?:\.(?:py|lua|md)|/))`", text))
+    assert len(named) > 30
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
+
+
+def test_the_settings_in_the_readme_exist():
+    rows = re.findall(r"^\| `([^`]+)` \| `(KORVET_\w+)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == 6
+    assert set(rows) <= {(setting.key, setting.variable) for setting in settings()}
+
+
+def test_the_picture_of_the_report_is_drawn():
+    picture = ElementTree.parse(ROOT / "docs" / "images" / "report.svg")
+    shown = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert shown >= {"Consumer groups", "Needs attention", "All groups", "Members and generations"}
+
+
+def test_the_offset_in_the_readme_is_that_of_its_entry():
+    (found,) = re.findall(r"(\d+)  =  (\d+-\d+)", (ROOT / "README.md").read_text())
+    assert entry_id(int(found[0])) == found[1]
+
+
 def shell_commands() -> list[str]:
     blocks = SHELL_BLOCK.findall((ROOT / "README.md").read_text())
     return [line for block in blocks for line in block.splitlines() if line]
@@ -98,5 +131,31 @@ def test_readme_commands_run():
                 command += f" --data-dir {server.data_dir}"
             done = run([sys.executable, "-m", "korvet", *command.split()], timeout_s=60, env=env)
             assert done.returncode == 0, (line, done.stdout.decode() + done.stderr.decode())
+    finally:
+        server.discard()
+
+
+@pytest.mark.clients
+def test_readme_clients_run():
+    """The Python program as written but for the port; then what is said of Redis clients on the same data."""
+    server = KorvetServer()
+    try:
+        server.start()
+        (program,) = blocks("python")
+        program = program.replace("localhost:9092", server.bootstrap)
+        done = run([sys.executable, "-c", program], timeout_s=60)
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stdout.startswith(b"b'k1' b'hello' ")
+        offset = int(done.stdout.split()[-1])
+        ((first, _),) = server.redis.xrange("korvet:orders:0", count=1)
+        assert first.decode() == entry_id(offset)
+        call = re.search(r"^    FCALL (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+        assert call is not None
+        added = server.raw("FCALL", *call[1].split())
+        reply = server.raw(
+            "XREADGROUP", "GROUP", "readers", "me", "COUNT", 10, "STREAMS", "korvet:orders:0", ">"
+        )
+        ((_, entries),) = reply.items() if isinstance(reply, dict) else reply
+        assert [found for found, _ in entries] == [added]
     finally:
         server.discard()
