@@ -168,7 +168,7 @@ class Scenario:
                 raise DemoFailed(f"screen-2 is still member {old} after its restart")
             self._claim("screens", 0, members=2)
             step.say(
-                f"screen-2 is a new member, still with {sorted(owned)}, still in generation {after.generation}"
+                f"screen-2 is a new member, still with {sorted(owned)}, in generation {after.generation}"
             )
 
     def _native_writer(self) -> None:
