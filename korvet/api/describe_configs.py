@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet import config as settings
+from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.topics.configs import TOPIC_CONFIGS, ConfigSource, ConfigType, describe
+from korvet.topics.errors import InvalidTopicName
+from korvet.topics.names import check_topic_name
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -43,6 +46,10 @@ async def describe_configs(context: RequestContext, request: Any) -> Any:
 
 def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
     if resource.resource_type == _Resource.TOPIC:
+        try:
+            check_topic_name(resource.resource_name)
+        except InvalidTopicName as refused:
+            return _failed(context, resource, error_code_of(refused), str(refused))
         if context.services.topics.get(resource.resource_name) is None:
             return _failed(context, resource, ErrorCode.unknown_topic_or_partition, None)
         configs = _topic_configs(context, request, resource)

@@ -6,16 +6,18 @@ assignment.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
 
 from korvet.groups.messages import SyncAssignment, SyncReply, SyncRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.api.context import RequestContext
+
+_PROTOCOL_SINCE: Final = 5
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -27,13 +29,16 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(14, "SyncGroup", (0, 5), refuse=refuse, waits=True)
 async def sync_group(context: RequestContext, request: Any) -> Any:
     """Hand in the assignments (the leader) and get one's own."""
+    protocol = (getattr(request, "protocol_type", None), getattr(request, "protocol_name", None))
+    if context.api_version >= _PROTOCOL_SINCE and None in protocol:
+        return refuse(context, request, ErrorCode.inconsistent_group_protocol)
     sync = SyncRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
-        protocol_type=getattr(request, "protocol_type", None),
-        protocol_name=getattr(request, "protocol_name", None),
+        protocol_type=protocol[0],
+        protocol_name=protocol[1],
         assignments=tuple(SyncAssignment(each.member_id, each.assignment) for each in request.assignments),
     )
     return _response(
