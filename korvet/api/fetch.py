@@ -1,7 +1,7 @@
-"""Fetch (key 1), versions 4-17.
+"""Fetch (key 1), versions 4-18.
 
 v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227; declined by answering session id 0, which
-every client accepts), v9 leader epochs, v11 racks, v12 flexible, v13 topic ids, v15 to v17 matter to replicas
+every client accepts), v9 leader epochs, v11 racks, v12 flexible, v13 topic ids, v15 to v18 matter to replicas
 only. A fetch waits for `min_bytes` until `max_wait`: appends through this broker wake it, entries of native
 writers are looked for.
 """
@@ -59,7 +59,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("FetchResponse", error_code=ErrorCode.none, session_id=0, responses=topics)
 
 
-@submit_api(1, "Fetch", (4, 17), refuse=refuse)
+@submit_api(1, "Fetch", (4, 18), refuse=refuse)
 def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
     """Read the partitions, waiting where there is too little."""
     if context.api_version >= SESSIONS_SINCE and request.session_epoch not in (_FINAL_EPOCH, _INITIAL_EPOCH):
