@@ -16,7 +16,7 @@ from kio.serial import entity_reader
 
 from tests.support.admin import create_topic
 from tests.support.polling import until
-from tests.support.wire import RawConnection, advertised, decode_response
+from tests.support.wire import RawConnection, advertised, decode_response, header
 
 pytestmark = pytest.mark.clients
 
@@ -171,3 +171,12 @@ def test_pipelined_requests_are_answered_in_order(broker, client):
         for request in requests:
             response = decode_response(request.api_key, request.api_version, connection.receive())
             assert response.correlation_id == struct.unpack_from(">i", request.frame, 4)[0]
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1])
+def test_a_fetch_of_no_partition_is_answered(broker, min_bytes):
+    """Java consumers send one when they close, and wait for its answer."""
+    body = struct.pack(">iiiibi", -1, 500, min_bytes, 1_000, 0, 0)
+    with RawConnection(broker.host, broker.port, timeout_s=3) as connection:
+        response = decode_response(1, 4, connection.ask(header(1, 4, 11) + body))
+    assert (response.correlation_id, response.message.responses) == (11, ())
