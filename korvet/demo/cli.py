@@ -90,7 +90,8 @@ def _play(server: DemoServer, screen: Screen, out: Path) -> None:
         finally:
             scenario.close()
     except (DemoFailed, KafkaException, redis.RedisError) as error:
-        raise click.ClickException(f"{error}\nThe broker's log is {server.log}") from error
+        # A broker that is gone is the reason for whatever its clients say.
+        raise click.ClickException(f"{server.fault() or error}\nThe broker's log is {server.log}") from error
     _how_to_go_on(server, screen, page)
 
 

@@ -71,7 +71,6 @@ class Scenario:
             self._native_reader,
             self._dump,
         ):
-            self._server.check()
             step()
 
     def close(self) -> None:

@@ -66,10 +66,8 @@ class DemoServer:
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while (found := _READY.search(self._log_text())) is None:
-            if self._process.poll() is not None:
-                raise DemoFailed(
-                    f"the broker ended with status {self._process.returncode}:\n{self.log_tail()}"
-                )
+            if (fault := self.fault()) is not None:
+                raise DemoFailed(fault)
             if time.monotonic() > deadline:
                 raise DemoFailed(
                     f"the broker was not ready within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}"
@@ -88,10 +86,11 @@ class DemoServer:
             self._process.kill()
             self._process.wait()
 
-    def check(self) -> None:
-        """Raise DemoFailed when the broker has ended by itself."""
-        if self._process is not None and (status := self._process.poll()) is not None:
-            raise DemoFailed(f"the broker ended with status {status}:\n{self.log_tail()}")
+    def fault(self) -> str | None:
+        """What to say when the broker has ended by itself; None while it runs."""
+        if self._process is None or (status := self._process.poll()) is None:
+            return None
+        return f"the broker ended with status {status}:\n{self.log_tail()}"
 
     def log_tail(self) -> str:
         """The end of what it logged."""

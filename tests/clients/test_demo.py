@@ -42,17 +42,23 @@ def command(data: Path, out: Path) -> list[str]:
     return [sys.executable, "-m", "korvet", "demo", "--data-dir", str(data), "--out", str(out)]
 
 
+def command_line(pid: int) -> str:
+    """The command of a process; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def processes_on(folder: Path) -> list[int]:
+    """Processes whose command names a folder."""
+    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+    return [pid for pid in pids if str(folder) in command_line(pid)]
+
+
 def running_on(folder: Path) -> list[str]:
-    """Command lines of processes that name a folder."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if str(folder) in line:
-            found.append(line)
-    return found
+    """Commands of the processes whose command names a folder."""
+    return [command_line(pid) for pid in processes_on(folder)]
 
 
 @pytest.mark.clients
@@ -100,6 +106,19 @@ def test_a_killed_demo_takes_its_broker_along(tmp_path):
     until(lambda: "Kafka clients connect" in child.output() or not child.running, 60, "the broker runs")
     child.kill()
     until(lambda: running_on(tmp_path / "data") == [], 20, "the broker and its server are gone")
+
+
+@pytest.mark.clients
+def test_a_broker_that_ends_is_named_as_the_reason(tmp_path):
+    child = Child(command(tmp_path / "data", tmp_path / "report"), tmp_path / "log")
+    until(lambda: "Four consumer groups" in child.output() or not child.running, 60, "the demo is at work")
+    brokers = [pid for pid in processes_on(tmp_path / "data") if " serve " in command_line(pid)]
+    assert len(brokers) == 1
+    os.kill(brokers[0], signal.SIGKILL)
+    until(lambda: not child.running, 60, "the demo ended")
+    assert child.exit_code == 1
+    assert "Error: the broker ended with status -9" in child.output()
+    assert "Traceback" not in child.output()
 
 
 def test_a_folder_in_use_is_refused(tmp_path):
