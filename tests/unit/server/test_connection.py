@@ -1,0 +1,298 @@
+"""A connection byte by byte, without sockets: frames, order, buffers, waiting and closing."""
+
+from __future__ import annotations
+
+import logging
+import random
+import struct
+
+import pytest
+
+from korvet.protocol.headers import MalformedRequest
+from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request
+
+PRODUCE, FETCH, METADATA = 0, 1, 3
+SMALL_BUFFER = 4096
+KEPT_BUFFER = 256 * 1024
+
+
+@pytest.fixture
+def held() -> Held:
+    return Held()
+
+
+@pytest.fixture
+def wire(held: Held) -> Wire:
+    return Wire(held)
+
+
+def buffer_size(wire: Wire) -> int:
+    return len(wire.connection._buffer)
+
+
+def test_a_frame_byte_by_byte(wire: Wire, held: Held) -> None:
+    frame = framed(request(1, size=40))
+    for index in range(len(frame) - 1):
+        wire.feed(frame[index : index + 1])
+        assert held.frames == []
+    wire.feed(frame[-1:])
+    assert held.frames == [request(1, size=40)]
+
+
+def test_any_cut_of_many_frames_gives_the_same_frames() -> None:
+    rng = random.Random(1)
+    sent = [request(number, PRODUCE, rng.choice((8, 9, 100, 5000, 70_000))) for number in range(60)]
+    stream = b"".join(map(framed, sent))
+    for seed in range(10):
+        held = Held()
+        wire = Wire(held)
+        rng = random.Random(seed)
+        position = 0
+        while position < len(stream):
+            size = rng.choice((1, 3, 100, 4096, 100_000))
+            assert wire.feed(stream[position : position + size]) == len(stream[position : position + size])
+            position += size
+        assert held.frames == sent
+
+
+def test_many_frames_in_one_read_are_taken_one_after_the_other(wire: Wire, held: Held) -> None:
+    sent = [request(number) for number in range(5)]
+    wire.feed(b"".join(map(framed, sent)))
+    for number in range(5):
+        assert held.frames == sent[: number + 1]
+        held.answers[number]([b"%d" % number])
+    assert wire.transport.written == b"01234"
+
+
+def test_produce_requests_overtake_the_answer_but_answers_keep_their_order(wire: Wire, held: Held) -> None:
+    wire.feed(b"".join(framed(request(number, PRODUCE)) for number in range(4)))
+    assert len(held.frames) == 4
+    held.answers[2]([b"c"])
+    held.answers[1]([b"b"])
+    assert wire.transport.written == b""
+    held.answers[0]([b"a", b"A"])
+    assert wire.transport.written == b"aAbc"
+    held.answers[3]([b"d"])
+    assert wire.transport.written == b"aAbcd"
+
+
+def test_nothing_but_produce_overtakes(wire: Wire, held: Held) -> None:
+    keys = (PRODUCE, METADATA, PRODUCE, PRODUCE, FETCH)
+    wire.feed(b"".join(framed(request(number, key)) for number, key in enumerate(keys)))
+    assert len(held.frames) == 1, "Metadata waits for the Produce before it"
+    held.answers[0]([b"0"])
+    assert len(held.frames) == 2, "Produce waits for the Metadata before it"
+    held.answers[1]([b"1"])
+    assert len(held.frames) == 4
+    held.answers[3]([b"3"])
+    assert len(held.frames) == 4, "Fetch waits for both"
+    held.answers[2]([b"2"])
+    assert len(held.frames) == 5
+    held.answers[4]([b"4"])
+    assert wire.transport.written == b"01234"
+
+
+def test_a_request_without_an_answer_keeps_its_place(wire: Wire, held: Held) -> None:
+    wire.feed(b"".join(framed(request(number, PRODUCE)) for number in range(3)))
+    held.answers[1](None)
+    held.answers[2]([b"2"])
+    assert wire.transport.written == b""
+    held.answers[0]([b"0"])
+    assert wire.transport.written == b"02"
+
+
+def test_an_answer_given_at_once_lets_the_next_request_in() -> None:
+    class AtOnce(Held):
+        def __call__(self, connection, frame, slot):  # type: ignore[no-untyped-def]
+            connection.respond(slot, [bytes(frame[4:8])])
+
+    wire = Wire(AtOnce())
+    wire.feed(b"".join(framed(request(number)) for number in range(2000)))
+    assert wire.transport.written == b"".join(struct.pack(">i", number) for number in range(2000))
+
+
+def test_a_huge_frame_grows_the_buffer_and_gives_it_back(wire: Wire, held: Held) -> None:
+    assert buffer_size(wire) == SMALL_BUFFER
+    frame = request(1, size=900_000)
+    wire.feed(framed(frame), most=10_000)
+    assert held.frames == [frame]
+    assert buffer_size(wire) == SMALL_BUFFER
+
+
+def test_the_buffer_grows_with_what_arrives_and_not_with_what_is_promised(wire: Wire) -> None:
+    wire.feed(struct.pack(">i", MAX_REQUEST_BYTES) + b"\x00" * 100)
+    assert buffer_size(wire) == SMALL_BUFFER
+    wire.feed(b"\x00" * 100_000)
+    assert buffer_size(wire) < 300_000
+    wire.feed(b"\x00" * (MAX_REQUEST_BYTES - 100_200))
+    assert buffer_size(wire) <= MAX_REQUEST_BYTES + 4
+
+
+def test_a_middling_buffer_stays(wire: Wire, held: Held) -> None:
+    wire.feed(framed(request(1, size=100_000)))
+    held.answers[0]([b"a"])
+    assert SMALL_BUFFER < buffer_size(wire) <= KEPT_BUFFER
+
+
+def test_a_frame_is_not_written_over_by_the_next(wire: Wire, held: Held) -> None:
+    """The dispatch gets a view that it can't write to; what it keeps it has to copy."""
+    views = []
+    held.__class__ = type("Keeps", (Held,), {"__call__": lambda _, __, frame, ___: views.append(frame)})
+    wire.feed(framed(request(1)))
+    assert views[0].readonly
+
+
+@pytest.mark.parametrize("size", [-(2**31), -1, 0, 1, 7, MAX_REQUEST_BYTES + 1, 2**31 - 1])
+def test_a_length_that_cannot_be_ends_the_connection(
+    wire: Wire, held: Held, size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        wire.feed(struct.pack(">i", size))
+        wire.feed(b"more" * 100)
+    assert wire.transport.closed
+    assert held.frames == []
+    assert len(caplog.records) == 1
+    assert f"{size} bytes" in caplog.text
+    assert "/10.1.2.3" in caplog.text
+
+
+@pytest.mark.parametrize("size", [8, MAX_REQUEST_BYTES])
+def test_the_smallest_and_the_largest_frame(wire: Wire, held: Held, size: int) -> None:
+    wire.feed(framed(request(1, size=size)))
+    assert [len(frame) for frame in held.frames] == [size]
+    assert not wire.transport.closed
+
+
+def test_a_bad_length_behind_good_requests(wire: Wire, held: Held, caplog: pytest.LogCaptureFixture) -> None:
+    wire.feed(framed(request(1)) + b"\xff\xff\xff\xff")
+    held.answers[0]([b"a"])
+    assert wire.transport.written == b"a", "what was asked before is answered"
+    assert wire.transport.closed
+    assert len(caplog.records) == 1
+
+
+def test_a_malformed_request_ends_its_connection_only(caplog: pytest.LogCaptureFixture) -> None:
+    class Refuses(Held):
+        def __call__(self, connection, frame, slot):  # type: ignore[no-untyped-def]
+            if frame[4] == 9:
+                raise MalformedRequest("no such request")
+            super().__call__(connection, frame, slot)
+
+    dispatch = Refuses()
+    wire, other = Wire(dispatch), Wire(dispatch)
+    wire.feed(framed(request(0x09000000)) + framed(request(2)))
+    assert wire.transport.closed
+    assert [record.getMessage() for record in caplog.records] == [
+        "closing the connection of /10.1.2.3: no such request"
+    ]
+    other.feed(framed(request(3)))
+    dispatch.answers[0]([b"fine"])
+    assert other.transport.written == b"fine"
+    assert dispatch.frames == [request(3)]
+
+
+def test_a_slow_reader_is_asked_nothing_more(wire: Wire, held: Held) -> None:
+    wire.connection.pause_writing()
+    wire.feed(framed(request(1)))
+    assert not held.frames
+    wire.connection.resume_writing()
+    assert held.frames == [request(1)]
+
+
+def test_a_buffer_full_of_waiting_requests_pauses_reading(wire: Wire, held: Held) -> None:
+    stream = b"".join(framed(request(number, size=100)) for number in range(500))
+    taken = wire.feed(stream)
+    paused = not wire.transport.reading
+    assert paused
+    assert len(stream) > taken >= SMALL_BUFFER
+    assert buffer_size(wire) == SMALL_BUFFER
+    answered = 0
+    while answered < 500:
+        held.answers[answered]([b"."])
+        answered += 1
+        taken += wire.feed(stream[taken:])
+    assert taken == len(stream)
+    assert wire.transport.reading
+    assert held.frames == [request(number, size=100) for number in range(500)]
+    assert buffer_size(wire) <= 2 * SMALL_BUFFER
+
+
+def test_a_large_frame_behind_a_waiting_request(wire: Wire, held: Held) -> None:
+    frame = request(2, size=500_000)
+    stream = framed(request(1)) + framed(frame) + framed(request(3))
+    taken = wire.feed(stream)
+    held.answers[0]([b"1"])
+    taken += wire.feed(stream[taken:])
+    assert held.frames[1] == frame
+    held.answers[1]([b"2"])
+    taken += wire.feed(stream[taken:])
+    assert taken == len(stream)
+    assert held.frames[2] == request(3)
+
+
+def test_backpressure_holds_produce_requests_back(wire: Wire, held: Held) -> None:
+    held.is_blocked = True
+    wire.feed(framed(request(1, PRODUCE)) + framed(request(2, METADATA)))
+    assert held.frames == []
+    wire.feed(framed(request(3, PRODUCE)))
+    assert len(held.resumes) == 1, "it asks once"
+    held.is_blocked = False
+    held.resumes[0]()
+    assert held.frames == [request(1, PRODUCE)]
+
+
+def test_backpressure_does_not_hold_back_other_requests(wire: Wire, held: Held) -> None:
+    held.is_blocked = True
+    wire.feed(framed(request(1, FETCH)))
+    assert held.frames == [request(1, FETCH)]
+
+
+def test_backpressure_ends_after_the_client_has_gone(wire: Wire, held: Held) -> None:
+    held.is_blocked = True
+    wire.feed(framed(request(1, PRODUCE)))
+    wire.lose()
+    held.is_blocked = False
+    held.resumes[0]()
+    assert held.frames == []
+
+
+def test_those_who_wait_are_told_when_the_client_goes(wire: Wire, held: Held) -> None:
+    told = []
+
+    def first() -> None:
+        told.append("first")
+        wire.connection.forget(second)
+
+    def second() -> None:
+        told.append("second")
+
+    def forgotten() -> None:
+        told.append("forgotten")
+
+    for callback in (first, forgotten):
+        wire.connection.on_disconnect(callback)
+    wire.connection.forget(forgotten)
+    wire.connection.forget(second)
+    assert wire.connection in wire.connections
+    wire.lose()
+    assert told == ["first"]
+    assert wire.connection.closed
+    assert wire.connections == set()
+
+
+def test_answers_for_a_client_that_has_gone_are_dropped(wire: Wire, held: Held) -> None:
+    wire.feed(framed(request(1, PRODUCE)) + framed(request(2, PRODUCE)) + framed(request(3)))
+    wire.lose()
+    held.answers[1]([b"b"])
+    held.answers[0]([b"a"])
+    assert wire.transport.written == b""
+    assert len(held.frames) == 2, "nothing more is taken from the buffer"
+
+
+def test_shutting_down_takes_no_more_requests(wire: Wire, held: Held) -> None:
+    wire.feed(framed(request(1)) + framed(request(2)))
+    wire.connection.shut_down()
+    assert wire.transport.closed
+    held.answers[0]([b"a"])
+    assert wire.transport.written == b"a"
+    assert len(held.frames) == 1

@@ -1,0 +1,240 @@
+"""From frames to handlers and back: unknown APIs, malformed bodies, handlers that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import struct
+from types import SimpleNamespace
+from typing import Any
+
+import kio.index
+import msgspec
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.config import Address, Config
+from korvet.protocol import registry
+from korvet.server.backpressure import Backpressure
+from korvet.server.dispatch import Dispatcher
+from tests.support.wire import decode_response
+from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
+from tests.unit.protocol.test_registry import errors_in
+from tests.unit.server.transports import Wire, framed
+
+LIMIT_BYTES = 10_000
+
+
+def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
+    services: Any = SimpleNamespace(config=Config(), cluster_id="id", endpoint=Address("localhost", 9092))
+    pressure = Backpressure(LIMIT_BYTES)
+    return Dispatcher(services, pressure), pressure
+
+
+def header(api_key: int, api_version: int, correlation_id: int) -> bytes:
+    return struct.pack(">hhih", api_key, api_version, correlation_id, 4) + b"unit"
+
+
+def frame_of(case: tuple[int, int], request: Any, correlation_id: int = 7) -> bytes:
+    flexible = kio.index.load_request_schema(*case).__flexible__
+    return header(*case, correlation_id) + (b"\x00" if flexible else b"") + encode(request)
+
+
+def answers(written: bytes) -> list[bytes]:
+    """The frames in what was written, without their lengths."""
+    found = []
+    while written:
+        (size,) = struct.unpack_from(">i", written)
+        assert len(written) >= 4 + size
+        found.append(bytes(written[4 : 4 + size]))
+        written = written[4 + size :]
+    return found
+
+
+async def turns() -> None:
+    """Enough turns of the loop for handlers that wait for nothing."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def converse(*frames: bytes) -> tuple[list[bytes], Wire, Dispatcher]:
+    """Feed frames to a connection and wait until all handlers are done."""
+
+    async def run() -> tuple[list[bytes], Wire, Dispatcher]:
+        dispatcher, _ = new_dispatcher()
+        wire = Wire(dispatcher)
+        for frame in frames:
+            wire.feed(framed(frame))
+            await turns()
+        return answers(bytes(wire.transport.written)), wire, dispatcher
+
+    return asyncio.run(asyncio.wait_for(run(), 10))
+
+
+@pytest.mark.parametrize(("key", "version"), [(999, 0), (-1, 0), (3, 99), (3, -1), (0, 2), (8, 1), (17, 0)])
+def test_unknown_apis_and_versions_are_answered(key: int, version: int) -> None:
+    found, wire, _ = converse(header(key, version, 5) + b"anything", header(18, 0, 6))
+    assert found[0] == struct.pack(">ih", 5, ErrorCode.unsupported_version)
+    assert decode_response(18, 0, found[1]).message.error_code == ErrorCode.none
+    assert not wire.transport.closed
+
+
+def test_an_unknown_version_of_api_versions_gets_all_versions_in_version_0() -> None:
+    (found,), wire, _ = converse(header(18, 5, 5) + b"\x00")
+    response = decode_response(18, 0, found)
+    assert (response.correlation_id, response.left_bytes) == (5, 0)
+    assert response.message.error_code == ErrorCode.unsupported_version
+    assert {each.api_key for each in response.message.api_keys} == {api.key for api in registry.registered()}
+    assert not wire.transport.closed
+
+
+WITH_BODY = [case for case in VERSIONS if kio.index.load_request_schema(*case).__dataclass_fields__]
+
+
+@pytest.mark.parametrize("case", WITH_BODY, ids=version_id)
+def test_a_malformed_body_ends_the_connection(
+    case: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = frame_of(case, random_request(random.Random(repr(case)), *case))
+    found, wire, _ = converse(frame[:-1])
+    assert found == []
+    assert wire.transport.closed
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+@pytest.mark.parametrize("case", VERSIONS, ids=version_id)
+def test_a_handler_that_fails_is_answered_counted_and_logged(
+    case: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = registry.find(case[0])
+    assert api is not None
+
+    def submit(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async def handle(*_: object) -> None:
+        submit()
+
+    broken = {"submit": submit} if api.handle is None else {"handle": handle}
+    monkeypatch.setitem(registry._APIS, case[0], msgspec.structs.replace(api, **broken))
+    rng = random.Random(repr(case))
+    frames = [frame_of(case, random_request(rng, *case)) for _ in range(8)]
+    found, wire, dispatcher = converse(*frames)
+    assert len(found) == 8
+    said = set()
+    for each in found:
+        response = decode_response(*case, each)
+        assert response.left_bytes == 0
+        assert errors_in(response.message) <= {ErrorCode.unknown_server_error, ErrorCode.none}
+        said |= errors_in(response.message)
+    assert ErrorCode.unknown_server_error in said
+    assert dispatcher.failures == {api.name: 8}
+    assert len(caplog.records) == 8
+    assert f"{api.name} v{case[1]} of client 'unit' failed" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+    assert not wire.transport.closed
+
+
+def test_what_a_handler_answers_is_framed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, wire, _ = converse(frame_of((18, 0), random_request(random.Random(1), 18, 0), 11))
+    (length,) = struct.unpack_from(">i", wire.transport.written)
+    assert length == len(wire.transport.written) - 4 == len(found[0])
+    assert decode_response(18, 0, found[0]).correlation_id == 11
+
+
+def test_answering_twice_is_a_bug() -> None:
+    held: list[Any] = []
+
+    async def run() -> None:
+        dispatcher, _ = new_dispatcher()
+        wire = Wire(dispatcher)
+        wire.feed(framed(frame_of((12, 0), random_request(random.Random(1), 12, 0))))
+        held[0]([b"\x00\x00"])
+        with pytest.raises(RuntimeError, match="twice"):
+            held[0]([b"\x00\x00"])
+
+    api = registry.find(12)
+    assert api is not None
+    with pytest.MonkeyPatch.context() as patch:
+        keep = msgspec.structs.replace(api, submit=lambda _, __, respond: held.append(respond))
+        patch.setitem(registry._APIS, 12, keep)
+        asyncio.run(run())
+
+
+def test_produced_bytes_in_flight_hold_others_back() -> None:
+    """Until they are answered. Other requests are not held back."""
+    held: list[Any] = []
+
+    async def run() -> None:
+        dispatcher, pressure = new_dispatcher()
+        first, second = Wire(dispatcher), Wire(dispatcher)
+        produce = frame_of((0, 9), random_request(random.Random(1), 0, 9))
+        pressure.take(LIMIT_BYTES - 1)
+        first.feed(framed(produce))
+        second.feed(framed(produce))
+        assert len(held) == 1
+        pressure.give_back(LIMIT_BYTES - 1)
+        assert len(held) == 2
+        pressure.take(LIMIT_BYTES - 2 * len(produce))
+        first.feed(framed(produce))
+        assert len(held) == 2
+        pressure.give_back(LIMIT_BYTES - 2 * len(produce))
+        assert len(held) == 3
+        for respond in held:
+            respond([b""])
+        assert not pressure.blocked(lambda: None)
+        pressure.take(LIMIT_BYTES - 1)
+        assert not pressure.blocked(lambda: None), "all that was taken has been given back"
+
+    api = registry.find(0)
+    assert api is not None
+    with pytest.MonkeyPatch.context() as patch:
+        keep = msgspec.structs.replace(api, submit=lambda _, __, respond: held.append(respond))
+        patch.setitem(registry._APIS, 0, keep)
+        asyncio.run(run())
+
+
+def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    async def forever(context: object, request: object) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            ended.append("cancelled")
+
+    async def run() -> None:
+        dispatcher, _ = new_dispatcher()
+        wire = Wire(dispatcher)
+        wire.feed(framed(frame_of((11, 5), random_request(random.Random(2), 11, 5))))
+        await turns()
+        wire.lose()
+        await turns()
+        await dispatcher.finish()
+
+    api = registry.find(11)
+    assert api is not None
+    monkeypatch.setitem(registry._APIS, 11, msgspec.structs.replace(api, handle=forever))
+    asyncio.run(asyncio.wait_for(run(), 10))
+    assert ended == ["cancelled"]
+
+
+def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same request but for its correlation id, as an idle consumer sends it."""
+    seen: list[Any] = []
+
+    def submit(context: Any, request: Any, respond: Any) -> None:
+        seen.append(request)
+        respond([b"body"])
+
+    api = registry.find(1)
+    assert api is not None
+    monkeypatch.setitem(registry._APIS, 1, msgspec.structs.replace(api, submit=submit))
+    rng = random.Random(4)
+    one, other = random_request(rng, 1, 12), random_request(rng, 1, 12)
+    sent = [one, one, other, one]
+    found, _, _ = converse(*(frame_of((1, 12), each, number) for number, each in enumerate(sent, 1)))
+    assert [each[:4] for each in found] == [struct.pack(">i", number) for number in (1, 2, 3, 4)]
+    assert seen == [one, one, other, one]
+    assert seen[0] is seen[1]

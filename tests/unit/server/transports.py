@@ -1,0 +1,99 @@
+"""A transport without a socket, and what feeds a connection as an event loop does."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from korvet.server.connection import Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MAX_REQUEST_BYTES = 1_000_000
+
+
+class MockTransport:
+    """Keeps what is written, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.reading = True
+        self.closed = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        for part in parts:
+            self.written += part
+
+    def pause_reading(self) -> None:
+        assert self.reading, "paused twice"
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading, "resumed without a pause"
+        self.reading = True
+
+    def close(self) -> None:
+        self.closed = True
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        assert high > 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("10.1.2.3", 4567) if name == "peername" else None
+
+
+class Held:
+    """A dispatch that keeps each frame with the callable that answers it."""
+
+    def __init__(self) -> None:
+        self.frames: list[bytes] = []
+        self.answers: list[Callable[[list[bytes] | None], None]] = []
+        self.is_blocked = False
+        self.resumes: list[Callable[[], None]] = []
+
+    def __call__(self, connection: Connection, frame: memoryview, slot: Any) -> None:
+        self.frames.append(bytes(frame))
+        self.answers.append(lambda segments: connection.respond(slot, segments))
+
+    def blocked(self, resume: Callable[[], None]) -> bool:
+        if self.is_blocked:
+            self.resumes.append(resume)
+        return self.is_blocked
+
+
+class Wire:
+    """A connection with both of its ends in the test's hands."""
+
+    def __init__(self, dispatch: Any) -> None:
+        self.connections: set[Connection] = set()
+        self.transport = MockTransport()
+        self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections)
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+
+    def feed(self, data: bytes, most: int = 2**30) -> int:
+        """Hand over bytes as reads of at most `most` bytes; how many were taken before reading paused."""
+        fed = 0
+        while fed < len(data) and self.transport.reading and not self.transport.closed:
+            room = self.connection.get_buffer(-1)
+            assert len(room) > 0, "an event loop takes an empty buffer for an error"
+            part = data[fed : fed + min(len(room), most)]
+            room[: len(part)] = part
+            self.connection.buffer_updated(len(part))
+            fed += len(part)
+        return fed
+
+    def lose(self) -> None:
+        self.connection.connection_lost(None)
+
+
+def framed(payload: bytes) -> bytes:
+    return struct.pack(">i", len(payload)) + payload
+
+
+def request(number: int, api_key: int = 3, size: int = 12) -> bytes:
+    """A frame of `size` bytes that begins as a request of that API."""
+    return struct.pack(">hhi", api_key, 0, number).ljust(size, b".")
