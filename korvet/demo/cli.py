@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from rich.console import Console
 
 from korvet.demo.failure import DemoFailed
 from korvet.demo.screen import Screen
@@ -57,6 +58,8 @@ def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
                 signal.pause()
     except KeyboardInterrupt:
         shutil.rmtree(scratch)
+        # The report's progress was ended while it hid the cursor.
+        Console().show_cursor(True)
         click.echo("\nStopped; nothing is left running.", err=True)
         raise SystemExit(_INTERRUPTED_STATUS) from None
     if data_dir is not None:

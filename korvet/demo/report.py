@@ -10,7 +10,7 @@ import pyarrow.parquet  # type: ignore[import-untyped]
 
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.scenario import GroupClaim
-from korvet.demo.server import DemoServer, clean_environment
+from korvet.demo.server import DemoServer, bound, clean_environment
 
 REPORT_TIMEOUT_S = 300.0
 PAGE = "report.html"
@@ -20,7 +20,10 @@ def write_report(server: DemoServer, folder: Path) -> Path:
     """Run the command, its progress to our standard error; the page. Raises DemoFailed."""
     url = f"unix://{quote(str(server.redis_socket))}"
     command = [sys.executable, "-m", "korvet", "report", "--redis", url, "--out", str(folder)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=clean_environment())
+    # A session of its own, as for the broker: Ctrl-C reaches us, and we end it.
+    process = subprocess.Popen(
+        bound(command), stdout=subprocess.DEVNULL, env=clean_environment(), start_new_session=True
+    )
     try:
         status = process.wait(REPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

@@ -26,7 +26,7 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in own}
 
 
-def _bound(command: list[str]) -> list[str]:
+def bound(command: list[str]) -> list[str]:
     """The command, to get SIGTERM when we end, however that happens (where the kernel can do that)."""
     if sys.platform != "linux":
         return command
@@ -57,7 +57,7 @@ class DemoServer:
         with self.log.open("wb") as log:
             # A session of its own: Ctrl-C is for us first, the broker ends after its clients.
             self._process = subprocess.Popen(
-                _bound([*command, "--data-dir", str(self.data_dir)]),
+                bound([*command, "--data-dir", str(self.data_dir)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
