@@ -36,6 +36,7 @@ HONOURED = {
     configs.TIMESTAMP_BEFORE_MAX_MS,
     configs.TIMESTAMP_TYPE,
 }
+_NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(-\d+)?[.;]? *")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -79,13 +80,22 @@ def topic_configs() -> str:
 
 
 def apis() -> str:
-    """Every API with its versions."""
+    """Every API with its versions and what the header of its module says of them."""
     api.load_all()
-    rows = (
-        (str(one.key), one.name, f"{one.min_version}–{one.max_version}")  # noqa: RUF001 - a range
-        for one in sorted(registry.registered(), key=lambda one: one.key)
-    )
-    return _table(("key", "API", "versions"), rows)
+    rows = ((str(one.key), one.name, _versions(one), _notes(one)) for one in registry.registered())
+    return _table(("key", "API", "versions", "notes"), rows)
+
+
+def _versions(one: registry.Api) -> str:
+    if one.min_version == one.max_version:
+        return str(one.min_version)
+    return f"{one.min_version}–{one.max_version}"  # noqa: RUF001 - a range
+
+
+def _notes(one: registry.Api) -> str:
+    """The module's header behind name, key and versions."""
+    header = " ".join((sys.modules[one.refuse.__module__].__doc__ or "").split())
+    return _NAMED.sub("", header)
 
 
 def commands() -> str:

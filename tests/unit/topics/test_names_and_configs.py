@@ -1,0 +1,80 @@
+"""Topic names and configs: Kafka's rules and what is in force."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.topics.configs import (
+    TOPIC_CONFIGS,
+    ConfigSource,
+    InvalidConfig,
+    check_topic_config,
+    describe,
+    policy_of,
+)
+from korvet.topics.errors import InvalidTopicName
+from korvet.topics.names import check_collision, check_topic_name
+
+
+@pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
+def test_names(name: str) -> None:
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n", "{a}", "a:b"])
+def test_names_that_cannot_be(name: str) -> None:
+    with pytest.raises(InvalidTopicName):
+        check_topic_name(name)
+
+
+def test_names_that_metrics_could_not_tell_apart() -> None:
+    check_collision("a.b", ["a.b", "ab", "a-b"])
+    with pytest.raises(InvalidTopicName, match="collides with existing topic: a_b"):
+        check_collision("a.b", ["x", "a_b"])
+
+
+@pytest.mark.parametrize("config", TOPIC_CONFIGS.values(), ids=lambda config: config.name)
+def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-def]
+    assert check_topic_config(config.name, config.default) == config.default
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("no.such", "1"),
+        ("retention.ms", None),
+        ("retention.ms", "-2"),
+        ("retention.ms", "1.5"),
+        ("retention.ms", str(2**63)),
+        ("max.message.bytes", str(2**31)),
+        ("cleanup.policy", "delete,delete"),
+        ("cleanup.policy", ""),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("preallocate", "yes"),
+        ("offset.assignment", "random"),
+        ("native.format", "field:"),
+        ("native.format", "xml"),
+    ],
+)
+def test_configs_that_cannot_be(name: str, value: str | None) -> None:
+    with pytest.raises(InvalidConfig, match=name):
+        check_topic_config(name, value)
+
+
+def test_which_value_is_in_force() -> None:
+    config = TOPIC_CONFIGS["retention.ms"]
+    own = describe(config, {"retention.ms": "1"}, {"log.retention.ms": "2"})
+    assert (own.value, own.source) == ("1", ConfigSource.DYNAMIC_TOPIC)
+    assert [source for _, _, source in own.synonyms] == [1, 4, 5]
+    broker = describe(config, {}, {"log.retention.ms": "2"})
+    assert (broker.value, broker.source) == ("2", ConfigSource.STATIC_BROKER)
+    default = describe(config, {}, {})
+    assert (default.value, default.source) == (config.default, ConfigSource.DEFAULT)
+
+
+def test_policy() -> None:
+    policy = policy_of({"cleanup.policy": "compact, delete", "offset.assignment": "dense"}, {})
+    assert (policy.compacts, policy.deletes, policy.dense) == (True, True, True)
+    policy = policy_of({"message.timestamp.type": "LogAppendTime"}, {"message.max.bytes": "77"})
+    assert (policy.log_append_time, policy.max_message_bytes, policy.deletes) == (True, 77, True)
