@@ -23,6 +23,10 @@ NO_THROTTLE: Final = datetime.timedelta(0)
 # What an operation bit field holds when the client did not ask for it (INT32_MIN).
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 
+# Characters of an error message. It may repeat what the client sent, and a string of the older encoding
+# holds 32,767 bytes.
+_LONGEST_MESSAGE: Final = 1000
+
 
 class RequestSchema:
     """One version of a request: decodes its body."""
@@ -68,9 +72,12 @@ class ResponseSchema:
         """A structure of this response by its schema name.
 
         Fields that this version does not have are left out, so one handler serves every version;
-        a throttle time not given is 0.
+        a throttle time not given is 0, an error message is cut to what fits in all versions.
         """
         cls = getattr(self._module, structure)
+        message = fields.get("error_message")
+        if message is not None:
+            fields["error_message"] = message[:_LONGEST_MESSAGE]
         known = self._fields.get(structure)
         if known is None:
             known = self._fields[structure] = frozenset(cls.__dataclass_fields__)

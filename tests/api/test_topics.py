@@ -104,6 +104,15 @@ def test_topics_that_cannot_be(ask, version, topic, error):
             assert (result.num_partitions, result.replication_factor, result.configs) == (-1, -1, ())
 
 
+@versions("CreateTopics")
+def test_errors_that_repeat_very_long_texts(ask, fresh, version):
+    long = "x" * 32_760
+    asked = [wanted(long), wanted(fresh("bad"), configs=[(long, "1")])]
+    asked.append(wanted(fresh("bad"), configs=[("retention.ms", long)]))
+    results = create(ask, *asked, version=version)
+    assert [each.error_code for each in results] == [INVALID_TOPIC, INVALID_CONFIG, INVALID_CONFIG]
+
+
 def test_a_name_that_exists_or_collides(ask, fresh):
     name = fresh("there.x")
     assert create(ask, wanted(name))[0].error_code == 0
