@@ -28,7 +28,9 @@ class _Builtin(msgspec.Struct, frozen=True):
 _BUILTIN = {
     "serve": _Builtin("korvet.cli.serve", "serve", "Run a broker."),
     "topics": _Builtin("korvet.cli.topics", "topics", "List, create, describe, change and delete topics."),
-    "groups": _Builtin("korvet.cli.groups", "groups", "Consumer groups: state, members, committed offsets."),
+    "groups": _Builtin(
+        "korvet.cli.groups", "groups", "Consumer groups: state, members, committed offsets, lag."
+    ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
     "version": _Builtin("korvet.cli.version", "version", "Show versions, acceleration and servers found."),

@@ -11,8 +11,8 @@ from rich.progress import Progress
 
 from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
-from korvet.config import Config, redacted
-from korvet.embedded import socket_of
+from korvet.cli.redis_address import find_redis, redis_options
+from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import MAX_SEQUENCE
 
@@ -31,25 +31,17 @@ class Finding(NamedTuple):
 
 
 @click.command(short_help="Check the Redis or Valkey that holds the data.")
-@click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help="The server to check.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Config().data_dir,
-    show_default=True,
-    envvar="KORVET_DATA_DIR",
-    help="Without --redis: the data folder of a running korvet with an embedded server.",
-)
-@click.option(
-    "--keyspace", default=Config().keyspace, show_default=True, envvar="KORVET_KEYSPACE", help="Key prefix."
-)
+@redis_options("The server to check.")
 @json_option
 def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
     """Check the Redis or Valkey that holds the data, and the entries in it.
 
     Ends with status 1 when something is at fault.
     """
-    with redis.Redis.from_url(url or _embedded_url(data_dir)) as client:
+    address = find_redis(url, data_dir)
+    if address is None:
+        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
+    with redis.Redis.from_url(address) as client:
         findings = [*check_server(client), *check_entries(client, keyspace)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -59,13 +51,6 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
     if any(finding.state == _FAULT for finding in findings):
         raise SystemExit(1)
-
-
-def _embedded_url(data_dir: Path) -> str:
-    path = socket_of(data_dir)
-    if path is None or not path.exists():
-        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
-    return f"unix://{path.absolute()}"
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:

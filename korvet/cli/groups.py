@@ -1,54 +1,97 @@
-"""`korvet groups`: state, members and committed offsets of consumer groups."""
+"""`korvet groups`: state, members, committed offsets and lag of consumer groups."""
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 
-from korvet.cli import group_requests
+from korvet.cli import group_requests, lag
 from korvet.cli.client import ClientError, Cluster
+from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource
 from korvet.cli.log_requests import LATEST, list_offsets
 from korvet.cli.options import bootstrap_option, json_option
 from korvet.cli.output import print_json, table
+from korvet.cli.redis_address import redis_options
 from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
+from korvet.storage.errors import StorageError
+
+# Asking about more groups than this takes seconds: `describe` has the lag of each.
+_MOST_GROUPS_COUNTED = 500
+_REDIS_HELP = "The Redis that holds the data, for lag."
+
+Lags = Mapping[Commit, Lag | StorageError]
 
 
 @click.group()
 def groups() -> None:
-    """Consumer groups: state, members, committed offsets."""
+    """Consumer groups: state, members, committed offsets, lag."""
 
 
 @groups.command("list")
 @bootstrap_option
+@redis_options(_REDIS_HELP)
 @json_option
-def list_groups(bootstrap: str, as_json: bool) -> None:
-    """List all groups."""
+def list_groups(bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
+    """List all groups, and how far they are behind.
+
+    Lag is all unread records of a group, and how long the first one has been waiting. It is counted in
+    Redis, and "-" where that is not reachable.
+    """
     with Cluster(bootstrap) as cluster:
-        found = [
-            {"group": group.group_id, "state": group.group_state, "protocol_type": group.protocol_type}
-            for group in group_requests.list_groups(cluster)
-        ]
+        listed = group_requests.list_groups(cluster)
+        commits: dict[str, list[Commit]] = {}
+        if len(listed) <= _MOST_GROUPS_COUNTED:
+            commits = {group.group_id: _commits(cluster, group.group_id) for group in listed}
+        else:
+            click.echo(f"lag: not counted for {len(listed)} groups; describe one", err=True)
+        wanted = [commit for found in commits.values() for commit in found]
+        lags = _lags(RedisSource(url, data_dir, keyspace), cluster, wanted)
+    found = [
+        {
+            "group": group.group_id,
+            "state": group.group_state,
+            "protocol_type": group.protocol_type,
+            **lag.fields(lag.total(commits.get(group.group_id, []), lags)),
+        }
+        for group in listed
+    ]
     if as_json:
         print_json(found)
-    else:
-        table(("GROUP", "STATE", "PROTOCOL TYPE"), [tuple(row.values()) for row in found])
+        return
+    table(
+        ("GROUP", "STATE", "PROTOCOL TYPE", "RECORD LAG", "TIME LAG"),
+        [(*list(row.values())[:-1], lag.waiting(row["lag_ms"])) for row in found],
+    )
 
 
 @groups.command("describe")
 @click.argument("name")
 @bootstrap_option
+@redis_options(_REDIS_HELP)
 @json_option
-def describe_group(name: str, bootstrap: str, as_json: bool) -> None:
-    """Show a group's state, its members and what it has committed."""
+def describe_group(
+    name: str, bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool
+) -> None:
+    """Show a group's state, its members, what it has committed, and how far it is behind.
+
+    Record lag counts the records at or beyond the committed offset; time lag is how long the first of them
+    has been waiting, by its timestamp. Both are counted in Redis, and "-" where that is not reachable.
+    """
     with Cluster(bootstrap) as cluster:
         described = group_requests.describe_group(cluster, name)
         committed = _committed(cluster, name)
-    if described.group_state == "Dead" and not committed:
-        raise ClientError(f"there is no group {name}")
+        if described.group_state == "Dead" and not committed:
+            raise ClientError(f"there is no group {name}")
+        commits = [Commit(row["topic"], row["partition"], row["committed"]) for row in committed]
+        lags = _lags(RedisSource(url, data_dir, keyspace), cluster, commits)
+    committed = [row | lag.fields(lags.get(commit)) for row, commit in zip(committed, commits, strict=True)]
     members = [_member(member) for member in described.members]
     if as_json:
         document = {"group": name, "state": described.group_state, "protocol": described.protocol_data}
+        document |= lag.fields(lag.total(commits, lags))
         print_json({**document, "members": members, "offsets": committed})
         return
     click.echo(f"{name}  {described.group_state}  {described.protocol_data}\n")
@@ -57,7 +100,7 @@ def describe_group(name: str, bootstrap: str, as_json: bool) -> None:
         [(m["member"], m["instance"], m["client"], m["host"], ", ".join(m["assigned"])) for m in members],
     )
     click.echo()
-    _print_offsets(committed)
+    _print_lag(committed)
 
 
 @groups.command("offsets")
@@ -119,6 +162,43 @@ def _committed(cluster: Cluster, name: str) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _commits(cluster: Cluster, name: str) -> list[Commit]:
+    """What a group has committed; a group that the broker refuses leaves the list of the others whole."""
+    try:
+        committed = group_requests.committed_offsets(cluster, name)
+    except ClientError as error:
+        click.echo(f"lag of group {name} is unknown: {error}", err=True)
+        return []
+    return [Commit(topic, index, int(part.committed_offset)) for (topic, index), part in committed.items()]
+
+
+def _lags(source: RedisSource, cluster: Cluster, commits: Iterable[Commit]) -> Lags:
+    """The lag of each commit; where it stays unknown, one line on standard error says why."""
+    try:
+        lags = lag.measure(source, cluster.metadata([]).cluster_id, commits)
+    except LagUnknown as error:
+        click.echo(
+            f"lag is unknown: {error}; name the broker's Redis by --redis URL or --data-dir DIR",
+            err=True,
+        )
+        return {}
+    faults = [(commit, found) for commit, found in lags.items() if not isinstance(found, Lag)]
+    if faults:
+        commit, fault = faults[0]
+        more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
+        click.echo(f"lag of {commit.topic} partition {commit.partition} is unknown{more}: {fault}", err=True)
+    return lags
+
+
+def _print_lag(rows: list[dict[str, Any]]) -> None:
+    columns = ("TOPIC", "PARTITION", "COMMITTED", "LOG END", "RECORD LAG", "TIME LAG", "METADATA")
+    named = ("topic", "partition", "committed", "log_end", "record_lag")
+    table(
+        columns,
+        [(*(row[name] for name in named), lag.waiting(row["lag_ms"]), row["metadata"]) for row in rows],
+    )
 
 
 def _print_offsets(rows: list[dict[str, Any]]) -> None:

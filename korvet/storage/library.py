@@ -34,14 +34,19 @@ def library_source() -> str:
     return "\n".join([f"#!lua name={LIBRARY_NAME}", shared, *scoped]) + "\n"
 
 
-async def ensure_library(link: RedisLink) -> None:
-    """Load the library where Redis has none or another version of it (FUNCTION LIST, FUNCTION LOAD)."""
+async def loaded_source(link: RedisLink) -> bytes | None:
+    """The code of the library that Redis has under our name; None where it has none (FUNCTION LIST)."""
     listed = await link.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY_NAME, "WITHCODE")
     for entry in listed:
-        fields = dict(zip(entry[::2], entry[1::2], strict=True))
-        if fields.get(b"library_code") == library_source().encode():
-            return
-    await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
+        code: bytes | None = dict(zip(entry[::2], entry[1::2], strict=True)).get(b"library_code")
+        return code
+    return None
+
+
+async def ensure_library(link: RedisLink) -> None:
+    """Load the library where Redis has none or another version of it (FUNCTION LOAD)."""
+    if await loaded_source(link) != library_source().encode():
+        await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
 
 
 class FunctionCaller:

@@ -1,0 +1,163 @@
+"""How far groups are behind, counted in Redis: the difference of two offsets is no number of records.
+
+Record lag is the number of entries at or beyond the committed offset. Time lag is how long the first of them
+has been waiting by its record timestamp, 0 when there is none: the definitions of `korvet report`.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from korvet.cli.redis_address import find_redis
+from korvet.embedded import EmbeddedServerError
+from korvet.offsets.packing import entry_id
+from korvet.spark.charts import duration
+from korvet.storage.entries import entry_timestamp
+from korvet.storage.errors import StorageError
+from korvet.storage.keys import Keyspace
+from korvet.storage.library import library_source, loaded_source
+from korvet.storage.link import RedisLink
+from korvet.storage.store import Store
+
+# Partitions asked about at the same time: enough to hide the way to Redis, few enough for its other clients.
+_AT_ONCE = 64
+# Counting after many deletions by native clients may take a while; a Redis that hangs takes for ever.
+_TIMEOUT_S = 60.0
+
+
+class LagUnknown(Exception):
+    """Lag cannot be counted; the message says why."""
+
+
+class Commit(NamedTuple):
+    """A committed offset."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """How far a commit is behind: `records` unread, the first of them waiting for `waiting_ms`."""
+
+    records: int
+    waiting_ms: int
+
+
+class RedisSource(msgspec.Struct, frozen=True):
+    """What the user said of the Redis behind the broker (options --redis, --data-dir, --keyspace)."""
+
+    url: str | None
+    data_dir: Path
+    keyspace: str
+
+
+NOTHING_UNREAD = Lag(0, 0)
+
+
+def measure(
+    source: RedisSource, cluster_id: str | None, commits: Iterable[Commit], now_ms: int | None = None
+) -> dict[Commit, Lag | StorageError]:
+    """The lag of each commit, or what kept it from being counted. `cluster_id` is what the broker says.
+
+    Takes no lease and leaves the function library alone: a broker at work does not notice. Raises LagUnknown
+    where no Redis is found, or it is not the broker's.
+    """
+    wanted = sorted(set(commits))
+    if not wanted:
+        return {}
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    try:
+        url = find_redis(source.url, source.data_dir)
+        if url is None:
+            raise LagUnknown(f"no embedded server runs on {source.data_dir}")
+        return asyncio.run(_measure(url, Keyspace(source.keyspace), cluster_id, wanted, now_ms))
+    except TimeoutError as error:
+        raise LagUnknown(f"Redis does not answer within {_TIMEOUT_S:.0f} s") from error
+    except (StorageError, EmbeddedServerError, ValueError) as error:
+        raise LagUnknown(str(error)) from error
+
+
+async def _measure(
+    url: str, keyspace: Keyspace, cluster_id: str | None, commits: list[Commit], now_ms: int
+) -> dict[Commit, Lag | StorageError]:
+    found: dict[Commit, Lag | StorageError] = {}
+    async with asyncio.timeout(_TIMEOUT_S):
+        await _check_same_cluster(url, keyspace, cluster_id)
+        store = await Store.open(url, keyspace)
+        try:
+            for start in range(0, len(commits), _AT_ONCE):
+                page = commits[start : start + _AT_ONCE]
+                lags = await asyncio.gather(*(_lag_or_fault(store, commit, now_ms) for commit in page))
+                found.update(zip(page, lags, strict=True))
+        finally:
+            await store.close()
+    return found
+
+
+async def _check_same_cluster(url: str, keyspace: Keyspace, cluster_id: str | None) -> None:
+    """Opening a store makes a cluster where there is none, and loads our library over another one: refuse
+    both before.
+    """
+    link = await RedisLink.connect(url, "korvet-cli")
+    try:
+        found = await link.call("HGET", keyspace.cluster, "id")
+        source = await loaded_source(link)
+    finally:
+        await link.close()
+    if found is None or found.decode() != cluster_id:
+        raise LagUnknown(
+            f"keyspace {keyspace.prefix!r} of Redis at {link.address} is not that of this broker"
+        )
+    if source is not None and source != library_source().encode():
+        raise LagUnknown(f"Redis at {link.address} is used by another version of korvet")
+
+
+async def _lag_or_fault(store: Store, commit: Commit, now_ms: int) -> Lag | StorageError:
+    try:
+        return await _lag(store, commit, now_ms)
+    except StorageError as error:
+        return error
+
+
+async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
+    topic = store.catalogue.get(commit.topic)
+    if topic is None or commit.partition >= topic.partitions:
+        return NOTHING_UNREAD
+    log = store.log(topic, commit.partition)
+    log_end = (await log.bounds()).log_end
+    if commit.offset >= log_end:
+        return NOTHING_UNREAD
+    offset = max(commit.offset, 0)
+    first = await store.call("XRANGE", log.stream, entry_id(offset, log.bias), "+", "COUNT", 1)
+    records = await log.count(offset, log_end)
+    if not first or not records:
+        return NOTHING_UNREAD
+    ((first_id, fields),) = first
+    return Lag(records, max(0, now_ms - entry_timestamp(first_id, fields)))
+
+
+def total(commits: Iterable[Commit], lags: Mapping[Commit, Lag | StorageError]) -> Lag | None:
+    """All unread records of a group and its longest wait; None without commits, or where one is unknown."""
+    found = [lags.get(commit) for commit in commits]
+    known = [lag for lag in found if isinstance(lag, Lag)]
+    if not found or len(known) < len(found):
+        return None
+    return Lag(sum(lag.records for lag in known), max(lag.waiting_ms for lag in known))
+
+
+def fields(lag: Lag | StorageError | None) -> dict[str, Any]:
+    """`record_lag` (records) and `lag_ms` for programs; null where unknown."""
+    known = lag if isinstance(lag, Lag) else None
+    return {"record_lag": known and known.records, "lag_ms": known and known.waiting_ms}
+
+
+def waiting(lag_ms: int | None) -> str | None:
+    """A time lag for people; None where unknown."""
+    if lag_ms is None:
+        return None
+    return duration(lag_ms) if lag_ms else "0"

@@ -1,0 +1,50 @@
+"""Where the Redis is that holds the data: the options of the commands that look into it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from korvet.config import Config
+from korvet.embedded import socket_of
+
+
+def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Options --redis, --data-dir and --keyspace, as the arguments `url`, `data_dir` and `keyspace`."""
+    options = (
+        click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help=redis_help),
+        click.option(
+            "--data-dir",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Config().data_dir,
+            show_default=True,
+            envvar="KORVET_DATA_DIR",
+            help="Without --redis: the data folder of a running korvet with an embedded server.",
+        ),
+        click.option(
+            "--keyspace",
+            default=Config().keyspace,
+            show_default=True,
+            envvar="KORVET_KEYSPACE",
+            help="Key prefix.",
+        ),
+    )
+
+    def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return with_options
+
+
+def find_redis(url: str | None, data_dir: Path) -> str | None:
+    """The URL given, else that of the embedded server's socket on a data folder; None where there is none.
+
+    Raises EmbeddedServerError where the socket's folder is not this user's own.
+    """
+    if url:
+        return url
+    path = socket_of(data_dir)
+    return f"unix://{path.absolute()}" if path is not None and path.exists() else None

@@ -1,0 +1,237 @@
+"""`korvet groups`: lag in records and time, against numbers counted by hand."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from korvet.cli.app import korvet as korvet_command
+from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource, measure
+from korvet.offsets.packing import entry_id, offset_of
+from korvet.storage.errors import WrongType
+from tests.support.confluent import consumer, producer, send
+from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
+
+if TYPE_CHECKING:
+    from tests.support.servers import KorvetServer
+
+pytestmark = pytest.mark.clients
+
+# Create times of five records, not in order: time lag goes by the first unread record, not by the oldest.
+TIMES_MS = [NOW_MS - age_ms for age_ms in (900_000, 500_000, 800_000, 300_000, 400_000)]
+
+
+def records() -> list[Record]:
+    return [Record(None, b"%d" % number, (), at_ms) for number, at_ms in enumerate(TIMES_MS)]
+
+
+def run(*arguments: str) -> Result:
+    """The command in this process; settings of the machine's environment are left out."""
+    unset = dict.fromkeys(("KORVET_REDIS", "KORVET_DATA_DIR", "KORVET_KEYSPACE"))
+    done = CliRunner(env=unset).invoke(korvet_command, ["groups", *arguments])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def at(korvet: KorvetServer, *options: str) -> list[str]:
+    return ["-b", korvet.bootstrap, "--data-dir", str(korvet.data_dir), *options]
+
+
+def describe(korvet: KorvetServer, group: str) -> dict[str, Any]:
+    done = run("describe", group, *at(korvet, "--json"))
+    assert done.stderr == ""
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def commit(korvet: KorvetServer, group: str, topic: str, *offsets: int) -> None:
+    """Commit the first offset for partition 0, the next for partition 1 and so on."""
+    client = consumer(korvet.bootstrap, group)
+    places = [TopicPartition(topic, partition, offset) for partition, offset in enumerate(offsets)]
+    client.commit(offsets=places, asynchronous=False)
+    client.close()
+
+
+def stream(topic: str, partition: int = 0) -> str:
+    return f"korvet:{topic}:{partition}"
+
+
+def check(korvet: KorvetServer, group: str, unread: int, first_ms: int | None) -> None:
+    """One partition's lag; `first_ms` is the timestamp of the first unread record."""
+    before_ms = time.time_ns() // 1_000_000
+    (row,) = describe(korvet, group)["offsets"]
+    after_ms = time.time_ns() // 1_000_000
+    assert row["record_lag"] == unread
+    if first_ms is None:
+        assert row["lag_ms"] == 0
+    else:
+        assert before_ms - first_ms <= row["lag_ms"] <= after_ms - first_ms
+
+
+def test_lag_counts_records_over_gaps_and_native_entries(korvet, topic, fresh):
+    offsets = send(producer(korvet.bootstrap), topic, 0, records())
+    native = [korvet.redis.xadd(stream(topic), {"celsius": str(n)}).decode() for n in range(3)]
+    korvet.redis.xdel(stream(topic), entry_id(offsets[2]), native[1])
+    native_ms = [int(found.partition("-")[0]) for found in native]
+    # Left: records 0, 1, 3, 4 and native 0, 2.
+    cases = [
+        (0, 6, TIMES_MS[0]),
+        (offsets[0], 6, TIMES_MS[0]),
+        (offsets[0] + 1, 5, TIMES_MS[1]),
+        (offsets[2], 4, TIMES_MS[3]),
+        (offsets[4], 3, TIMES_MS[4]),
+        (offsets[4] + 1, 2, native_ms[0]),
+        (offset_of(native[1]), 1, native_ms[2]),
+        (offset_of(native[2]) + 1, 0, None),
+        (offset_of(native[2]) + 1_024_000, 0, None),
+    ]
+    for offset, unread, first_ms in cases:
+        group = fresh("group")
+        commit(korvet, group, topic, offset)
+        check(korvet, group, unread, first_ms)
+
+
+def test_lag_after_the_start_of_the_log_was_trimmed(korvet, topic, group):
+    offsets = send(producer(korvet.bootstrap), topic, 0, records())
+    commit(korvet, group, topic, offsets[1])
+    korvet.redis.xtrim(stream(topic), maxlen=1, approximate=False)
+    check(korvet, group, 1, TIMES_MS[4])
+    korvet.redis.xtrim(stream(topic), maxlen=0, approximate=False)
+    check(korvet, group, 0, None)
+
+
+def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
+    topic = new_topic(1, {"offset.assignment": "dense"})
+    assert send(producer(korvet.bootstrap), topic, 0, records()) == [0, 1, 2, 3, 4]
+    commit(korvet, group, topic, 1)
+    check(korvet, group, 4, TIMES_MS[1])
+
+
+def test_a_record_from_the_future_does_not_wait(korvet, topic, group):
+    send(producer(korvet.bootstrap), topic, 0, [Record(None, b"v", (), NOW_MS + 3_000_000)])
+    commit(korvet, group, topic, 0)
+    (row,) = describe(korvet, group)["offsets"]
+    assert (row["record_lag"], row["lag_ms"]) == (1, 0)
+
+
+def test_totals_and_tables(korvet, new_topic, group):
+    """Partition 0 has all unread, 1 its last record, 2 is empty."""
+    topic = new_topic(3)
+    client = producer(korvet.bootstrap)
+    send(client, topic, 0, records())
+    offsets = send(client, topic, 1, records())
+    commit(korvet, group, topic, 0, offsets[4], 0)
+    found = describe(korvet, group)
+    assert [row["record_lag"] for row in found["offsets"]] == [5, 1, 0]
+    assert found["record_lag"] == 6
+    assert found["lag_ms"] == max(row["lag_ms"] for row in found["offsets"])
+    (listed,) = [
+        row for row in json.loads(run("list", *at(korvet, "--json")).stdout) if row["group"] == group
+    ]
+    assert listed["record_lag"] == 6
+    assert listed["lag_ms"] >= found["lag_ms"]
+    (line,) = [line for line in run("list", *at(korvet)).stdout.splitlines() if line.startswith(group)]
+    assert line.split()[-4:-2] == ["15", "min"]
+    assert line.split()[-5] == "6"
+    table = run("describe", group, *at(korvet)).stdout.splitlines()
+    assert [line.split()[4:7] for line in table[-3:]] == [["5", "15", "min"], ["1", "6", "min"], ["0", "0"]]
+
+
+def test_a_group_without_commits_has_no_lag(korvet, topic, group):
+    client = consumer(korvet.bootstrap, group, enable_auto_commit=False)
+    client.subscribe([topic])
+    until(lambda: client.poll(0.05) or client.assignment(), 20, "the member has its partition")
+    found = describe(korvet, group)
+    client.close()
+    assert len(found["members"]) == 1
+    assert (found["offsets"], found["record_lag"], found["lag_ms"]) == ([], None, None)
+
+
+def cluster_id(korvet: KorvetServer) -> str:
+    found = korvet.redis.hget("{korvet}:cluster", "id")
+    assert found is not None
+    return found.decode()
+
+
+def test_a_deleted_topic_leaves_nothing_unread(korvet, new_topic, group):
+    gone, left = new_topic(), new_topic()
+    client = producer(korvet.bootstrap)
+    send(client, gone, 0, records())
+    send(client, left, 0, records())
+    commit(korvet, group, gone, 0)
+    commit(korvet, group, left, 0)
+    admin = AdminClient({"bootstrap.servers": korvet.bootstrap})
+    admin.delete_topics([gone])[gone].result(20)
+    found = describe(korvet, group)
+    assert [(row["topic"], row["record_lag"]) for row in found["offsets"]] == [(left, 5)]
+    # A commit may outlive its topic for a moment, or name a partition that there never was.
+    commits = [Commit(gone, 0, 0), Commit(left, 1, 0), Commit(left, 0, -1)]
+    source = RedisSource(None, korvet.data_dir, "korvet")
+    lags = measure(source, cluster_id(korvet), commits, now_ms=TIMES_MS[0] + 7)
+    assert lags == dict(zip(commits, [Lag(0, 0), Lag(0, 0), Lag(5, 7)], strict=True))
+
+
+def test_one_spoilt_partition_leaves_the_others(korvet, new_topic, group):
+    topic = new_topic(2)
+    send(producer(korvet.bootstrap), topic, 1, records())
+    commit(korvet, group, topic, 0, 0)
+    korvet.redis.delete(stream(topic))
+    korvet.redis.lpush(stream(topic), "not a stream")
+    commits = [Commit(topic, 0, 0), Commit(topic, 1, 0)]
+    lags = measure(RedisSource(None, korvet.data_dir, "korvet"), cluster_id(korvet), commits)
+    korvet.redis.delete(stream(topic))
+    assert isinstance(lags[commits[0]], WrongType)
+    intact = lags[commits[1]]
+    assert isinstance(intact, Lag)
+    assert intact.records == 5
+
+
+@pytest.mark.parametrize("options", [["--data-dir", "does-not-exist"], ["--redis", "redis://127.0.0.1:1"]])
+def test_without_redis_lag_is_a_dash_and_one_line_says_why(korvet, topic, group, options):
+    send(producer(korvet.bootstrap), topic, 0, records())
+    commit(korvet, group, topic, 0)
+    done = run("describe", group, "-b", korvet.bootstrap, *options)
+    assert done.stdout.splitlines()[-1].split()[-2:] == ["-", "-"]
+    assert done.stderr.startswith("lag is unknown: ")
+    assert "--redis URL" in done.stderr
+    assert done.stderr.count("\n") == 1
+    done = run("list", "-b", korvet.bootstrap, *options, "--json")
+    assert {row["record_lag"] for row in json.loads(done.stdout)} == {None}
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_redis_of_another_cluster_is_left_as_it_is(korvet, topic, group):
+    commit(korvet, group, topic, 0)
+    done = run("describe", group, *at(korvet, "--keyspace", "elsewhere", "--json"))
+    assert json.loads(done.stdout)["offsets"][0]["record_lag"] is None
+    assert "is not that of this broker" in done.stderr
+    assert korvet.redis.keys("*elsewhere*") == []
+
+
+def test_a_broker_at_work_does_not_notice(own_korvet):
+    """No lease is taken and no library loaded; one of another version stays."""
+    server: KorvetServer = own_korvet()
+    offsets = send(producer(server.bootstrap), "orders", 0, records())
+    commit(server, "readers", "orders", offsets[3])
+
+    def state() -> tuple[Any, ...]:
+        loads = server.redis.info("commandstats").get("cmdstat_function|load", {}).get("calls")
+        held = server.redis.hgetall("{korvet}:brokers")
+        leases = {node: lease.split(b" ", 1)[1] for node, lease in held.items()}
+        return loads, leases, cluster_id(server)
+
+    before = state()
+    check(server, "readers", 2, TIMES_MS[3])
+    assert state() == before
+    newer = b"#!lua name=korvet\nredis.register_function('korvet_newer', function() return 1 end)\n"
+    server.raw("FUNCTION", "LOAD", "REPLACE", newer)
+    with pytest.raises(LagUnknown, match="another version"):
+        measure(RedisSource(None, server.data_dir, "korvet"), before[2], [Commit("orders", 0, 0)])
+    assert server.raw("FCALL", "korvet_newer", 0) == 1
