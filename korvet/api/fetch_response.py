@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.protocol.headers import unsigned_varint
+from korvet.protocol.primitives import length, string
 
 if TYPE_CHECKING:
     from korvet.storage.log import PartitionLog
@@ -50,13 +50,13 @@ def encode_response(
     """The response body; `topics` are the request's topics with what was found of their partitions."""
     flexible = version >= FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
-    aborted = _length(0 if isolation_level == READ_COMMITTED else -1, flexible)
+    aborted = length(0 if isolation_level == READ_COMMITTED else -1, flexible)
     segments: list[bytes] = []
     text = [_SESSION.pack(0, error, 0) if version >= SESSIONS_SINCE else _INT32.pack(0)]
-    text.append(_length(len(topics), flexible))
+    text.append(length(len(topics), flexible))
     for topic, parts in topics:
         text.append(_topic_name(version, topic, flexible))
-        text.append(_length(len(parts), flexible))
+        text.append(length(len(parts), flexible))
         for part in parts:
             end = part.high_watermark
             text.append(_PARTITION.pack(part.index, part.error, end, end))
@@ -65,7 +65,7 @@ def encode_response(
             text.append(aborted)
             if version >= PREFERRED_REPLICA_SINCE:
                 text.append(_INT32.pack(-1))
-            text.append(_length(len(part.data), flexible))
+            text.append(length(len(part.data), flexible))
             if part.data:
                 segments += (b"".join(text), part.data)
                 text = []
@@ -79,11 +79,4 @@ def encode_response(
 def _topic_name(version: int, topic: Any, flexible: bool) -> bytes:
     if version >= TOPIC_IDS_SINCE:
         return b"\x00" * 16 if topic.topic_id is None else bytes(topic.topic_id.bytes)
-    name: bytes = topic.topic.encode()
-    length = unsigned_varint(len(name) + 1) if flexible else len(name).to_bytes(2, "big")
-    return length + name
-
-
-def _length(length: int, flexible: bool) -> bytes:
-    """The length of an array or of bytes; -1 is null."""
-    return unsigned_varint(length + 1) if flexible else _INT32.pack(length)
+    return string(topic.topic, flexible)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.protocol.headers import unsigned_varint
+from korvet.protocol.primitives import length, string
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, BatchError
@@ -193,8 +193,6 @@ class _Produce:
             raise _Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
         if header.control:
             raise _Refused(ErrorCode.invalid_record, "clients must not write control records")
-        if header.timestamp_type:
-            raise _Refused(ErrorCode.invalid_timestamp, "a producer must not set the type LogAppendTime")
         if header.transactional:
             raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
         if header.codec == _ZSTD and self._context.api_version < _ZSTD_SINCE:
@@ -243,20 +241,20 @@ class _Produce:
 def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     """The response body (ProduceResponse.json), by hand: it is written for every batch."""
     flexible = version >= _FLEXIBLE_SINCE
-    parts = [_length(len(topics), flexible)]
+    parts = [length(len(topics), flexible)]
     for topic, results in topics:
         if version >= _TOPIC_IDS_SINCE:
             parts.append(b"\x00" * 16 if topic.topic_id is None else topic.topic_id.bytes)
         else:
-            parts.append(_string(topic.name, flexible))
-        parts.append(_length(len(results), flexible))
+            parts.append(string(topic.name, flexible))
+        parts.append(length(len(results), flexible))
         for result in results:
             parts.append(_PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms))
             if version >= _LOG_START_SINCE:
                 parts.append(_INT64.pack(result.log_start))
             if version >= _RECORD_ERRORS_SINCE:
-                parts.append(_length(0, flexible))
-                parts.append(_nullable_string(result.message, flexible))
+                parts.append(length(0, flexible))
+                parts.append(string(result.message, flexible))
             if flexible:
                 parts.append(b"\x00")
         if flexible:
@@ -265,20 +263,3 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     if flexible:
         parts.append(b"\x00")
     return b"".join(parts)
-
-
-def _length(count: int, flexible: bool) -> bytes:
-    return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
-
-
-def _string(text: str, flexible: bool) -> bytes:
-    encoded = text.encode()
-    if flexible:
-        return unsigned_varint(len(encoded) + 1) + encoded
-    return len(encoded).to_bytes(2, "big") + encoded
-
-
-def _nullable_string(text: str | None, flexible: bool) -> bytes:
-    if text is None:
-        return b"\x00" if flexible else b"\xff\xff"
-    return _string(text, flexible)

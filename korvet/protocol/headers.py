@@ -7,15 +7,13 @@ from typing import Final
 
 import msgspec
 
+from korvet.protocol.primitives import MalformedRequest, skip_tagged_fields
+
 _FIXED: Final = struct.Struct(">hhi")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 FIXED_HEADER_BYTES: Final = _FIXED.size
-
-
-class MalformedRequest(Exception):
-    """A frame that isn't a Kafka request. Nothing can be answered: the connection is to be closed."""
 
 
 class RequestHeader(msgspec.Struct, frozen=True):
@@ -59,45 +57,10 @@ def parse_header(frame: memoryview, flexible: bool) -> tuple[RequestHeader, int]
             raise MalformedRequest("the client id is not UTF-8") from None
         position += length
     if flexible:
-        position = _skip_tagged_fields(frame, position)
+        position = skip_tagged_fields(frame, position)
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
     """ResponseHeader v1 (with empty tagged fields) when flexible, else v0."""
     return _INT32.pack(correlation_id) + (b"\x00" if flexible else b"")
-
-
-def _skip_tagged_fields(frame: memoryview, position: int) -> int:
-    count, position = read_unsigned_varint(frame, position)
-    for _ in range(count):
-        _, position = read_unsigned_varint(frame, position)
-        size, position = read_unsigned_varint(frame, position)
-        position += size
-        if position > len(frame):
-            raise MalformedRequest("a tagged field of the header reaches past the frame")
-    return position
-
-
-def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 5 bytes and the position behind it. Raises MalformedRequest."""
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= len(frame):
-            raise MalformedRequest("a varint reaches past the frame")
-        byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise MalformedRequest("a varint has more than 5 bytes")
-
-
-def unsigned_varint(value: int) -> bytes:
-    """Kafka's UNSIGNED_VARINT."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -13,7 +13,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from korvet.protocol.headers import MalformedRequest
+from korvet.protocol.primitives import MalformedRequest
 from korvet.protocol.shape import shape_of
 
 __all__ = ["NO_THROTTLE", "ErrorCode", "RequestSchema", "ResponseSchema", "request_schema", "response_schema"]

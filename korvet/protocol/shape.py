@@ -16,7 +16,7 @@ import typing
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from korvet.protocol.headers import MalformedRequest, read_unsigned_varint
+from korvet.protocol.primitives import MalformedRequest, read_unsigned_varint, skip_tagged_fields
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
@@ -108,7 +108,7 @@ class Shape:
                 if frame[position] == 0:
                     position += 1
                 else:
-                    start, position = position, _skip_tagged(frame, position)
+                    start, position = position, skip_tagged_fields(frame, position)
                     cuts.append((start, position))
             elif kind == _ARRAY:
                 (count,) = _INT32.unpack_from(frame, position)
@@ -138,17 +138,6 @@ def _skip_elements(frame: memoryview, position: int, count: int, element: Shape,
         raise MalformedRequest(f"an array of {count} elements does not fit into the request")
     for _ in range(count):
         position = element.skip(frame, position, cuts)
-    return position
-
-
-def _skip_tagged(frame: memoryview, position: int) -> int:
-    count, position = read_unsigned_varint(frame, position)
-    for _ in range(count):
-        _, position = read_unsigned_varint(frame, position)
-        size, position = read_unsigned_varint(frame, position)
-        position += size
-        if position > len(frame):
-            raise MalformedRequest("a tagged field reaches past the request")
     return position
 
 

@@ -13,7 +13,8 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from korvet.protocol.headers import FIXED_HEADER_BYTES, MalformedRequest
+from korvet.protocol.headers import FIXED_HEADER_BYTES
+from korvet.protocol.primitives import MalformedRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -156,7 +156,6 @@ GARBAGE = random.Random(5).randbytes(200)
         (batch([(b"a", b"b"), (b"c", b"d")], count=1), INVALID_RECORD),
         (batch(count=-1), INVALID_RECORD),
         (batch(attributes=5), UNSUPPORTED_CODEC),
-        (batch(attributes=0x08), INVALID_TIMESTAMP),
         (batch(timestamp_ms=now_ms() + 7_200_000), INVALID_TIMESTAMP),
         (batch(attributes=GZIP, compress=lambda _: GARBAGE), CORRUPT),
         (batch(attributes=SNAPPY, compress=lambda _: GARBAGE), CORRUPT),
@@ -168,7 +167,7 @@ GARBAGE = random.Random(5).randbytes(200)
     ids=[
         "null", "empty", "damaged", "crc", "cut by 1", "cut in the header", "12 zeros", "a byte behind",
         "magic 1", "magic 0", "magic 3", "two batches", "control", "no records", "count above", "count below",
-        "count -1", "codec 5", "append time", "the future", "gzip garbage", "snappy garbage", "lz4 garbage",
+        "count -1", "codec 5", "the future", "gzip garbage", "snappy garbage", "lz4 garbage",
         "zstd garbage", "gzip cut", "too large",
     ],
 )  # fmt: skip
@@ -237,6 +236,11 @@ def test_append_time_topics_answer_the_time(ask, new_topic):
     result = put(ask, name, batch(timestamp_ms=5))
     assert result.error_code == 0
     assert before - 2000 <= result.log_append_time.timestamp() * 1000 <= now_ms() + 2000
+
+
+def test_a_producers_append_time_bit_is_ignored(ask, topic):
+    assert put(ask, topic, batch(attributes=0x08)).error_code == 0
+    assert len(everything(ask, topic)) == 1
 
 
 def test_records_without_a_key_on_a_compacted_topic(ask, new_topic):

@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.protocol.headers import (
-    MalformedRequest,
-    RequestHeader,
-    parse_header,
-    peek_api,
-    read_unsigned_varint,
-    response_header,
-    unsigned_varint,
-)
+from korvet.protocol.headers import RequestHeader, parse_header, peek_api, response_header
+from korvet.protocol.primitives import MalformedRequest, read_unsigned_varint, unsigned_varint
 
 FIXED = b"\x00\x03\x00\x0c\x00\x00\x00\x07"
 

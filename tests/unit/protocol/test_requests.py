@@ -8,8 +8,8 @@ import kio.index
 import pytest
 from kio.serial import entity_reader
 
-from korvet.protocol.headers import MalformedRequest
 from korvet.protocol.messages import request_schema
+from korvet.protocol.primitives import MalformedRequest
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
 
 EXAMPLES = 20

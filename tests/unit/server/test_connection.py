@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from korvet.protocol.headers import MalformedRequest
+from korvet.protocol.primitives import MalformedRequest
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request
 
 PRODUCE, FETCH, METADATA = 0, 1, 3

@@ -1,0 +1,63 @@
+"""Kafka's primitive types, as far as they are read or written by hand (its protocol guide names them)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+_INT32: Final = struct.Struct(">i")
+
+
+class MalformedRequest(Exception):
+    """A frame that isn't a Kafka request. Nothing can be answered: the connection is to be closed."""
+
+
+def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint of at most 5 bytes and the position behind it. Raises MalformedRequest."""
+    value = 0
+    for shift in range(0, 35, 7):
+        if position >= len(frame):
+            raise MalformedRequest("a varint reaches past the frame")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise MalformedRequest("a varint has more than 5 bytes")
+
+
+def unsigned_varint(value: int) -> bytes:
+    """Kafka's UNSIGNED_VARINT."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def skip_tagged_fields(frame: memoryview, position: int) -> int:
+    """The position behind the tagged fields (KIP-482) that begin at `position`. Raises MalformedRequest."""
+    count, position = read_unsigned_varint(frame, position)
+    for _ in range(count):
+        _, position = read_unsigned_varint(frame, position)
+        size, position = read_unsigned_varint(frame, position)
+        position += size
+        if position > len(frame):
+            raise MalformedRequest("a tagged field reaches past the request")
+    return position
+
+
+def length(count: int, flexible: bool) -> bytes:
+    """The length of an array or of bytes, compact when flexible; -1 is null."""
+    return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
+
+
+def string(text: str | None, flexible: bool) -> bytes:
+    """A string, or null, with its length; compact when flexible."""
+    if text is None:
+        return b"\x00" if flexible else b"\xff\xff"
+    encoded = text.encode()
+    if flexible:
+        return unsigned_varint(len(encoded) + 1) + encoded
+    return len(encoded).to_bytes(2, "big") + encoded
