@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import redis
 
-from korvet.embedded import socket_of
+from korvet.embedded import shim, socket_of
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, alive
@@ -33,6 +33,13 @@ class Broker:
     @property
     def bootstrap(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def _bound_to_us() -> list[str]:
+    """What a command begins with so that it ends with this process, be it killed; Linux only."""
+    if sys.platform != "linux":
+        return []
+    return [sys.executable, "-I", "-S", str(shim.__file__), "bind", str(os.getpid()), "-1"]
 
 
 class KorvetServer:
@@ -67,7 +74,7 @@ class KorvetServer:
     def spawn(self) -> None:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
-        command = [sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
+        command = [*_bound_to_us(), sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self._options], self.log, env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
