@@ -97,8 +97,12 @@ def find_jars(folder: Path | None = None) -> list[Path]:
     return paths
 
 
-def fetch_jars(folder: Path | None = None) -> Iterator[tuple[Jar, str]]:
+def fetch_jars(
+    folder: Path | None = None, *, timeout_s: float = FETCH_TIMEOUT_S
+) -> Iterator[tuple[Jar, str]]:
     """Fetch what is missing; yields each jar with `present` or `fetched`, so an interrupted run goes on.
+
+    Each way of fetching a jar has `timeout_s` seconds.
 
     Raises JarsMissing when a jar can't be fetched or its SHA-256 is another.
     """
@@ -110,7 +114,7 @@ def fetch_jars(folder: Path | None = None) -> Iterator[tuple[Jar, str]]:
             yield jar, "present"
             continue
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-            fetched = _fetch(jar, Path(scratch))
+            fetched = _fetch(jar, Path(scratch), timeout_s)
             _verify(jar, fetched)
             fetched.replace(target)
         yield jar, "fetched"
@@ -133,12 +137,12 @@ def _verify(jar: Jar, path: Path) -> None:
         )
 
 
-def _fetch(jar: Jar, scratch: Path) -> Path:
+def _fetch(jar: Jar, scratch: Path, timeout_s: float) -> Path:
     """The jar in a scratch folder, by the first way that works."""
     failures = []
     for name, command in _ways(jar, scratch):
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=timeout_s)
         except subprocess.CalledProcessError as error:
             failures.append(f"{name}: {_last_line(error.stdout, error.stderr)}")
         except (OSError, subprocess.TimeoutExpired) as error:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pyspark.sql import functions as sf
-
+from korvet.spark.kafka import cluster_of
 from korvet.spark.source import FORMAT, SCHEMA
 from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics, select_topics
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Starts = Mapping[str, Mapping[int, int]]
-OFFSETS_PARTITIONS = 50
 EARLIEST, LATEST = -2, -1
 # Without it the connector's planner drops internal topics without a word.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
@@ -101,23 +99,44 @@ class KafkaReader:
         return self.bootstrap
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """All of `__consumer_offsets`."""
-        everything = {OFFSETS_TOPIC: dict.fromkeys(range(OFFSETS_PARTITIONS), EARLIEST)}
-        return self._load(spark, everything)
+        """All of `__consumer_offsets`; None when the cluster has none yet.
+
+        Raises SourceError when no Kafka answers, JarsMissing in a session without the connector.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions([OFFSETS_TOPIC])
+        if not existing:
+            return None
+        return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """The records from the given offsets on, of the partitions given."""
+        """The records from the given offsets on, of those partitions that exist.
+
+        Raises as offsets_topic does.
+        """
         columns = ("topic", "partition", "offset", "timestamp")
-        if not starts:
+        starting = self._existing(spark, starts)
+        if not starting:
             return spark.createDataFrame([], SCHEMA).select(*columns)
-        # The connector refuses to start behind the end of a partition or before its beginning.
-        everything = {topic: dict.fromkeys(parts, EARLIEST) for topic, parts in starts.items()}
-        wanted = sf.lit(False)
-        for topic, parts in starts.items():
-            for partition, start in parts.items():
-                place = (sf.col("topic") == topic) & (sf.col("partition") == partition)
-                wanted = wanted | (place & (sf.col("offset") >= start))
-        return self._load(spark, everything).select(*columns).where(wanted)
+        return self._load(spark, starting).select(*columns)
+
+    def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
+        """The starts at which there is something to read, none before a partition's beginning.
+
+        The connector waits for a topic that does not exist, and refuses an offset outside a partition.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions(starts)
+            places = [
+                (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
+            ]
+            extents = cluster.extents(places)
+        readable: dict[str, dict[int, int]] = {}
+        for (topic, partition), extent in extents.items():
+            start = max(starts[topic][partition], extent.first)
+            if start < extent.end:
+                readable.setdefault(topic, {})[partition] = start
+        return readable
 
     def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
         spark.conf.set(DEPRECATED_FETCHING, "true")
@@ -129,6 +148,7 @@ class KafkaReader:
             .option("startingOffsets", json.dumps(starting))
             .option("kafka.isolation.level", "read_committed")
             .option("kafka.max.poll.records", "10000")
+            .option("kafka.allow.auto.create.topics", "false")
             .option("includeHeaders", "true")
             .option("failOnDataLoss", "false")
             .load()

@@ -4,15 +4,18 @@ layout.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import redis
 
+from korvet.spark.jars import JarsMissing, fetch_jars, find_jars
 from korvet.spark.session import JavaMissing, build_session, check_java
 from tests.spark.keyspace import Keyspace
 
@@ -22,10 +25,41 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 START_DEADLINE_S = 15
+FETCH_TIMEOUT_S = 60
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """The official Kafka connector's jars in `folder`, or why they are not there."""
+
+    folder: Path
+    jars: tuple[Path, ...] = ()
+    missing: str = ""
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def connector_jars() -> Connector:
+    """Fetched once into the checkout's cache folder, or into that of KORVET_JARS_DIR."""
+    folder = Path(os.environ.get("KORVET_JARS_DIR") or CACHE)
+    try:
+        for _ in fetch_jars(folder, timeout_s=FETCH_TIMEOUT_S):
+            pass
+        return Connector(folder, tuple(find_jars(folder)))
+    except JarsMissing as error:
+        return Connector(folder, missing=str(error))
+
+
+@pytest.fixture(scope="session")
+def connector(connector_jars: Connector) -> Connector:
+    """For tests that read with `format("kafka")`."""
+    if connector_jars.missing:
+        pytest.skip(f"no Kafka connector for Spark: {connector_jars.missing}")
+    return connector_jars
+
+
+@pytest.fixture(scope="session")
+def spark(connector_jars: Connector) -> Iterator[SparkSession]:
     try:
         check_java()
     except JavaMissing as error:
@@ -33,6 +67,7 @@ def spark() -> Iterator[SparkSession]:
     session = build_session(
         "korvet tests",
         "local[2]",
+        jars=connector_jars.jars,
         conf={
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
