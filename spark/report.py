@@ -70,8 +70,9 @@ def write_report(
 ) -> Report:
     """Read, compute and write; `notify` is told each step as it begins.
 
-    `as_of_ms` is the time that ages and lags are reckoned at. Parquet tables of an earlier report in the
-    folder are replaced.
+    `as_of_ms` is the time that ages and lags are reckoned at; what was appended later is left out, so that
+    commits and records are of one moment although they are read one after the other. Parquet tables of an
+    earlier report in the folder are replaced.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tables = _Tables(spark, folder)
@@ -79,14 +80,14 @@ def write_report(
     source = reader.offsets_topic(spark)
     if source is None:
         source = spark.createDataFrame([], SCHEMA)
-    source = tables.keep("offsets_topic", source)
+    source = tables.keep("offsets_topic", source.where(sf.unix_millis("timestamp") <= as_of_ms))
     notify("Decoding commits and groups")
     commits = tables.keep("offset_commits", offset_commits(source))
     groups = tables.keep("group_metadata", group_metadata(source))
     refused = tables.keep("quarantine", quarantine(source))
     notify("Counting unread records")
     current = views.current_offsets(commits)
-    records = reader.records(spark, smallest_offsets(current))
+    records = views.appended_until(reader.records(spark, smallest_offsets(current)), as_of_ms)
     lag = tables.keep("current_offsets", views.record_lag(current, records, as_of_ms))
     notify("Computing history, rates, generations and members")
     summary = tables.keep("groups", views.group_summary(lag, groups, as_of_ms, thresholds))

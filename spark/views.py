@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from korvet.offsets.packing import SEQUENCE_BITS
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -37,6 +39,14 @@ def current_offsets(commits: DataFrame) -> DataFrame:
         sf.max_by(sf.struct(*LATEST_COMMIT_FIELDS), sf.col("src_offset")).alias("newest")
     )
     return newest.select(*PLACE, "newest.*").where(~sf.col("tombstone")).drop("tombstone")
+
+
+def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
+    """The records that were in their topics at that time, by the time in their offsets (ms << 10 | sequence).
+
+    Dense offsets tell no time: of topics that have them all records count.
+    """
+    return records.where(sf.shiftright("offset", SEQUENCE_BITS) <= as_of_ms)
 
 
 def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFrame:

@@ -125,6 +125,13 @@ def test_lag_in_records_and_time(spark: SparkSession, filled: Keyspace) -> None:
         assert len(filled.client.xrange(f"korvet:{topic}:{partition}", start)) == count
 
 
+def test_records_appended_later_are_left_out(spark: SparkSession) -> None:
+    offsets = [pack(MS - 1, 0), pack(MS, 0), pack(MS, 1023), pack(MS + 1, 0), 7]
+    records = spark.createDataFrame([(offset,) for offset in offsets], "offset long")
+    kept = {row["offset"] for row in views.appended_until(records, MS).collect()}
+    assert kept == {pack(MS - 1, 0), pack(MS, 0), pack(MS, 1023), 7}
+
+
 def test_history_and_rate(spark: SparkSession, filled: Keyspace) -> None:
     commits, _, _ = tables(spark, filled)
     history = views.commit_history(commits).where("group = 'billing' and partition = 0").orderBy("src_offset")
