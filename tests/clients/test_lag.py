@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 # Create times of five records, not in order: time lag goes by the first unread record, not by the oldest.
-TIMES_MS = [NOW_MS - age_ms for age_ms in (900_000, 500_000, 800_000, 300_000, 400_000)]
+AGES_MS = (900_000, 500_000, 800_000, 300_000, 400_000)
+TIMES_MS = [NOW_MS - age_ms for age_ms in AGES_MS]
 
 
-def records() -> list[Record]:
-    return [Record(None, b"%d" % number, (), at_ms) for number, at_ms in enumerate(TIMES_MS)]
+def records(now_ms: int = NOW_MS) -> list[Record]:
+    return [Record(None, b"%d" % number, (), now_ms - age_ms) for number, age_ms in enumerate(AGES_MS)]
 
 
 def run(*arguments: str) -> Result:
@@ -125,8 +126,10 @@ def test_totals_and_tables(korvet, new_topic, group):
     """Partition 0 has all unread, 1 its last record, 2 is empty."""
     topic = new_topic(3)
     client = producer(korvet.bootstrap)
-    send(client, topic, 0, records())
-    offsets = send(client, topic, 1, records())
+    # The tables tell minutes, so these are reckoned from now and not from when the tests began.
+    now_ms = time.time_ns() // 1_000_000
+    send(client, topic, 0, records(now_ms))
+    offsets = send(client, topic, 1, records(now_ms))
     commit(korvet, group, topic, 0, offsets[4], 0)
     found = describe(korvet, group)
     assert [row["record_lag"] for row in found["offsets"]] == [5, 1, 0]
