@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 # Create times of five records, not in order: time lag goes by the first unread record, not by the oldest.
-AGES_MS = (900_000, 500_000, 800_000, 300_000, 400_000)
+AGES_MS = (905_000, 500_000, 800_000, 300_000, 400_000)
 TIMES_MS = [NOW_MS - age_ms for age_ms in AGES_MS]
 
 
