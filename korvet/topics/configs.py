@@ -77,7 +77,8 @@ def _one_of(*allowed: str) -> Callable[[str], None]:
 
 def _list_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
-        names = [name.strip() for name in value.split(",")]
+        # The empty list is allowed (KIP-1161), an empty element is not.
+        names = [name.strip() for name in value.split(",")] if value else []
         if len(set(names)) != len(names) or not set(names) <= set(allowed):
             raise ValueError(f"it has to be a list of {', '.join(allowed)}")
 
@@ -125,6 +126,8 @@ MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 TIMESTAMP_AFTER_MAX_MS: Final = "message.timestamp.after.max.ms"
 TIMESTAMP_BEFORE_MAX_MS: Final = "message.timestamp.before.max.ms"
+MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
+MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
 NATIVE_FORMAT: Final = "native.format"
 
@@ -152,7 +155,7 @@ _KAFKA: Final = (
     TopicConfig("leader.replication.throttled.replicas", ConfigType.LIST, "", _anything),
     _long("local.retention.bytes", -2, -2, "log.local.retention.bytes"),
     _long("local.retention.ms", -2, -2, "log.local.retention.ms"),
-    _long("max.compaction.lag.ms", INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),
+    _long(MAX_COMPACTION_LAG_MS, INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),
     _int(MAX_DECOMPRESSED_BYTES, 64 * 1024 * 1024, 1, "max.decompressed.message.bytes"),
     _int(MAX_MESSAGE_BYTES, 1_048_588, 0, "message.max.bytes"),
     _long(TIMESTAMP_AFTER_MAX_MS, 3_600_000, 0, "log.message.timestamp.after.max.ms"),
@@ -167,7 +170,7 @@ _KAFKA: Final = (
     TopicConfig(
         "min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio, "log.cleaner.min.cleanable.ratio"
     ),
-    _long("min.compaction.lag.ms", 0, 0, "log.cleaner.min.compaction.lag.ms"),
+    _long(MIN_COMPACTION_LAG_MS, 0, 0, "log.cleaner.min.compaction.lag.ms"),
     _int("min.insync.replicas", 1, 1, "min.insync.replicas"),
     _boolean("preallocate", False, "log.preallocate"),
     _long("remote.copy.lag.bytes", -1, -1, "log.remote.copy.lag.bytes"),
@@ -222,6 +225,20 @@ def check_topic_config(name: str, value: str | None) -> str:
     except ValueError as error:
         raise InvalidConfig(f"Invalid value {value} for configuration {name}: {error}") from None
     return value
+
+
+def check_together(topic_configs: Mapping[str, str]) -> None:
+    """Raises InvalidConfig where values that are right each for itself contradict each other."""
+
+    def number(name: str) -> int:
+        return int(topic_configs.get(name, TOPIC_CONFIGS[name].default))
+
+    least_ms, most_ms = number(MIN_COMPACTION_LAG_MS), number(MAX_COMPACTION_LAG_MS)
+    if least_ms > most_ms:
+        raise InvalidConfig(
+            f"conflict topic config setting {MIN_COMPACTION_LAG_MS} ({least_ms}) > {MAX_COMPACTION_LAG_MS} "
+            f"({most_ms})"
+        )
 
 
 class ConfigView(msgspec.Struct, frozen=True):

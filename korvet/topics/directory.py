@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from korvet.storage.catalogue import OffsetAssignment, Topic
+from korvet.storage.errors import CatalogueConflict, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
-from korvet.storage.errors import TopicGone
+from korvet.topics.alterations import check_fixed
 from korvet.topics.configs import (
     OFFSET_ASSIGNMENT,
     InvalidConfig,
     TopicPolicy,
+    check_together,
     check_topic_config,
     policy_of,
 )
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from korvet.config import Config
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
+    from korvet.topics.alterations import Alteration
 
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
@@ -150,6 +153,45 @@ class TopicDirectory:
             except ValueError as error:
                 raise InvalidPartitions(str(error)) from error
 
+    async def alter_configs(self, name: str, alteration: Alteration, *, validate_only: bool = False) -> None:
+        """Change what is set of a topic's configs, or only check that it could be changed.
+
+        The internal topics' too. In force when it returns. Raises TopicError and StorageError.
+        """
+        check_topic_name(name)
+        async with self._lock:
+            try:
+                await self._alter(name, alteration, validate_only)
+            except CatalogueConflict:
+                # Something else than this broker changed the topic; its change is not to be lost.
+                await self._reload()
+                await self._alter(name, alteration, validate_only)
+
+    async def _alter(self, name: str, alteration: Alteration, validate_only: bool) -> None:
+        topic = self.get(name)
+        try:
+            altered = alteration({} if topic is None else topic.configs, self.broker_configs)
+        except InvalidConfig as error:
+            raise InvalidTopicConfig(str(error)) from None
+        if topic is None:
+            raise UnknownTopic(f"The topic '{name}' does not exist.")
+        check_fixed(topic, altered)
+        if validate_only or altered == topic.configs:
+            return
+        try:
+            await self._store.catalogue.set_configs(name, altered)
+        except TopicGone:
+            raise UnknownTopic(f"The topic '{name}' does not exist.") from None
+
+    async def _reload(self) -> None:
+        """Read the catalogue again, and let logs follow what others changed."""
+        known = dict(self._store.catalogue.topics)
+        for name, topic in (await self._store.catalogue.load()).items():
+            before = known.get(name)
+            if before is not None and before != topic and before.topic_id == topic.topic_id:
+                self._store.update_logs(topic)
+        self._ids = {topic.topic_id: topic.name for topic in self.all()}
+
     async def delete(self, name: str) -> None:
         """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError."""
         topic = self._changeable(name)
@@ -177,9 +219,11 @@ class TopicDirectory:
 
 def _checked(configs: Mapping[str, str | None]) -> dict[str, str]:
     try:
-        return {name: check_topic_config(name, value) for name, value in configs.items()}
+        checked = {name: check_topic_config(name, value) for name, value in configs.items()}
+        check_together(checked)
     except InvalidConfig as error:
         raise InvalidTopicConfig(str(error)) from None
+    return checked
 
 
 def _broker_configs(config: Config) -> dict[str, str]:

@@ -103,6 +103,22 @@ def test_configs_tool(java, at, new_topic):
     assert "cleanup.policy=compact" in everything
 
 
+def test_configs_tool_alters_topics(java, at, new_topic):
+    name = new_topic(1, {"retention.bytes": "7777"})
+    entity = ("--entity-type", "topics", "--entity-name", name)
+    added = "retention.ms=5000,cleanup.policy=[compact,delete]"
+    done = java.run("configs", *at, "--alter", *entity, "--add-config", added)
+    assert f"Completed updating config for topic {name}." in done
+    java.run("configs", *at, "--alter", *entity, "--delete-config", "retention.bytes")
+    shown = java.run("configs", *at, "--describe", *entity)
+    assert "retention.ms=5000 " in shown
+    assert "cleanup.policy=compact,delete " in shown
+    assert "7777" not in shown
+    refused = java.attempt("configs", *at, "--alter", *entity, "--add-config", "retention.ms=soon")
+    assert "InvalidConfigurationException" in refused
+    assert "Invalid value soon for configuration retention.ms" in refused
+
+
 def test_get_offsets_tool(broker, java, at, topic):
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
 

@@ -48,7 +48,7 @@ def test_every_default_is_allowed(config) -> None:  # type: ignore[no-untyped-de
         ("retention.ms", str(2**63)),
         ("max.message.bytes", str(2**31)),
         ("cleanup.policy", "delete,delete"),
-        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,"),
         ("min.cleanable.dirty.ratio", "1.1"),
         ("min.cleanable.dirty.ratio", "nan"),
         ("preallocate", "yes"),

@@ -1,0 +1,41 @@
+"""AlterConfigs (key 33), versions 0-2 (KIP-133).
+
+v2 is flexible. Replaces all configs of a topic: what is not named goes back to its default, but for
+`offset.assignment`, which stays. Kafka deprecated it for IncrementalAlterConfigs; old tools still ask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from korvet.api.config_resources import alter_resources, result
+from korvet.protocol.registry import api
+from korvet.topics.alterations import replacement
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
+    from korvet.topics.alterations import Alteration
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every resource with the error."""
+    responses = tuple(result(context, resource, error, None) for resource in request.resources)
+    return context.make("AlterConfigsResponse", responses=responses)
+
+
+@api(33, "AlterConfigs", (0, 2), refuse=refuse)
+async def alter_configs(context: RequestContext, request: Any) -> Any:
+    """Replace the configs of topics, each on its own."""
+    responses = await alter_resources(context, request, _never_null, _alteration)
+    return context.make("AlterConfigsResponse", responses=responses)
+
+
+def _never_null(config: Any) -> bool:
+    del config
+    return False
+
+
+def _alteration(configs: Any) -> Alteration:
+    return replacement({config.name: config.value for config in configs})

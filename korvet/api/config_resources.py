@@ -1,0 +1,85 @@
+"""What both ways to alter configs share: checks of the resources, in Kafka's order, and their answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.errors import error_code_of
+from korvet.storage.errors import StorageError
+from korvet.topics.errors import InvalidTopicRequest, TopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.api.context import RequestContext
+    from korvet.topics.alterations import Alteration
+
+# Kafka's numbers of resource types (ConfigResource.Type)
+_TOPIC: Final = 2
+_BROKER: Final = 4
+_NOT_HERE: Final = {8: "broker loggers", 16: "client metrics", 32: "groups"}
+
+
+async def alter_resources(
+    context: RequestContext,
+    request: Any,
+    nullable: Callable[[Any], bool],
+    alteration: Callable[[Any], Alteration],
+) -> tuple[Any, ...]:
+    """Alter every resource of a request on its own; the answers in the request's order.
+
+    `nullable` says whether a config needs no value; `alteration` makes of a resource's configs what is to be
+    done, or raises TopicError.
+    """
+    times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    results = []
+    for resource in request.resources:
+        try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise InvalidTopicRequest("Each resource must appear at most once.")
+            _check(resource, nullable)
+            await context.services.topics.alter_configs(
+                resource.resource_name, alteration(resource.configs), validate_only=request.validate_only
+            )
+        except (TopicError, StorageError) as refused:
+            results.append(result(context, resource, error_code_of(refused), str(refused)))
+        else:
+            results.append(result(context, resource, ErrorCode.none, None))
+    return tuple(results)
+
+
+def result(context: RequestContext, resource: Any, error: ErrorCode, message: str | None) -> Any:
+    """The answer for one resource."""
+    return context.make(
+        "AlterConfigsResourceResponse",
+        error_code=error,
+        error_message=message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def _check(resource: Any, nullable: Callable[[Any], bool]) -> None:
+    names = [config.name for config in resource.configs]
+    if len(set(names)) != len(names):
+        raise InvalidTopicRequest("Error due to duplicate config keys")
+    nulls = [config.name for config in resource.configs if config.value is None and not nullable(config)]
+    if nulls:
+        raise InvalidTopicRequest(f"Null value not supported for : {', '.join(nulls)}")
+    if resource.resource_type == _BROKER:
+        raise InvalidTopicRequest(
+            "A broker's settings can't be altered while it runs: they are in its configuration file, its "
+            "environment and its flags"
+        )
+    if resource.resource_type in _NOT_HERE:
+        raise InvalidTopicRequest(
+            f"Resource type {resource.resource_type} is not supported: there are no configs of "
+            f"{_NOT_HERE[resource.resource_type]}"
+        )
+    if resource.resource_type != _TOPIC:
+        raise InvalidTopicRequest(f"Unknown resource type {resource.resource_type}")
+    if not resource.resource_name:
+        raise InvalidTopicRequest("Default topic resources are not allowed.")

@@ -1,0 +1,52 @@
+"""IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
+
+v1 is flexible. Sets and deletes single configs of topics, appends to lists and subtracts from them; a change
+is in force when it is answered. `offset.assignment` can't change, nor can `__consumer_offsets` be anything
+but compacted. A broker's settings are in its file: altering them is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from korvet.api.config_resources import alter_resources, result
+from korvet.protocol.registry import api
+from korvet.topics.alterations import ConfigChange, ConfigOperation, increments
+from korvet.topics.errors import InvalidTopicRequest
+
+if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
+    from korvet.api.context import RequestContext
+    from korvet.topics.alterations import Alteration
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every resource with the error."""
+    responses = tuple(result(context, resource, error, None) for resource in request.resources)
+    return context.make("IncrementalAlterConfigsResponse", responses=responses)
+
+
+@api(44, "IncrementalAlterConfigs", (0, 1), refuse=refuse)
+async def incremental_alter_configs(context: RequestContext, request: Any) -> Any:
+    """Change single configs of topics, each topic on its own: all its changes or none."""
+    responses = await alter_resources(context, request, _deletes, _alteration)
+    return context.make("IncrementalAlterConfigsResponse", responses=responses)
+
+
+def _deletes(config: Any) -> bool:
+    return bool(config.config_operation == ConfigOperation.DELETE)
+
+
+def _alteration(configs: Any) -> Alteration:
+    return increments([_change(config) for config in configs])
+
+
+def _change(config: Any) -> ConfigChange:
+    try:
+        operation = ConfigOperation(config.config_operation)
+    except ValueError:
+        raise InvalidTopicRequest(
+            f"Unknown operation {config.config_operation} on config {config.name}"
+        ) from None
+    return ConfigChange(config.name, operation, config.value or "")

@@ -1,0 +1,119 @@
+"""Changes of a topic's configs: Kafka's four operations (KIP-339), and the replacement of all of them."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from korvet.topics.configs import (
+    CLEANUP_POLICY,
+    OFFSET_ASSIGNMENT,
+    TOPIC_CONFIGS,
+    ConfigType,
+    check_together,
+    check_topic_config,
+    describe,
+)
+from korvet.topics.errors import InvalidTopicConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from korvet.storage.catalogue import Topic
+
+# (what is set of a topic, the broker's configs by their synonyms) -> what is to be set of the topic
+Alteration: TypeAlias = "Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]"
+
+
+class ConfigOperation(enum.IntEnum):
+    """What is to be done to one config (AlterConfigOp)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """One operation on one config. DELETE ignores the value."""
+
+    name: str
+    operation: ConfigOperation
+    value: str
+
+
+def increments(changes: Sequence[ConfigChange]) -> Alteration:
+    """Changes of single configs; all others stay. The alteration raises InvalidConfig and InvalidTopicConfig.
+
+    APPEND and SUBTRACT start from the value in force. Deleting what is not set, or does not exist, is no
+    error, as in Kafka.
+    """
+
+    def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
+        altered = dict(configs)
+        for change in changes:
+            if change.operation is ConfigOperation.DELETE:
+                altered.pop(change.name, None)
+                continue
+            value = change.value
+            if change.operation is not ConfigOperation.SET:
+                value = _changed_list(change, configs, broker_configs)
+            altered[change.name] = check_topic_config(change.name, value)
+        check_together(altered)
+        return altered
+
+    return alter
+
+
+def replacement(values: Mapping[str, str]) -> Alteration:
+    """All configs anew; those that are not named go back to their defaults.
+
+    But for what can't be changed: a client that does not know offset.assignment must not be refused for not
+    naming it. The alteration raises InvalidConfig.
+    """
+
+    def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
+        del broker_configs
+        kept = {name: value for name, value in configs.items() if name == OFFSET_ASSIGNMENT}
+        altered = kept | {name: check_topic_config(name, value) for name, value in values.items()}
+        check_together(altered)
+        return altered
+
+    return alter
+
+
+def check_fixed(topic: Topic, configs: Mapping[str, str]) -> None:
+    """Raises InvalidTopicConfig where the configs would change what is fixed for a topic's whole life."""
+    assignment = configs.get(OFFSET_ASSIGNMENT)
+    if assignment is None and OFFSET_ASSIGNMENT in topic.configs:
+        assignment = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].default
+    if assignment not in (None, topic.offset_assignment):
+        raise InvalidTopicConfig(
+            f"{OFFSET_ASSIGNMENT} of {topic.name} was fixed at its creation as {topic.offset_assignment} and "
+            "can't be changed: all its offsets depend on it"
+        )
+    policy = configs.get(CLEANUP_POLICY)
+    if topic.internal and policy != "compact":
+        shown = "its default" if policy is None else repr(policy)
+        raise InvalidTopicConfig(
+            f"{CLEANUP_POLICY} of {topic.name} has to stay compact and can't be {shown}: commits "
+            "would be lost"
+        )
+
+
+def _changed_list(change: ConfigChange, configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> str:
+    config = TOPIC_CONFIGS.get(change.name)
+    if config is None or config.type is not ConfigType.LIST:
+        raise InvalidTopicConfig(
+            f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
+        )
+    now = describe(config, configs, broker_configs).value
+    parts = [part.strip() for part in now.split(",") if part.strip()]
+    for part in (part.strip() for part in change.value.split(",")):
+        if change.operation is ConfigOperation.APPEND:
+            parts += [part] if part not in parts else []
+        elif part in parts:
+            parts.remove(part)
+    return ",".join(parts)
