@@ -47,11 +47,11 @@ class Deadlines:
         """The loop's time in seconds."""
         return self._loop.time()
 
-    def after(self, wait_ms: int, callback: Callable[[], None]) -> Deadline:
-        """Call back in `wait_ms` or a little later."""
+    def at(self, time_s: float, wait_ms: int, callback: Callable[[], None]) -> Deadline:
+        """Call back at the loop's `time_s`, which ends a wait of `wait_ms`, or a little later."""
         tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
-        at_ms = int(self._loop.time() * 1000) + wait_ms
-        at_ms += tick_ms - at_ms % tick_ms
+        at_ms = int(time_s * 1000) + 1
+        at_ms += -at_ms % tick_ms
         bucket = self._buckets.get(at_ms)
         if bucket is None:
             bucket = self._buckets[at_ms] = []

@@ -62,17 +62,19 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @submit_api(1, "Fetch", (4, 18), refuse=refuse)
 def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
     """Read the partitions, waiting where there is too little."""
+    kept: _Fetch | None = context.client.kept
+    if kept is not None:
+        if kept.request is request and kept.begin(respond):
+            return
+        kept.release()
+        context.client.kept = None
     if context.api_version >= SESSIONS_SINCE and request.session_epoch not in (_FINAL_EPOCH, _INITIAL_EPOCH):
         # A session that this broker never gave: the client begins again with a full fetch.
         unknown = ErrorCode.fetch_session_id_not_found
         respond(encode_response(context.api_version, [], unknown, request.isolation_level))
         return
-    kept = context.client.kept
-    if not isinstance(kept, _Fetch) or kept.request is not request or not kept.begin(respond):
-        if isinstance(kept, _Fetch):
-            kept.release()
-        fresh = context.client.kept = _Fetch(context, request)
-        fresh.begin(respond)
+    fresh = context.client.kept = _Fetch(context, request)
+    fresh.begin(respond)
 
 
 def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
@@ -107,11 +109,13 @@ class _Fetch:
         "_at_work",
         "_context",
         "_deadline",
+        "_deadlines",
         "_ends_at",
         "_failed",
         "_idle_answer",
         "_idle_ends",
         "_listening",
+        "_looks",
         "_parts",
         "_reading",
         "_respond",
@@ -133,6 +137,11 @@ class _Fetch:
             self._parts.extend(parts)
         self._failed = any(part.error is not ErrorCode.none for part in self._parts)
         self._wait_ms = milliseconds(request.max_wait)
+        self._deadlines = context.services.deadlines
+        # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
+        # wait long enough to be told has to look.
+        short = self._wait_ms <= context.services.config.native_poll_interval_ms
+        self._looks = self._failed or short or request.min_bytes <= 0 or not self._parts
         self._idle_ends: list[int] = []
         self._idle_answer: list[bytes] = []
         self._respond: Respond | None = None
@@ -156,12 +165,8 @@ class _Fetch:
         self._respond = respond
         self._at_work = True
         self._woken = False
-        services = self._context.services
-        self._ends_at = services.deadlines.now() + self._wait_ms / 1000
-        # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
-        # wait long enough to be told has to look.
-        short = self._wait_ms <= services.config.native_poll_interval_ms
-        if self._failed or short or self.request.min_bytes <= 0 or not self._parts:
+        self._ends_at = self._deadlines.now() + self._wait_ms / 1000
+        if self._looks:
             self._read(self._parts)
             return True
         behind = [part for part in self._parts if part.log is not None and part.offset != part.log.log_end]
@@ -217,7 +222,7 @@ class _Fetch:
             self._read(self._unread, size)
             return
         enough = not self._parts or size >= self.request.min_bytes
-        if failed or enough or self._context.services.deadlines.now() >= self._ends_at:
+        if failed or enough or self._deadlines.now() >= self._ends_at:
             self._finish()
         else:
             self._wait()
@@ -229,9 +234,7 @@ class _Fetch:
             self._read(self._parts)
             return
         if self._deadline is None:
-            deadlines = self._context.services.deadlines
-            left_ms = int((self._ends_at - deadlines.now()) * 1000) + 1
-            self._deadline = deadlines.after(left_ms, self._time_over)
+            self._deadline = self._deadlines.at(self._ends_at, self._wait_ms, self._time_over)
         if not self._listening:
             self._listening = True
             self._context.client.on_disconnect(self.release)

@@ -19,6 +19,8 @@ from korvet.protocol.primitives import MalformedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.server.dispatch import LastFetch
+
 log = logging.getLogger(__name__)
 
 # Idle connections keep this much; thousands of them are common.
@@ -54,6 +56,28 @@ class Dispatch(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Server side of one client connection."""
 
+    __slots__ = (
+        "_blocked",
+        "_buffer",
+        "_closing",
+        "_connections",
+        "_disconnect_callbacks",
+        "_dispatch",
+        "_end",
+        "_in_flight",
+        "_max_request_bytes",
+        "_only_produce",
+        "_processing",
+        "_reading_paused",
+        "_start",
+        "_transport",
+        "_writing_paused",
+        "client_host",
+        "closed",
+        "kept",
+        "last_fetch",
+    )
+
     def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: set[Connection]) -> None:
         self._dispatch = dispatch
         self._max_request_bytes = max_request_bytes
@@ -72,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
         self.closed = False
-        self.last_fetch: tuple[bytes, Any, Any] | None = None
+        self.last_fetch: LastFetch | None = None
         self.kept: Any = None
 
     # asyncio's callbacks
@@ -162,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take as many requests out of the buffer as may be at work now."""
         self._processing = True
         try:
-            while not self._closing and not self.closed and self._take_one():
+            while self._start < self._end and not self._closing and not self.closed and self._take_one():
                 pass
         finally:
             self._processing = False
@@ -170,7 +194,8 @@ class Connection(asyncio.BufferedProtocol):
             self._start = self._end = 0
             if len(self._buffer) > _KEEP_BUFFER_BYTES:
                 self._buffer = bytearray(_SMALL_BUFFER_BYTES)
-        self._pause_or_resume_reading()
+        if self._reading_paused or self._end == len(self._buffer):
+            self._pause_or_resume_reading()
 
     def _take_one(self) -> bool:
         size = self._frame_size()

@@ -8,6 +8,7 @@ import struct
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
@@ -33,6 +34,16 @@ _LENGTH: Final = struct.Struct(">i")
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
+class LastFetch(msgspec.Struct, frozen=True):
+    """A connection's last Fetch: what stands before and behind the correlation id, and what it decoded to."""
+
+    head: bytes
+    body: bytes
+    api: registry.Api
+    context: RequestContext
+    request: Any
+
+
 class Dispatcher:
     """Decodes requests, runs their handlers and encodes what they answer."""
 
@@ -51,13 +62,15 @@ class Dispatcher:
 
         Raises MalformedRequest for a frame that is no request.
         """
+        if self._repeats_fetch(connection, frame, slot):
+            return
         api_key, api_version, correlation_id = peek_api(frame)
         api = registry.find(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             connection.respond(slot, self._unsupported(api_key, correlation_id))
             return
         schema = response_schema(api_key, api_version)
-        context, request = self._decode(connection, frame, schema)
+        context, request = self._decode(connection, api, frame, schema)
         size_bytes = len(frame) if api_key == _PRODUCE else 0
         if size_bytes:
             self._backpressure.take(size_bytes)
@@ -87,24 +100,31 @@ class Dispatcher:
         task.add_done_callback(lambda _: connection.forget(cancel))
 
     def _decode(
-        self, connection: Connection, frame: memoryview, schema: ResponseSchema
+        self, connection: Connection, api: registry.Api, frame: memoryview, schema: ResponseSchema
     ) -> tuple[RequestContext, Any]:
-        # A consumer at the end of its partitions sends the same Fetch again and again, but for the
-        # correlation id.
-        body = b""
-        if frame[1] == _FETCH and frame[0] == 0:
-            body = bytes(frame[2:4]) + bytes(frame[8:])
-            last = connection.last_fetch
-            if last is not None and last[0] == body:
-                return last[1], last[2]
-        api_key, api_version, _ = peek_api(frame)
-        requests = request_schema(api_key, api_version)
+        requests = request_schema(api.key, peek_api(frame)[1])
         header, position = parse_header(frame, requests.flexible)
         request = requests.decode(frame, position)
-        context = RequestContext(self._services, schema, api_version, header.client_id, connection)
-        if body:
-            connection.last_fetch = (body, context, request)
+        context = RequestContext(self._services, schema, header.api_version, header.client_id, connection)
+        if api.key == _FETCH:
+            connection.last_fetch = LastFetch(bytes(frame[:4]), bytes(frame[8:]), api, context, request)
         return context, request
+
+    def _repeats_fetch(self, connection: Connection, frame: memoryview, slot: Slot) -> bool:
+        """Handle a Fetch that is the last one again, but for the correlation id.
+
+        A consumer at the end of its partitions sends it again and again.
+        """
+        last = connection.last_fetch
+        if last is None or len(frame) != len(last.body) + 8:
+            return False
+        octets = bytes(frame)
+        if not (octets.startswith(last.head) and octets.endswith(last.body)):
+            return False
+        header = octets[4:8] + b"\x00" if last.context.schema.flexible else octets[4:8]
+        respond = _Responder(connection, slot, header, self._backpressure, 0)
+        self._submit(last.api, last.context, last.request, respond)
+        return True
 
     def _submit(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
