@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from korvet.groups.messages import HeartbeatRequest
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from kio.schema.errors import ErrorCode
 
     from korvet.api.context import RequestContext
+    from korvet.protocol.messages import ResponseSchema
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -20,12 +22,18 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("HeartbeatResponse", error_code=error)
 
 
+@cache
+def _encoded(schema: ResponseSchema, error: ErrorCode) -> bytes:
+    """The response body, which says the error and nothing else: there are few, and thousands a second."""
+    return schema.encode(schema.make("HeartbeatResponse", error_code=error))
+
+
 @submit_api(12, "Heartbeat", (0, 4), refuse=refuse)
 def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Keep a member's session alive and learn of a rebalance."""
 
     def done(reply: Any) -> None:
-        respond([context.schema.encode(context.make("HeartbeatResponse", error_code=reply.error))])
+        respond([_encoded(context.schema, reply.error)])
 
     beat = HeartbeatRequest(
         group_id=request.group_id,

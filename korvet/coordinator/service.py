@@ -226,7 +226,7 @@ class CoordinatorService:
                 return await self._catalogue.create(
                     OFFSETS_TOPIC,
                     OFFSETS_PARTITIONS,
-                    {"cleanup.policy": "compact"},
+                    {"cleanup.policy": "compact", "offset.assignment": "dense"},
                     internal=True,
                     offset_assignment="dense",
                 )

@@ -291,9 +291,10 @@ def test_the_offsets_topic_stays_compacted(ask, korvet, group):
         assert refusal(ask, OFFSETS_TOPIC, *configs, way=replace)[0] == INVALID_CONFIG
     assert refusal(ask, OFFSETS_TOPIC, ("offset.assignment", SET, "clock"))[0] == INVALID_CONFIG
     alter(ask, OFFSETS_TOPIC, ("segment.ms", SET, "12345"), (policy, SET, "compact"))
-    assert configs_of(ask, OFFSETS_TOPIC) == {policy: "compact", "segment.ms": "12345"}
+    kept = {policy: "compact", "offset.assignment": "dense"}
+    assert configs_of(ask, OFFSETS_TOPIC) == {**kept, "segment.ms": "12345"}
     assert replace(ask, resource(OFFSETS_TOPIC, (policy, "compact"))) == [(0, None)]
-    assert configs_of(ask, OFFSETS_TOPIC) == {policy: "compact"}
+    assert configs_of(ask, OFFSETS_TOPIC) == kept
 
 
 def test_the_largest_batch_changes_at_once(ask, topic):
