@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from typing import cast
 
 import click
+import uvloop
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -59,8 +61,8 @@ class RawConsumer(asyncio.Protocol):
         self.answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not derive from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         self._next_heartbeat = time.monotonic() + HEARTBEAT_INTERVAL_S
         self._send(fetch_request(self._partition, FETCH))
 
@@ -164,7 +166,7 @@ def main(consumers: int, partitions: int, seconds: float, client: str) -> None:
         admin = AdminClient({"bootstrap.servers": server.bootstrap})
         admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(20)
         if client == "raw":
-            asyncio.run(run_raw(server, consumers, partitions, seconds))
+            uvloop.run(run_raw(server, consumers, partitions, seconds))
         else:
             run_librdkafka(server, consumers, seconds)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 # Kafka's default offsets.topic.num.partitions. The map depends on it, so it never changes in a keyspace.
@@ -20,6 +21,7 @@ def java_hash(text: str) -> int:
     return result - (1 << 32) if result >> 31 else result
 
 
+@lru_cache(maxsize=16_384)  # every heartbeat and commit asks
 def partition_for(group_id: str, partitions: int = DEFAULT_PARTITIONS) -> int:
     """Return the partition of `__consumer_offsets` (of `partitions` many) that holds `group_id`.
 

@@ -19,54 +19,56 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 10
+_NEVER: Final = -1
 
 
 class Deadline:
-    """A callback that waits for its time; `cancel` it when it is not wanted any more."""
+    """Calls back when it is due. It is kept and armed again for each wait of the same length."""
 
-    __slots__ = ("callback",)
+    __slots__ = ("callback", "due_ms", "tick_ms")
 
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
+    def __init__(self, wait_ms: int, callback: Callable[[], None]) -> None:
+        self.callback = callback
+        self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
+        self.due_ms = _NEVER
 
     def cancel(self) -> None:
         """Don't call back. No fault where it was called already."""
-        self.callback = None
+        self.due_ms = _NEVER
 
 
 class Deadlines:
     """Calls back at deadlines rounded up to a tick of 2 % of the wait, from 1 ms to 10 ms."""
 
-    __slots__ = ("_buckets", "_loop")
+    __slots__ = ("_buckets", "_loop", "now")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.now = loop.time
+        """The loop's time in seconds."""
         self._buckets: dict[int, list[Deadline]] = {}
 
-    def now(self) -> float:
-        """The loop's time in seconds."""
-        return self._loop.time()
-
-    def at(self, time_s: float, wait_ms: int, callback: Callable[[], None]) -> Deadline:
-        """Call back at the loop's `time_s`, which ends a wait of `wait_ms`, or a little later."""
-        tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
-        at_ms = int(time_s * 1000) + 1
-        at_ms += -at_ms % tick_ms
-        bucket = self._buckets.get(at_ms)
+    def arm(self, deadline: Deadline, time_s: float) -> None:
+        """Call back at the loop's `time_s` or a little later, instead of at a time set before."""
+        due_ms = int(time_s * 1000) + 1
+        due_ms += -due_ms % deadline.tick_ms
+        if deadline.due_ms == due_ms:
+            return
+        deadline.due_ms = due_ms
+        bucket = self._buckets.get(due_ms)
         if bucket is None:
-            bucket = self._buckets[at_ms] = []
-            self._loop.call_at(at_ms / 1000, self._ring, at_ms)
-        deadline = Deadline(callback)
-        bucket.append(deadline)
-        return deadline
+            self._buckets[due_ms] = [deadline]
+            self._loop.call_at(due_ms / 1000, self._ring, due_ms)
+        else:
+            bucket.append(deadline)
 
-    def _ring(self, at_ms: int) -> None:
-        for deadline in self._buckets.pop(at_ms):
-            callback, deadline.callback = deadline.callback, None
-            if callback is None:
+    def _ring(self, due_ms: int) -> None:
+        for deadline in self._buckets.pop(due_ms):
+            if deadline.due_ms != due_ms:
                 continue
+            deadline.due_ms = _NEVER
             try:
-                callback()
+                deadline.callback()
             except Exception:
                 # What goes wrong for one request must not keep the others from their answer.
                 log.exception("a request could not be answered at its deadline")

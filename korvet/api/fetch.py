@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.deadlines import Deadline
 from korvet.api.durations import milliseconds
 from korvet.api.errors import error_code_of
 from korvet.api.fetch_response import SESSIONS_SINCE, TOPIC_IDS_SINCE, FetchedPart, encode_response
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.context import RequestContext
-    from korvet.api.deadlines import Deadline
     from korvet.storage.log import Fetched
 
 _FINAL_EPOCH: Final = -1
@@ -112,8 +112,8 @@ class _Fetch:
         "_deadlines",
         "_ends_at",
         "_failed",
+        "_has_read",
         "_idle_answer",
-        "_idle_ends",
         "_listening",
         "_looks",
         "_parts",
@@ -121,7 +121,7 @@ class _Fetch:
         "_respond",
         "_topics",
         "_unread",
-        "_wait_ms",
+        "_wait_s",
         "_woken",
         "request",
     )
@@ -136,18 +136,19 @@ class _Fetch:
             self._topics.append((topic, parts))
             self._parts.extend(parts)
         self._failed = any(part.error is not ErrorCode.none for part in self._parts)
-        self._wait_ms = milliseconds(request.max_wait)
+        wait_ms = milliseconds(request.max_wait)
+        self._wait_s = wait_ms / 1000
         self._deadlines = context.services.deadlines
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
         # wait long enough to be told has to look.
-        short = self._wait_ms <= context.services.config.native_poll_interval_ms
+        short = wait_ms <= context.services.config.native_poll_interval_ms
         self._looks = self._failed or short or request.min_bytes <= 0 or not self._parts
-        self._idle_ends: list[int] = []
         self._idle_answer: list[bytes] = []
         self._respond: Respond | None = None
         self._ends_at = 0.0
-        self._deadline: Deadline | None = None
+        self._deadline = Deadline(wait_ms, self._time_over)
         self._reading = 0
+        self._has_read = False
         self._unread: list[FetchedPart] = []
         self._at_work = False
         self._woken = False
@@ -155,32 +156,37 @@ class _Fetch:
 
     def begin(self, respond: Respond) -> bool:
         """Read what is there; answer or wait. False when the partitions have to be located again."""
-        if self._respond is not None:
-            if self._failed:
+        if self._failed and self._respond is not None:
+            return False
+        at_end = not self._looks
+        for part in self._parts:
+            log = part.log
+            if log is None:
+                continue
+            if log.closed and self._respond is not None:
                 return False
-            for part in self._parts:
-                if part.log is None or part.log.closed:
-                    return False
-                part.reset()
+            if part.offset != log.log_end:
+                at_end = False
         self._respond = respond
         self._at_work = True
         self._woken = False
-        self._ends_at = self._deadlines.now() + self._wait_ms / 1000
-        if self._looks:
-            self._read(self._parts)
-            return True
-        behind = [part for part in self._parts if part.log is not None and part.offset != part.log.log_end]
-        if behind:
-            self._read(behind)
-        else:
+        self._ends_at = self._deadlines.now() + self._wait_s
+        if self._has_read:
+            self._has_read = False
+            for part in self._parts:
+                part.reset()
+        if at_end:
             self._wait()
+        elif self._looks:
+            self._read(self._parts)
+        else:
+            self._read([part for part in self._parts if part.log and part.offset != part.log.log_end])
         return True
 
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""
         self._at_work = False
-        if self._deadline is not None:
-            self._deadline.cancel()
+        self._deadline.cancel()
         if self._listening:
             self._listening = False
             self._context.client.forget(self.release)
@@ -195,6 +201,7 @@ class _Fetch:
         """
         left = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
         started = False
+        self._has_read = True
         self._unread = []
         # One for this call itself, as a read may end before the next one begins.
         self._reading = 1
@@ -233,8 +240,7 @@ class _Fetch:
             self._woken = False
             self._read(self._parts)
             return
-        if self._deadline is None:
-            self._deadline = self._deadlines.at(self._ends_at, self._wait_ms, self._time_over)
+        self._deadlines.arm(self._deadline, self._ends_at)
         if not self._listening:
             self._listening = True
             self._context.client.on_disconnect(self.release)
@@ -250,36 +256,39 @@ class _Fetch:
             self._read(self._parts)
 
     def _time_over(self) -> None:
-        self._deadline = None
         if not self._reading:
             self._finish()
 
     def _finish(self) -> None:
         self._at_work = False
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        self._deadline.cancel()
+        assert self._respond is not None
+        self._respond(self._found() if self._has_read else self._nothing_new())
+
+    def _found(self) -> list[bytes]:
+        """The response body for what was read."""
         for part in self._parts:
             if part.log is not None and part.high_watermark < 0 and part.error is ErrorCode.none:
                 part.high_watermark = part.log.log_end
                 part.log_start = part.log.log_start
-        assert self._respond is not None
-        self._respond(self._answer())
+        return self._encode()
 
-    def _answer(self) -> list[bytes]:
-        """The response body for what was found."""
-        ends: list[int] = []
-        idle = True
+    def _nothing_new(self) -> list[bytes]:
+        """The response body when every log ends where it was asked for; mostly that of the time before."""
         for part in self._parts:
-            idle = idle and not part.data and part.error is ErrorCode.none
-            ends += (part.high_watermark, part.log_start)
-        if idle and self._idle_answer and ends == self._idle_ends:
-            return self._idle_answer
+            log = part.log
+            assert log is not None
+            if part.high_watermark != log.log_end or part.log_start != log.log_start:
+                part.high_watermark = log.log_end
+                part.log_start = log.log_start
+                self._idle_answer = []
+        if not self._idle_answer:
+            self._idle_answer = self._encode()
+        return self._idle_answer
+
+    def _encode(self) -> list[bytes]:
         version, isolation_level = self._context.api_version, self.request.isolation_level
-        answer = encode_response(version, self._topics, ErrorCode.none, isolation_level)
-        if idle:
-            self._idle_ends, self._idle_answer = ends, answer
-        return answer
+        return encode_response(version, self._topics, ErrorCode.none, isolation_level)
 
 
 def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | StorageError], None]:

@@ -19,8 +19,6 @@ from korvet.protocol.primitives import MalformedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.server.dispatch import LastFetch
-
 log = logging.getLogger(__name__)
 
 # Idle connections keep this much; thousands of them are common.
@@ -31,23 +29,66 @@ _KEEP_BUFFER_BYTES: Final = 256 * 1024
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _PRODUCE: Final = 0
 _LENGTH: Final = struct.Struct(">i")
+# Where the correlation id stands in every request header, behind the API's key and version.
+_CORRELATION_AT: Final = 4
 
 
 class Slot:
-    """The place of one response in the connection's order."""
+    """The place of one response in the connection's order; called with the response's body, once."""
 
-    __slots__ = ("done", "segments")
+    __slots__ = ("_connection", "done", "header", "on_answer", "segments")
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.header = b""
+        """The response header, to be set before the slot is called."""
+        self.on_answer: Callable[[], None] | None = None
         self.done = False
         self.segments: list[bytes] | None = None
+
+    def __call__(self, body: list[bytes] | None) -> None:
+        """Send the body in segments, after its length and header; None sends nothing."""
+        if self.done:
+            raise RuntimeError("a request was answered twice")
+        self.done = True
+        if body is not None:
+            header = self.header
+            size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
+            self.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
+        self._connection.send_ready()
+        if self.on_answer is not None:
+            self.on_answer()
+
+
+class Repeat:
+    """A request that its client sends again and again, the same but for the correlation id."""
+
+    __slots__ = ("_head", "_submit", "_tags", "_tail")
+
+    def __init__(self, frame: memoryview, flexible: bool, submit: Callable[[Slot], None]) -> None:
+        """frame: the request without its length; submit(slot) handles it again."""
+        self._head = bytes(frame[:_CORRELATION_AT])
+        self._tail = bytes(frame[_CORRELATION_AT + 4 :])
+        self._tags = b"\x00" if flexible else b""
+        self._submit = submit
+
+    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
+        """Handle the frame from begin to end if it is this request again."""
+        position = begin + _CORRELATION_AT
+        if not buffer.endswith(self._tail, position + 4, end) or end - position - 4 != len(self._tail):
+            return False
+        if not buffer.startswith(self._head, begin, position):
+            return False
+        slot.header = bytes(buffer[position : position + 4]) + self._tags
+        self._submit(slot)
+        return True
 
 
 class Dispatch(Protocol):
     """What the connection hands its frames to."""
 
     def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
-        """Handle a frame (without its length), calling `connection.respond(slot, …)` once, now or later."""
+        """Handle a frame (without its length), calling the slot once, now or later."""
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """Whether Produce requests have to wait; `resume` is called when they need not any more."""
@@ -71,11 +112,12 @@ class Connection(asyncio.BufferedProtocol):
         "_reading_paused",
         "_start",
         "_transport",
+        "_view",
         "_writing_paused",
         "client_host",
         "closed",
         "kept",
-        "last_fetch",
+        "repeats",
     )
 
     def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: set[Connection]) -> None:
@@ -83,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_request_bytes = max_request_bytes
         self._connections = connections
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+        self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
         self._start = 0
         self._end = 0
         self._in_flight: deque[Slot] = deque()
@@ -96,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
         self.closed = False
-        self.last_fetch: LastFetch | None = None
+        self.repeats: dict[int, Repeat] = {}
+        """By API key: the last request of the APIs that clients call over and over."""
         self.kept: Any = None
 
     # asyncio's callbacks
@@ -126,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         """Room behind what was received."""
         if self._end == len(self._buffer):
             self._make_room()
-        return memoryview(self._buffer)[self._end :]
+        return self._view[self._end :] if self._end else self._view
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
@@ -144,10 +187,8 @@ class Connection(asyncio.BufferedProtocol):
 
     # what handlers use
 
-    def respond(self, slot: Slot, segments: list[bytes] | None) -> None:
-        """Send the response of `slot` as soon as all earlier ones are sent. None sends nothing."""
-        slot.segments = segments
-        slot.done = True
+    def send_ready(self) -> None:
+        """Send the responses that are there and have no earlier ones before them."""
         in_flight = self._in_flight
         while in_flight and in_flight[0].done:
             ready = in_flight.popleft().segments
@@ -193,28 +234,33 @@ class Connection(asyncio.BufferedProtocol):
         if self._start == self._end:
             self._start = self._end = 0
             if len(self._buffer) > _KEEP_BUFFER_BYTES:
-                self._buffer = bytearray(_SMALL_BUFFER_BYTES)
+                self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
         if self._reading_paused or self._end == len(self._buffer):
             self._pause_or_resume_reading()
 
     def _take_one(self) -> bool:
         size = self._frame_size()
-        if size < 0 or self._end - self._start < 4 + size:
-            return False
         begin = self._start + 4
-        is_produce = self._buffer[begin] == 0 and self._buffer[begin + 1] == _PRODUCE
+        end = begin + size
+        if size < 0 or self._end < end:
+            return False
+        buffer = self._buffer
+        api_key = buffer[begin] << 8 | buffer[begin + 1]
+        is_produce = api_key == _PRODUCE
         if self._writing_paused or (self._in_flight and not (is_produce and self._only_produce)):
             return False
         if is_produce and self._is_blocked():
             return False
         self._only_produce = is_produce
-        self._start = begin + size
-        slot = Slot()
+        self._start = end
+        slot = Slot(self)
         self._in_flight.append(slot)
-        # The buffer may be overwritten once this returns: whatever outlives the call is a copy.
-        frame = memoryview(self._buffer)[begin : begin + size].toreadonly()
+        repeat = self.repeats.get(api_key)
+        if repeat is not None and repeat.take(buffer, begin, end, slot):
+            return True
         try:
-            self._dispatch(self, frame, slot)
+            # The buffer may be overwritten once this returns: whatever outlives the call is a copy.
+            self._dispatch(self, self._view[begin:end].toreadonly(), slot)
         except MalformedRequest as error:
             self.close(str(error))
         return True
@@ -249,9 +295,13 @@ class Connection(asyncio.BufferedProtocol):
             frame_size = self._frame_size()
             size = max(min(2 * size, frame_size + 4), size + _SMALL_BUFFER_BYTES)
         fresh = bytearray(size)
-        fresh[:unread] = memoryview(self._buffer)[self._start : self._end]
-        self._buffer = fresh
+        fresh[:unread] = self._view[self._start : self._end]
+        self._use_buffer(fresh)
         self._start, self._end = 0, unread
+
+    def _use_buffer(self, buffer: bytearray) -> None:
+        self._buffer = buffer
+        self._view = memoryview(buffer)
 
     def _pause_or_resume_reading(self) -> None:
         """Reading stops while the buffer is full of requests that have to wait."""

@@ -9,7 +9,7 @@ import struct
 import pytest
 
 from korvet.protocol.primitives import MalformedRequest
-from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request
+from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
 
 PRODUCE, FETCH, METADATA = 0, 1, 3
 SMALL_BUFFER = 4096
@@ -61,7 +61,7 @@ def test_many_frames_in_one_read_are_taken_one_after_the_other(wire: Wire, held:
     for number in range(5):
         assert held.frames == sent[: number + 1]
         held.answers[number]([b"%d" % number])
-    assert wire.transport.written == b"01234"
+    assert unframed(wire.transport.written) == b"01234"
 
 
 def test_produce_requests_overtake_the_answer_but_answers_keep_their_order(wire: Wire, held: Held) -> None:
@@ -71,9 +71,9 @@ def test_produce_requests_overtake_the_answer_but_answers_keep_their_order(wire:
     held.answers[1]([b"b"])
     assert wire.transport.written == b""
     held.answers[0]([b"a", b"A"])
-    assert wire.transport.written == b"aAbc"
+    assert unframed(wire.transport.written) == b"aAbc"
     held.answers[3]([b"d"])
-    assert wire.transport.written == b"aAbcd"
+    assert unframed(wire.transport.written) == b"aAbcd"
 
 
 def test_nothing_but_produce_overtakes(wire: Wire, held: Held) -> None:
@@ -89,7 +89,7 @@ def test_nothing_but_produce_overtakes(wire: Wire, held: Held) -> None:
     held.answers[2]([b"2"])
     assert len(held.frames) == 5
     held.answers[4]([b"4"])
-    assert wire.transport.written == b"01234"
+    assert unframed(wire.transport.written) == b"01234"
 
 
 def test_a_request_without_an_answer_keeps_its_place(wire: Wire, held: Held) -> None:
@@ -98,17 +98,17 @@ def test_a_request_without_an_answer_keeps_its_place(wire: Wire, held: Held) -> 
     held.answers[2]([b"2"])
     assert wire.transport.written == b""
     held.answers[0]([b"0"])
-    assert wire.transport.written == b"02"
+    assert unframed(wire.transport.written) == b"02"
 
 
 def test_an_answer_given_at_once_lets_the_next_request_in() -> None:
     class AtOnce(Held):
         def __call__(self, connection, frame, slot):  # type: ignore[no-untyped-def]
-            connection.respond(slot, [bytes(frame[4:8])])
+            slot([bytes(frame[4:8])])
 
     wire = Wire(AtOnce())
     wire.feed(b"".join(framed(request(number)) for number in range(2000)))
-    assert wire.transport.written == b"".join(struct.pack(">i", number) for number in range(2000))
+    assert unframed(wire.transport.written) == b"".join(struct.pack(">i", number) for number in range(2000))
 
 
 def test_a_huge_frame_grows_the_buffer_and_gives_it_back(wire: Wire, held: Held) -> None:
@@ -166,7 +166,7 @@ def test_the_smallest_and_the_largest_frame(wire: Wire, held: Held, size: int) -
 def test_a_bad_length_behind_good_requests(wire: Wire, held: Held, caplog: pytest.LogCaptureFixture) -> None:
     wire.feed(framed(request(1)) + b"\xff\xff\xff\xff")
     held.answers[0]([b"a"])
-    assert wire.transport.written == b"a", "what was asked before is answered"
+    assert unframed(wire.transport.written) == b"a", "what was asked before is answered"
     assert wire.transport.closed
     assert len(caplog.records) == 1
 
@@ -187,7 +187,7 @@ def test_a_malformed_request_ends_its_connection_only(caplog: pytest.LogCaptureF
     ]
     other.feed(framed(request(3)))
     dispatch.answers[0]([b"fine"])
-    assert other.transport.written == b"fine"
+    assert unframed(other.transport.written) == b"fine"
     assert dispatch.frames == [request(3)]
 
 
@@ -294,5 +294,5 @@ def test_shutting_down_takes_no_more_requests(wire: Wire, held: Held) -> None:
     wire.connection.shut_down()
     assert wire.transport.closed
     held.answers[0]([b"a"])
-    assert wire.transport.written == b"a"
+    assert unframed(wire.transport.written) == b"a"
     assert len(held.frames) == 1

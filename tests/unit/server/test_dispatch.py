@@ -220,7 +220,8 @@ def test_a_handler_that_waits_ends_with_its_connection(monkeypatch: pytest.Monke
     assert ended == ["cancelled"]
 
 
-def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", [(1, 12), (12, 4)], ids=["Fetch", "Heartbeat"])
+def test_a_repeated_request_is_decoded_once(case: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """The same request but for its correlation id, as an idle consumer sends it."""
     seen: list[Any] = []
 
@@ -228,13 +229,36 @@ def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append(request)
         respond([b"body"])
 
-    api = registry.find(1)
+    api = registry.find(case[0])
     assert api is not None
-    monkeypatch.setitem(registry._APIS, 1, msgspec.structs.replace(api, submit=submit))
+    monkeypatch.setitem(registry._APIS, case[0], msgspec.structs.replace(api, submit=submit))
     rng = random.Random(4)
-    one, other = random_request(rng, 1, 12), random_request(rng, 1, 12)
+    one, other = random_request(rng, *case), random_request(rng, *case)
     sent = [one, one, other, one]
-    found, _, _ = converse(*(frame_of((1, 12), each, number) for number, each in enumerate(sent, 1)))
+    found, _, _ = converse(*(frame_of(case, each, number) for number, each in enumerate(sent, 1)))
     assert [each[:4] for each in found] == [struct.pack(">i", number) for number in (1, 2, 3, 4)]
     assert seen == [one, one, other, one]
     assert seen[0] is seen[1]
+
+
+def test_a_request_that_only_ends_as_the_last_one_is_another() -> None:
+    """Lengths, versions and client ids that differ, with the same last bytes."""
+    beat = encode(random_request(random.Random(3), 12, 0))
+    frames = [
+        header(12, 0, 1) + beat,
+        struct.pack(">hhih", 12, 0, 2, 6) + b"longer" + beat,
+        header(12, 1, 3) + beat,
+        struct.pack(">hhih", 12, 0, 4, -1) + beat,
+    ]
+    held: list[Any] = []
+    api = registry.find(12)
+    assert api is not None
+
+    def submit(context: Any, request: Any, respond: Any) -> None:
+        held.append((context.api_version, context.client_id))
+        respond([b""])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._APIS, 12, msgspec.structs.replace(api, submit=submit))
+        converse(*frames)
+    assert held == [(0, "unit"), (0, "longer"), (1, "unit"), (0, "")]

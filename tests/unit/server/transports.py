@@ -57,12 +57,23 @@ class Held:
 
     def __call__(self, connection: Connection, frame: memoryview, slot: Any) -> None:
         self.frames.append(bytes(frame))
-        self.answers.append(lambda segments: connection.respond(slot, segments))
+        self.answers.append(slot)
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         if self.is_blocked:
             self.resumes.append(resume)
         return self.is_blocked
+
+
+def unframed(written: bytes | bytearray) -> bytes:
+    """The frames in what was written, one behind the other without their lengths."""
+    found, position = b"", 0
+    while position < len(written):
+        (size,) = struct.unpack_from(">i", written, position)
+        position += 4 + size
+        assert position <= len(written)
+        found += written[position - size : position]
+    return found
 
 
 class Wire:

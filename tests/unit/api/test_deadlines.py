@@ -1,0 +1,113 @@
+"""Deadlines of waiting requests: never early, gathered, armed again and again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.api.deadlines import Deadline, Deadlines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Clock:
+    """A loop whose time the test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+        self.calls: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when: float, callback: Callable[..., None], *arguments: Any) -> None:
+        self.calls.append((when, callback, arguments))
+
+    def advance(self, to_s: float) -> None:
+        """Make the calls that are due, each at its own time."""
+        for call in sorted(self.calls, key=lambda call: call[0]):
+            when, callback, arguments = call
+            if when <= to_s:
+                self.calls.remove(call)
+                self.now_s = when
+                callback(*arguments)
+        self.now_s = to_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def deadlines(clock: Clock) -> Deadlines:
+    return Deadlines(clock)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wait_ms", "late_ms"), [(500, 10), (100, 2), (10, 1), (60_000, 10)])
+def test_rings_once_not_early_and_hardly_late(
+    clock: Clock, deadlines: Deadlines, wait_ms: int, late_ms: int
+) -> None:
+    rung: list[float] = []
+    for step in range(50):
+        clock.now_s = 100 + step * 0.0013
+        rung.clear()
+        due_s = clock.now_s + wait_ms / 1000
+        deadlines.arm(Deadline(wait_ms, lambda: rung.append(clock.now_s)), due_s)
+        clock.advance(due_s + 1)
+        assert len(rung) == 1
+        assert due_s <= rung[0] <= due_s + (late_ms + 1) / 1000
+
+
+def test_neighbours_ring_in_one_turn(clock: Clock, deadlines: Deadlines) -> None:
+    rung: list[float] = []
+    for step in range(100):
+        deadlines.arm(Deadline(500, lambda: rung.append(clock.now_s)), 100.5 + step / 10_000)
+    assert len(clock.calls) <= 2
+    clock.advance(102)
+    assert len(rung) == 100
+
+
+def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
+    clock: Clock, deadlines: Deadlines
+) -> None:
+    rung: list[float] = []
+    deadline = Deadline(500, lambda: rung.append(clock.now_s))
+    deadlines.arm(deadline, 100.5)
+    deadline.cancel()
+    deadlines.arm(deadline, 100.8)
+    clock.advance(100.7)
+    assert rung == []
+    clock.advance(101)
+    assert len(rung) == 1
+    deadlines.arm(deadline, 101.5)
+    clock.advance(102)
+    assert len(rung) == 2
+
+
+def test_armed_twice_for_one_time_rings_once(clock: Clock, deadlines: Deadlines) -> None:
+    rung: list[float] = []
+    deadline = Deadline(500, lambda: rung.append(clock.now_s))
+    deadlines.arm(deadline, 100.5)
+    deadlines.arm(deadline, 100.5)
+    deadline.cancel()
+    deadlines.arm(deadline, 100.5)
+    clock.advance(102)
+    assert len(rung) == 1
+
+
+def test_one_that_fails_does_not_keep_the_others(
+    clock: Clock, deadlines: Deadlines, caplog: pytest.LogCaptureFixture
+) -> None:
+    rung: list[float] = []
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    deadlines.arm(Deadline(500, fail), 100.5)
+    deadlines.arm(Deadline(500, lambda: rung.append(clock.now_s)), 100.5)
+    clock.advance(102)
+    assert len(rung) == 1
+    assert "ZeroDivisionError" in caplog.text
