@@ -50,6 +50,8 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         lease_node_id=config.node_id,
         watch_interval_ms=config.native_poll_interval_ms,
         lead_cap_ms=config.append_lead_max_ms,
+        tail_cache_bytes=config.tail_cache_bytes,
+        tail_cache_partition_bytes=config.tail_cache_partition_bytes,
     )
     coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
     try:

@@ -135,6 +135,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Size,
         Meta(description="How often waited-for partitions are checked for native Redis writers' entries."),
     ] = 75
+    tail_cache_bytes: Annotated[
+        Count,
+        Meta(description="Memory for the newest batches of all partitions, served without Redis; 0 is none."),
+    ] = 67_108_864
+    tail_cache_partition_bytes: Annotated[
+        Count, Meta(description="Share of one partition in that memory, at the most.")
+    ] = 4_194_304
     producer_id_expiration_ms: Annotated[
         Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
     ] = 86_400_000

@@ -20,6 +20,7 @@ from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, BatchError
 from korvet.records.compression import decompress
+from korvet.storage.cache import as_stored
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp
 
@@ -131,7 +132,7 @@ class _Produce:
     def _begin(self, topic: Any, data: Any, result: _Result) -> None:
         try:
             log, policy = self._locate(topic, data.index)
-            arguments, stamp = self._read_batch(data.records, policy, log.with_timestamps)
+            arguments, stamp, batch = self._read_batch(data.records, policy, log.with_timestamps)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
             return
@@ -139,7 +140,7 @@ class _Produce:
             result.refuse(error_code_of(bad), str(bad))
             return
         self._pending += 1
-        log.append(arguments, stamp, self._append_done(result, policy))
+        log.append(arguments, stamp, self._append_done(result, policy), batch=batch)
 
     def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
         def done(outcome: Appended | StorageError) -> None:
@@ -179,8 +180,11 @@ class _Produce:
 
     def _read_batch(
         self, records: bytes | None, policy: TopicPolicy, with_timestamps: bool
-    ) -> tuple[AppendArguments, ProducerStamp | None]:
-        """The one batch of a partition as append arguments. Raises BatchError and _Refused."""
+    ) -> tuple[AppendArguments, ProducerStamp | None, bytes | None]:
+        """The one batch of a partition as append arguments, and for the tail cache.
+
+        Raises BatchError and _Refused.
+        """
         if not records:
             raise _Refused(ErrorCode.invalid_record, "the partition has no record batch")
         if len(records) > policy.max_message_bytes:
@@ -210,7 +214,7 @@ class _Produce:
         stamp = None
         if header.producer_id >= 0:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
-        return arguments, stamp
+        return arguments, stamp, records if as_stored(header, arguments) else None
 
     def _check_timestamps(self, arguments: AppendArguments, policy: TopicPolicy) -> None:
         now_ms = self._context.services.clock_ms()

@@ -14,15 +14,17 @@ import msgspec
 
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.native import native_rule
+from korvet.storage.cache import TailCache
 from korvet.storage.entries import entry_timestamp
 from korvet.storage.errors import (
+    LinkLost,
     StorageError,
     StorageFault,
     TopicGone,
     domain_error,
 )
 from korvet.storage.link import pack, pack_arguments
-from korvet.storage.reader import DEFAULT_AVERAGE_BYTES, Fetched, Read
+from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched, Read
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -103,6 +105,7 @@ class PartitionLog:
         "_lead_cap_ms",
         "_listeners",
         "_settling",
+        "_start_known_at",
         "_store",
         "_topic",
         "_unaddressable_told",
@@ -118,6 +121,7 @@ class PartitionLog:
         "native",
         "partition",
         "stream",
+        "tail",
         "unaddressable",
     )
 
@@ -139,12 +143,16 @@ class PartitionLog:
         self.average_bytes: float = DEFAULT_AVERAGE_BYTES
         self.largest_bytes = 0
         self._bounds_read_at = float("-inf")
+        # When the log start was last told, by an append too.
+        self._start_known_at = float("-inf")
         self._listeners: dict[Callable[[], None], None] = {}
         self._settling = asyncio.Lock()
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
         self._dense_jump_told = False
-        self.topic = topic
+        self.tail = TailCache(store.tails)
+        self._topic = topic
+        self._pack_prefix()
 
     @property
     def topic(self) -> Topic:
@@ -153,6 +161,9 @@ class PartitionLog:
 
     @topic.setter
     def topic(self, topic: Topic) -> None:
+        if topic.log_append_time != self._topic.log_append_time:
+            # Other timestamps from now on, for the records that are there as well.
+            self.tail.clear()
         self._topic = topic
         self._pack_prefix()
 
@@ -204,8 +215,12 @@ class PartitionLog:
         done: Callable[[Appended | StorageError], None],
         *,
         epoch: int | None = None,
+        batch: bytes | None = None,
     ) -> None:
         """Append one batch, all or nothing; the order of calls is the order of appends.
+
+        `batch` is the record batch that the arguments were made of, for the tail cache; None where readers
+        are not to be given it as it is (cache.as_stored).
 
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
         FencedEpoch (`epoch` is not the partition's newest), OutOfMemory, WrongType, OffsetsExhausted,
@@ -229,13 +244,15 @@ class PartitionLog:
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
+                if isinstance(reply, LinkLost):
+                    self.tail.clear()
                 done(domain_error(reply))
             else:
-                done(self._appended(bytes(reply), count, size))
+                done(self._appended(bytes(reply), count, size, batch))
 
         self._store.write_functions.send((head + self._append_prefix + tail, arguments.resp), arrived)
 
-    def _appended(self, reply: bytes, count: int, payload_bytes: int) -> Appended:
+    def _appended(self, reply: bytes, count: int, payload_bytes: int, batch: bytes | None) -> Appended:
         _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
             int(line[1:] or 0) for line in reply.split(b"\r\n")
         )
@@ -250,6 +267,10 @@ class PartitionLog:
             self.largest_bytes = max(self.largest_bytes, payload_bytes)
         if behind:
             self._fold_soon()
+        if not duplicate:
+            kept = None if self.closed or self._topic.log_append_time else batch
+            self.tail.extend(base, count, previous_end, kept, self.leader_epoch)
+        self._start_known_at = asyncio.get_running_loop().time()
         self._ends_known(start, previous_end if duplicate else base + count)
         return Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
 
@@ -291,6 +312,24 @@ class PartitionLog:
             asyncio.get_running_loop().call_soon(done, gone)
             return
         Read(self, self._store, offset, max_bytes, done).start()
+
+    def cached(
+        self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
+    ) -> list[bytes] | None:
+        """Record batches from `offset` on out of the tail cache, at once; see TailCache.read.
+
+        What native clients trim is noticed soon after, as by `read`.
+        """
+        found = self.tail.read(offset, max_bytes, room_bytes, zstd=zstd)
+        now = asyncio.get_running_loop().time()
+        if found is not None and now > self._start_known_at + BOUNDS_FRESH_S:
+            self._start_known_at = now
+            self._store.read_functions.send(self.bounds_payload(), self._bounds_arrived)
+        return found
+
+    def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
+        if not isinstance(reply, StorageError):
+            self.take_bounds(self._store.read.parse(reply))
 
     async def read_wait(self, offset: int, max_bytes: int) -> Fetched:
         """As `read`, awaited; raises what `read` would give to `done`."""
@@ -346,6 +385,9 @@ class PartitionLog:
         self._bounds_read_at = asyncio.get_running_loop().time()
         if behind:
             self._fold_soon()
+        self._start_known_at = self._bounds_read_at
+        if not entries or end < self.tail.start:
+            self.tail.clear()
         self._ends_known(start, end)
         return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id)
 
@@ -360,6 +402,7 @@ class PartitionLog:
     def _ends_known(self, start: int, end: int) -> None:
         self.loaded = True
         self.log_start = max(self.log_start, start)
+        self.tail.cut(self.log_start)
         self.grown_to(end)
 
     def grown_to(self, end: int) -> None:
@@ -528,6 +571,7 @@ class PartitionLog:
     def close(self) -> None:
         """Refuse further use; listeners are told, so that nobody waits for what will not come."""
         self.closed = True
+        self.tail.clear()
         self._store.watcher.unwatch(self)
         if self._folding is not None:
             self._folding.cancel()

@@ -28,7 +28,7 @@ _FEW_ENTRIES: Final = 64
 # A reply may become this large in the worst case; beyond, the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20
 # Records deleted at the log's start by native clients are noticed after this time at the latest.
-_BOUNDS_FRESH_S: Final = 1.0
+BOUNDS_FRESH_S: Final = 1.0
 # The last entry ID that an exact offset names: 2^53 - 1.
 _LAST_ID: Final = "8796093022207-1023"
 
@@ -172,7 +172,7 @@ class Read:
         if (
             entries.first_offset > self._offset
             and not self._rechecked
-            and log.bounds_age_s() > _BOUNDS_FRESH_S
+            and log.bounds_age_s() > BOUNDS_FRESH_S
         ):
             self._check_start(fetched)
         else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import redis.asyncio
 
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, domain_error
 from korvet.storage.lease import Lease
@@ -57,6 +58,7 @@ class Store:
         *,
         watch_interval_ms: int,
         lead_cap_ms: int,
+        tails: TailBudget,
     ) -> None:
         """Use `open`."""
         self.keyspace = keyspace
@@ -69,6 +71,8 @@ class Store:
         self.catalogue = Catalogue(self)
         self.watcher = NativeWatcher(self, watch_interval_ms)
         self.lead_cap_ms = lead_cap_ms
+        self.tails = tails
+        write.on_up = tails.clear
         self.lease: Lease | None = None
         self.cluster_id = ""
         self.server = ""
@@ -89,6 +93,8 @@ class Store:
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
+        tail_cache_bytes: int = DEFAULT_BYTES,
+        tail_cache_partition_bytes: int = DEFAULT_PARTITION_BYTES,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
 
@@ -105,7 +111,13 @@ class Store:
             raise
         client = redis.asyncio.Redis.from_url(url)
         store = cls(
-            keyspace, write, read, client, watch_interval_ms=watch_interval_ms, lead_cap_ms=lead_cap_ms
+            keyspace,
+            write,
+            read,
+            client,
+            watch_interval_ms=watch_interval_ms,
+            lead_cap_ms=lead_cap_ms,
+            tails=TailBudget(tail_cache_bytes, tail_cache_partition_bytes),
         )
         try:
             store.server = server

@@ -1,0 +1,212 @@
+"""The newest record batches of each partition, as their producers sent them: consumers at the tail are served
+from here, without Redis.
+
+A TailCache covers one contiguous range of offsets and knows it whole: every record that Redis has in the
+range is in a batch here, and what is between the batches is empty. Each append proves that anew, as Redis
+tells where the log ended before it; where that is not the end of the range, somebody else has written in
+between, and the range begins anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from korvet.records.batch import AppendArguments, BatchHeader
+
+__all__ = ["DEFAULT_BYTES", "DEFAULT_PARTITION_BYTES", "TailBudget", "TailCache", "as_stored"]
+
+DEFAULT_BYTES: Final = 64 * 1024 * 1024
+DEFAULT_PARTITION_BYTES: Final = 4 * 1024 * 1024
+# What a batch costs beside its bytes: the object's head, its places in three lists, their integers.
+BATCH_OVERHEAD_BYTES: Final = 160
+# Base offset, length, leader epoch: all that a broker changes in a batch; the CRC does not cover them.
+_PREFIX: Final = struct.Struct(">qii")
+_LENGTH_AT: Final = 8
+_LENGTH: Final = struct.Struct(">i")
+_CODEC_AT: Final = 22
+_CODEC_BITS: Final = 7
+_ZSTD: Final = 4
+# Batches smaller than this on average are joined: a segment of its own costs the transport more than a copy.
+_JOINED_BELOW_BYTES: Final = 2048
+# Places of batches that are gone are given back once there are so many, and they are half of all.
+_DEAD_PLACES: Final = 64
+
+
+def as_stored(header: BatchHeader, arguments: AppendArguments) -> bool:
+    """Whether readers of a producer's batch see in it the very records that its stream entries hold.
+
+    Not where it says that its timestamps are the broker's (KIP-32), has any other attribute than a codec, or
+    tells another maximum timestamp than its records have: the CRC covers all that, so it can't be corrected.
+    """
+    return header.attributes == header.codec and header.max_timestamp_ms == arguments.max_timestamp_ms
+
+
+class TailBudget:
+    """The bytes that the tail caches of a process hold together; the least recently used one gives way."""
+
+    __slots__ = ("_newest", "_recent", "held_bytes", "limit_bytes", "partition_limit_bytes")
+
+    def __init__(
+        self, limit_bytes: int = DEFAULT_BYTES, partition_limit_bytes: int = DEFAULT_PARTITION_BYTES
+    ) -> None:
+        """limit_bytes for all together, partition_limit_bytes for each; 0 keeps nothing."""
+        self.limit_bytes = limit_bytes
+        self.partition_limit_bytes = min(partition_limit_bytes, limit_bytes)
+        self.held_bytes = 0
+        # Caches that hold something, the least recently used first.
+        self._recent: OrderedDict[TailCache, None] = OrderedDict()
+        self._newest: TailCache | None = None
+
+    def used(self, cache: TailCache) -> None:
+        """A cache was read or added to."""
+        if cache is not self._newest:
+            self._newest = cache
+            self._recent[cache] = None
+            self._recent.move_to_end(cache)
+
+    def emptied(self, cache: TailCache) -> None:
+        """A cache holds nothing any more."""
+        self._recent.pop(cache, None)
+        if cache is self._newest:
+            self._newest = None
+
+    def make_room(self) -> None:
+        """Have caches give away their oldest batches until the limit is kept."""
+        while self.held_bytes > self.limit_bytes:
+            next(iter(self._recent)).drop_oldest()
+
+    def clear(self) -> None:
+        """Empty all caches: what Redis holds may have changed."""
+        for cache in list(self._recent):
+            cache.clear()
+
+
+class TailCache:
+    """The batches of one partition in the offsets from `start` to `end`, `end` not included."""
+
+    __slots__ = (
+        "_batches",
+        "_budget",
+        "_ends",
+        "_first",
+        "_through",
+        "_zstd_end",
+        "end",
+        "held_bytes",
+        "start",
+    )
+
+    def __init__(self, budget: TailBudget) -> None:
+        self._budget = budget
+        self.start = -1
+        """The first offset that is known here; -1 while nothing is."""
+        self.end = -1
+        """The first offset that is not known here; -1 while nothing is."""
+        self.held_bytes = 0
+        self._batches: list[bytes] = []
+        # The offset behind each batch, and the sum of its size and those before it; both only grow.
+        self._ends: list[int] = []
+        self._through: list[int] = []
+        # Where the batches begin in these lists; what is before it is gone.
+        self._first = 0
+        # No batch from this offset on needs zstd.
+        self._zstd_end = -1
+
+    def extend(
+        self, base_offset: int, record_count: int, previous_end: int, batch: bytes | None, leader_epoch: int
+    ) -> None:
+        """The records base_offset to base_offset + record_count - 1 were appended, where the log ended at
+        previous_end.
+
+        `batch` holds them as a record batch (magic 2), which Redis would give back the same; None where it
+        would not.
+        """
+        if previous_end != self.end:
+            self.clear(previous_end)
+        end = base_offset + record_count
+        budget = self._budget
+        cost = 0 if batch is None else len(batch) + BATCH_OVERHEAD_BYTES
+        if batch is None or cost > budget.partition_limit_bytes:
+            self.clear(end)
+            return
+        (length,) = _LENGTH.unpack_from(batch, _LENGTH_AT)
+        patched = b"".join(
+            (_PREFIX.pack(base_offset, length, leader_epoch), memoryview(batch)[_PREFIX.size :])
+        )
+        self._batches.append(patched)
+        self._ends.append(end)
+        self._through.append((self._through[-1] if self._through else 0) + len(batch))
+        self.end = end
+        if patched[_CODEC_AT] & _CODEC_BITS == _ZSTD:
+            self._zstd_end = end
+        self.held_bytes += cost
+        budget.held_bytes += cost
+        budget.used(self)
+        while self.held_bytes > budget.partition_limit_bytes:
+            self.drop_oldest()
+        if budget.held_bytes > budget.limit_bytes:
+            budget.make_room()
+
+    def read(
+        self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool = True
+    ) -> list[bytes] | None:
+        """Whole batches from the one that holds `offset`, or the next, up to max_bytes; None where the offset
+        is not known here.
+
+        The first batch is given even if it is larger, unless it is larger than room_bytes: then there is none
+        (None is room for any). Without `zstd` the reader can't take batches compressed so, and they are as
+        good as unknown.
+        """
+        if not self.start <= offset < self.end or (offset < self._zstd_end and not zstd):
+            return None
+        self._budget.used(self)
+        first = bisect_right(self._ends, offset, self._first)
+        size = len(self._batches[first])
+        before = self._through[first] - size
+        last = bisect_right(self._through, before + max_bytes, first)
+        if last <= first + 1:
+            return [self._batches[first]] if last > first or room_bytes is None or size <= room_bytes else []
+        batches = self._batches[first:last]
+        if self._through[last - 1] - before < _JOINED_BELOW_BYTES * len(batches):
+            return [b"".join(batches)]
+        return batches
+
+    def cut(self, log_start: int) -> None:
+        """Nothing before log_start is in the log any more."""
+        if log_start <= self.start:
+            return
+        while self._first < len(self._ends) and self._ends[self._first] <= log_start:
+            self.drop_oldest()
+        self.start = min(log_start, self.end)
+
+    def clear(self, at: int = -1) -> None:
+        """Begin anew with nothing; the next append is known to follow where the log then ended at `at`."""
+        self._budget.held_bytes -= self.held_bytes
+        self.held_bytes = 0
+        if self._batches:
+            self._batches = []
+            self._ends = []
+            self._through = []
+            self._first = 0
+            self._budget.emptied(self)
+        self.start = self.end = self._zstd_end = at
+
+    def drop_oldest(self) -> None:
+        """Give away the first batch; there must be one."""
+        first = self._first
+        cost = len(self._batches[first]) + BATCH_OVERHEAD_BYTES
+        self.start = self._ends[first]
+        self._first = first = first + 1
+        self.held_bytes -= cost
+        self._budget.held_bytes -= cost
+        if not self.held_bytes:
+            self.clear(self.end)
+            return
+        self._batches[first - 1] = b""
+        if first >= _DEAD_PLACES and first * 2 > len(self._batches):
+            del self._batches[:first], self._ends[:first], self._through[:first]
+            self._first = 0
