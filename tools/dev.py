@@ -70,7 +70,8 @@ usage: ./dev COMMAND [ARGUMENT...]
                              names of suites (folders of tests/: unit, clients, ...) or anything that
                              pytest takes; when suites are named, only these run, without the checks
   lint                       the checks alone: ruff, mypy, import-linter
-  bench [NAME...]            a benchmark of benchmarks/, or their names
+  bench [OPTION...]          all benchmarks beside Redis and Kafka, in one table (--help, --quick)
+  bench NAME [OPTION...]     one that runs on its own: idle_consumers, kernel
   run COMMAND...             any command in the environment: ./dev run korvet serve
   clean                      remove the environment, caches and build results
   help                       this text
@@ -129,13 +130,15 @@ def lint(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    """`./dev bench`."""
-    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py"))
-    if not arguments or arguments[0] not in names:
-        sys.stdout.write(f"benchmarks: {', '.join(names) or 'none yet'}\n")
-        return int(bool(arguments))
+    """`./dev bench`: the whole suite with its options, or one of the programs beside it."""
+    names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py") if path.stem != "suite")
+    alone = bool(arguments) and not arguments[0].startswith("-")
+    if alone and arguments[0] not in names:
+        sys.stderr.write(f"dev: no benchmark {arguments[0]!r}; on their own run: {', '.join(names)}\n")
+        return 2
+    name, rest = (arguments[0], arguments[1:]) if alone else ("suite", arguments)
     environ = prepare({"spark", "dev"}, java=True)
-    return execute([str(PYTHON), "-m", f"benchmarks.{arguments[0]}", *arguments[1:]], environ)
+    return execute([str(PYTHON), "-m", f"benchmarks.{name}", *rest], environ)
 
 
 def run(arguments: list[str]) -> int:

@@ -1,0 +1,1 @@
+"""Side-by-side measurements: the suite, and programs that run on their own."""

@@ -1,0 +1,54 @@
+"""Fetch of stored records from offset 0, by a C client that reads batches and counts records."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from benchmarks.cases.produce import in_flight
+from benchmarks.rig import programs
+from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.records import Shape, produce_requests, write_requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.rig.rig import Rig
+    from benchmarks.rig.servers import Cluster
+
+# Far more than any cache of the newest records holds.
+RECORDS = {Shape(100, 64 << 10): 2_000_000, Shape(1024, 64 << 10): 500_000}
+DEADLINE_S = 60
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Rates and CPU per record, for every shape."""
+    for shape, count in RECORDS.items():
+        clusters = rig.clusters()
+        topics = {name: filled_topic(cluster, shape, rig.scaled(count)) for name, cluster in clusters.items()}
+        sides = {
+            name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
+        }
+        name = f"fetch of stored records, {str(shape).partition(',')[0]}"
+        yield from rig.rows(name, sides, {"records per second": "1/s"})
+        for name, (topic, _) in topics.items():
+            clusters[name].drop_topic(topic)
+
+
+def filled_topic(cluster: Cluster, shape: Shape, records: int) -> tuple[str, int]:
+    """A new topic with at least so many records, and how many they are."""
+    topic = cluster.new_topic()
+    batches = 2 * in_flight(shape)
+    requests = write_requests("fill", produce_requests(topic, 1, shape, batches))
+    rounds = -(-records // (batches * shape.per_batch))
+    outcome = programs.run("requests", cluster.bootstrap, requests, "--rounds", rounds)
+    requests.unlink()
+    return topic, outcome.records
+
+
+def fetched(cluster: Cluster, topic: str, records: int) -> Sample:
+    """Read all of a topic once."""
+    with cluster.meter() as meter:
+        options = ("--records", records, "--seconds", DEADLINE_S)
+        outcome = programs.run("fetch", cluster.bootstrap, topic, *options)
+    return Sample({"records per second": outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))

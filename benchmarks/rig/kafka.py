@@ -1,0 +1,102 @@
+"""Apache Kafka itself as the reference: one KRaft node, from the jars of the tests' Java tools."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from base64 import urlsafe_b64encode
+from pathlib import Path
+
+import pytest
+
+from benchmarks.rig import programs
+from benchmarks.rig.records import Shape, produce_requests, write_requests
+from benchmarks.rig.servers import Cluster
+from tests.support.java import SOURCES, JavaTools
+from tests.support.polling import until
+from tests.support.ports import accepts, free_port
+from tests.support.processes import Child, run
+
+START_TIMEOUT_S = 60
+WARM_UP_ROUNDS = 80
+# What Kafka's own start scripts pass.
+JVM_OPTIONS = (
+    "-Xms1g",
+    "-Xmx1g",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.yaml'}",
+)
+PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={folder}/logs
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaMissing(Exception):
+    """Kafka cannot be run here; the message says what is missing."""
+
+
+class Kafka:
+    """A broker with its controller in one process, in a folder of its own."""
+
+    def __init__(self) -> None:
+        """Start it; raises KafkaMissing where Java, Maven or the jars are missing."""
+        try:
+            self.tools = JavaTools.resolve()
+        except pytest.skip.Exception as reason:
+            raise KafkaMissing(str(reason)) from reason
+        self._folder = Path(tempfile.mkdtemp(prefix="korvet-bench-kafka-"))
+        port = free_port()
+        properties = self._folder / "server.properties"
+        properties.write_text(
+            PROPERTIES.format(port=port, controller=free_port(), folder=self._folder), encoding="utf-8"
+        )
+        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        storage = self.command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
+        done = run(storage, START_TIMEOUT_S)
+        if done.returncode != 0:
+            raise KafkaMissing(f"its storage cannot be formatted: {done.stdout.decode()[-500:]}")
+        command = self.command("kafka.Kafka", str(properties))
+        self._child = Child(command, self._folder / "kafka.log")
+        self.cluster = Cluster(f"127.0.0.1:{port}", {"kafka": self._child.pid})
+        until(lambda: self._ready(port), START_TIMEOUT_S, "Kafka accepts connections")
+        self._warm_up()
+
+    def command(self, program: str, *arguments: str) -> list[str]:
+        """The argument list that runs a class of Kafka's jars with a full-size JVM."""
+        return [self.tools.java, *JVM_OPTIONS, "-cp", self.tools.class_path, program, *arguments]
+
+    def _ready(self, port: int) -> bool:
+        if not self._child.running:
+            raise KafkaMissing(f"it ended with {self._child.exit_code}: {self._child.output()[-500:]}")
+        return accepts("127.0.0.1", port)
+
+    def _warm_up(self) -> None:
+        """Let its JVM compile what the measurements use: about half a million records each way."""
+        topic = self.cluster.new_topic()
+        requests = write_requests("warm-up", produce_requests(topic, 1, Shape(100, 64 << 10), 16))
+        address = self.cluster.bootstrap
+        produced = programs.run("requests", address, requests, "--rounds", WARM_UP_ROUNDS)
+        requests.unlink()
+        for _ in range(3):
+            programs.run("fetch", address, topic, "--records", produced.records)
+        self.cluster.drop_topic(topic)
+
+    def close(self) -> None:
+        self._child.terminate(60)
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,123 @@
+"""Samples of interleaved rounds, the CPU time of processes, and the rows that come of them."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.processes import cpu_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+KORVET = "korvet"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one run of one side gave: figures by name, CPU seconds per process."""
+
+    values: dict[str, float]
+    cpu: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure: every side's values, round by round. `cpu`: the CPU of each side's processes, likewise."""
+
+    benchmark: str
+    figure: str
+    unit: str
+    values: dict[str, list[float]]
+    cpu: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+
+    def median(self, side: str = KORVET) -> float:
+        return statistics.median(self.values[side])
+
+    def ratio(self, reference: str) -> float:
+        """Korvet's value over another side's: the median of the rounds' ratios, since both share a round."""
+        pairs = zip(self.values[KORVET], self.values[reference], strict=True)
+        return statistics.median(ours / theirs for ours, theirs in pairs if theirs)
+
+    def cpu_median(self, side: str) -> dict[str, float]:
+        return {name: statistics.median(values) for name, values in self.cpu.get(side, {}).items()}
+
+
+class Meter:
+    """CPU seconds that processes (with their children) use between the start and the end of a block."""
+
+    def __init__(self, pids: Mapping[str, int]) -> None:
+        self._pids = dict(pids)
+        self.used: dict[str, float] = {}
+        self.took_s = 0.0
+
+    def __enter__(self) -> Meter:
+        self._began = time.monotonic()
+        self._before = {name: tree_cpu_seconds(pid, self._pids) for name, pid in self._pids.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.took_s = time.monotonic() - self._began
+        self.used = {
+            name: tree_cpu_seconds(pid, self._pids) - self._before[name] for name, pid in self._pids.items()
+        }
+
+    def per_million(self, records: int, client_s: float | None = None) -> dict[str, float]:
+        """CPU seconds per million records, the load client's own too where it is given."""
+        used = self.used if client_s is None else {**self.used, "client": client_s}
+        return {name: seconds * 1e6 / records for name, seconds in used.items()}
+
+
+def tree_cpu_seconds(pid: int, apart: Mapping[str, int]) -> float:
+    """CPU time of a process and its living children, those not counted that are measured apart."""
+    total = cpu_seconds(pid)
+    for child in children(pid):
+        if child not in apart.values():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                total += tree_cpu_seconds(child, apart)
+    return total
+
+
+def children(pid: int) -> list[int]:
+    """Process ids of a process's children."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for path in lists for word in path.read_text().split()]
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM, what it shares with others not counted."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return 1024 * sum(
+        int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
+    )
+
+
+def interleaved(
+    benchmark: str, sides: Mapping[str, Callable[[], Sample]], rounds: int, units: Mapping[str, str]
+) -> Iterator[Row]:
+    """Run every side in each round, first another one each time; one row per figure of `units`.
+
+    Figures that a side does not give are left out for it.
+    """
+    samples: dict[str, list[Sample]] = {side: [] for side in sides}
+    order = list(sides)
+    for number in range(rounds):
+        first = number % len(order)
+        for side in order[first:] + order[:first]:
+            samples[side].append(sides[side]())
+    for figure, unit in units.items():
+        values = {
+            side: [sample.values[figure] for sample in taken]
+            for side, taken in samples.items()
+            if figure in taken[0].values
+        }
+        cpu = {
+            side: {name: [sample.cpu[name] for sample in taken] for name in taken[0].cpu}
+            for side, taken in samples.items()
+        }
+        yield Row(benchmark, figure, unit, values, cpu)
+        samples = {side: [Sample(sample.values) for sample in taken] for side, taken in samples.items()}

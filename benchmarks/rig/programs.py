@@ -1,0 +1,84 @@
+"""The C load clients of benchmarks/load: compiled into the build folder when a source is newer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "benchmarks" / "load"
+BUILD = ROOT / "build" / "benchmarks"
+# Beyond a client's own deadline: it has failed silently.
+GRACE_S = 120.0
+
+
+class LoadFailed(RuntimeError):
+    """A load client could not be built, or ended with an error: the message is what it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a load client counted, by name as it printed it (records, seconds, cpu_s ...)."""
+
+    counts: dict[str, float]
+
+    @property
+    def records(self) -> int:
+        return int(self.counts["records"])
+
+    @property
+    def rate(self) -> float:
+        """Records per second."""
+        return self.counts["records"] / self.counts["seconds"]
+
+    @property
+    def cpu_s(self) -> float:
+        return self.counts["cpu_s"]
+
+
+def compiled(name: str) -> Path:
+    """The program of this name, built with $CC or cc. Raises LoadFailed."""
+    source, program = SOURCES / f"{name}.c", BUILD / name
+    newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
+    if program.exists() and program.stat().st_mtime >= newest:
+        return program
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if shutil.which(compiler[0]) is None:
+        raise LoadFailed(f"the load clients need a C compiler: no {compiler[0]} on PATH (or set CC)")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    partial = program.with_name(f"{name}.{os.getpid()}")
+    command = [*compiler, "-O2", "-Wall", "-Wextra", "-o", str(partial), str(source)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise LoadFailed(f"{source.name} cannot be compiled:\n{done.stderr}")
+    partial.rename(program)
+    return program
+
+
+def start(name: str, *arguments: object) -> subprocess.Popen[str]:
+    """Start a load client; `outcome_of` waits for it."""
+    command = [str(compiled(name)), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def outcome_of(process: subprocess.Popen[str]) -> Outcome:
+    """What a started client counted. Raises LoadFailed."""
+    try:
+        out, err = process.communicate(timeout=GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise LoadFailed(f"{process.args!r} did not end within {GRACE_S:g} s") from None
+    if process.returncode != 0:
+        raise LoadFailed(f"{process.args!r} ended with {process.returncode}: {err.strip()}")
+    return Outcome(json.loads(out))
+
+
+def run(name: str, *arguments: object) -> Outcome:
+    """Run a load client to its end. Raises LoadFailed."""
+    return outcome_of(start(name, *arguments))

@@ -1,0 +1,160 @@
+"""The records of the benchmarks, as Produce requests and as the same entries for Redis.
+
+A record has a key of 16 bytes, a random value, and one header. The load clients read requests from files
+(their layout: benchmarks/load/common.h).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafka.record.default_records import DefaultRecordBatchBuilder
+
+from benchmarks.rig.programs import BUILD
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEADER = ("trace", b"0123456789abcd")
+KEY_BYTES = 16
+CORRELATION_ID = 7
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
+_PRODUCE_TIMEOUT_MS = 30_000
+# Sequence numbers of three digits, so that every reply of Redis has the same length.
+_FIRST_SEQUENCE = 100
+_MS_PLACEHOLDER = b"0" * 13
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Records of one size, in batches of about `batch_bytes` (0: of one record each)."""
+
+    value_bytes: int
+    batch_bytes: int
+
+    @property
+    def per_batch(self) -> int:
+        overhead_bytes = KEY_BYTES + len(HEADER[0]) + len(HEADER[1]) + 10
+        return max(1, self.batch_bytes // (self.value_bytes + overhead_bytes))
+
+    def __str__(self) -> str:
+        size = f"{self.value_bytes} B" if self.value_bytes < 1024 else f"{self.value_bytes // 1024} KB"
+        return (
+            f"{size}, {self.batch_bytes // 1024} KB batches"
+            if self.batch_bytes
+            else f"{size}, single records"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a load client's file; what `mark` means is the client's."""
+
+    data: bytes
+    records: int
+    mark: int
+
+
+def write_requests(name: str, requests: list[Request]) -> Path:
+    """Put requests into a file for the load clients."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / f"{name}.{os.getpid()}.requests"
+    with path.open("wb") as file:
+        file.write(struct.pack("=I", len(requests)))
+        for request in requests:
+            file.write(struct.pack("=III", len(request.data), request.records, request.mark) + request.data)
+    return path
+
+
+@functools.cache
+def payloads(shape: Shape, batches: int) -> list[list[tuple[bytes, bytes]]]:
+    """Keys and values of so many batches: the same ones for whoever asks in this process."""
+    return [
+        [
+            (secrets.token_hex(KEY_BYTES // 2).encode(), os.urandom(shape.value_bytes))
+            for _ in range(shape.per_batch)
+        ]
+        for _ in range(batches)
+    ]
+
+
+def record_batch(records: list[tuple[bytes, bytes]]) -> bytes:
+    """A RecordBatch (magic 2, KIP-98) of these keys and values, uncompressed."""
+    now_ms = int(time.time() * 1000)
+    builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
+    for index, (key, value) in enumerate(records):
+        builder.append(index, now_ms, key, value, [HEADER])
+    return bytes(builder.build())
+
+
+def produce_request(topic: str, partition: int, batch: bytes, records: int) -> Request:
+    """Produce v9 with acks=1."""
+    name = compact_bytes(topic.encode())
+    body = b"\0" + struct.pack(">hi", 1, _PRODUCE_TIMEOUT_MS) + b"\x02" + name + b"\x02"
+    body += struct.pack(">i", partition) + compact_bytes(batch) + b"\0\0\0"
+    # Response: size, correlation id, tags, topics, name, partitions, index, error code.
+    error_at = 4 + 4 + 1 + 1 + len(name) + 1 + 4
+    return Request(framed(PRODUCE, 9, body, flexible=True), records, error_at)
+
+
+def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) -> list[Request]:
+    """Produce requests of one batch each, over the partitions in turn."""
+    return [
+        produce_request(topic, number % partitions, record_batch(records), len(records))
+        for number, records in enumerate(payloads(shape, batches))
+    ]
+
+
+def entry_requests(keys: list[str], shape: Shape, batches: int) -> list[Request]:
+    """The same records as entries with explicit IDs: MULTI, one XADD each, EXEC; a single one goes alone.
+
+    Key, value and header only: a writer of its own that has no record timestamps writes no `ts`.
+    """
+    requests = []
+    for number, records in enumerate(payloads(shape, batches)):
+        key = keys[number % len(keys)].encode()
+        commands = []
+        for sequence, (record_key, value) in enumerate(records, _FIRST_SEQUENCE):
+            entry_id = _MS_PLACEHOLDER + b"-%d" % sequence
+            fields = (b"key", record_key, b"value", value, b"header." + HEADER[0].encode(), HEADER[1])
+            commands.append(resp(b"XADD", key, entry_id, *fields))
+        reply_bytes = len(records) * len(b"$17\r\n0000000000000-100\r\n")
+        if len(records) > 1:
+            commands = [resp(b"MULTI"), *commands, resp(b"EXEC")]
+            reply_bytes += (
+                len(b"+OK\r\n") + len(records) * len(b"+QUEUED\r\n") + len(b"*%d\r\n" % len(records))
+            )
+        requests.append(Request(b"".join(commands), len(records), reply_bytes))
+    return requests
+
+
+def resp(*arguments: bytes) -> bytes:
+    """One command as RESP."""
+    parts = b"".join(b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments)
+    return b"*%d\r\n%b" % (len(arguments), parts)
+
+
+def framed(api_key: int, api_version: int, body: bytes, *, flexible: bool) -> bytes:
+    """A request with its header (version 2 when flexible, else 1) and its size."""
+    head = struct.pack(">hhih", api_key, api_version, CORRELATION_ID, 4) + b"load" + b"\0" * flexible
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def compact_bytes(data: bytes) -> bytes:
+    """Compact bytes or string of the flexible versions (KIP-482)."""
+    return unsigned_varint(len(data) + 1) + data
+
+
+def unsigned_varint(number: int) -> bytes:
+    """An unsigned varint (KIP-482)."""
+    out = bytearray()
+    while number >= 128:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])

@@ -1,0 +1,40 @@
+"""What every benchmark of the suite gets: the servers, and how long and how often to measure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from benchmarks.rig.kafka import Kafka
+    from benchmarks.rig.servers import Cluster, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """`seconds`: of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run."""
+
+    store: Store
+    korvet: Cluster
+    kafka: Kafka | None
+    seconds: float
+    repeat: int
+    scale: float
+
+    def clusters(self) -> dict[str, Cluster]:
+        """Every broker to measure, by the name of its side."""
+        return {KORVET: self.korvet} | ({"kafka": self.kafka.cluster} if self.kafka is not None else {})
+
+    def scaled(self, count: int) -> int:
+        """A number of things to do, less of them in a quick run."""
+        return max(1, int(count * self.scale))
+
+    def rows(
+        self, benchmark: str, sides: Mapping[str, Callable[[], Sample]], units: Mapping[str, str]
+    ) -> Iterator[Row]:
+        """Rows of interleaved rounds."""
+        return interleaved(benchmark, sides, self.repeat, units)

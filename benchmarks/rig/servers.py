@@ -1,0 +1,130 @@
+"""The servers that are measured: a Redis or Valkey without persistence, korvet on it, and Apache Kafka."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import redis
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from benchmarks.rig.measuring import Meter
+from korvet.embedded.binary import find_server
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+_serial = itertools.count(1)
+
+
+class Store:
+    """A server of the data on a unix socket, without persistence."""
+
+    def __init__(self, program: str | None = None) -> None:
+        """`program`: another one than what korvet would embed."""
+        self._folder = Path(tempfile.mkdtemp(prefix="korvet-bench-"))
+        socket = self._folder / "s"
+        self.address = f"unix:{socket}"
+        self.url = f"unix://{socket}"
+        self.program = program or str(find_server().path)
+        options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(self._folder)]
+        self._process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL)
+        self.client: Any = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
+        until(self._answers, 20, "the store answers")
+
+    def _answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def version(self) -> str:
+        """For example "Valkey 9.1.2"."""
+        info = self.client.info("server")
+        name = "Valkey" if "valkey_version" in info else "Redis"
+        return f"{name} {info.get('valkey_version') or info['redis_version']}"
+
+    def commands_done(self) -> int:
+        """Commands that it has executed so far."""
+        return int(self.client.info("stats")["total_commands_processed"])
+
+    def free(self, *keys: str) -> None:
+        """Delete keys, and wait until their memory is given back: that costs CPU of the next measurement."""
+        self.client.unlink(*keys)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until deleted values are freed."""
+
+        def freed() -> bool:
+            info = self.client.info("memory")
+            return int(info["lazyfree_pending_objects"]) == 0
+
+        until(freed, 60, "deleted keys are freed")
+
+    def close(self) -> None:
+        self.client.close()
+        self._process.terminate()
+        self._process.wait(20)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Something that speaks Kafka's protocol: where it is, and the processes that it consists of."""
+
+    bootstrap: str
+    pids: dict[str, int]
+    store: Store | None = None
+
+    def new_topic(self, partitions: int = 1, **configs: str) -> str:
+        """Create a topic, and wait until it can be used. Underscores in config names stand for dots."""
+        name = f"bench-{os.getpid()}-{next(_serial)}"
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        dotted = {key.replace("_", "."): value for key, value in configs.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(60)
+        until(lambda: name in admin.list_topics(timeout=10).topics, 20, f"{name} exists")
+        return name
+
+    def drop_topic(self, name: str) -> None:
+        """Delete a topic with all that it holds."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin.delete_topics([name])[name].result(60)
+        if self.store is not None:
+            self.store.settle()
+
+    def meter(self) -> Meter:
+        """The CPU meter of its processes."""
+        return Meter(self.pids)
+
+
+class Korvet:
+    """`korvet serve` on a store, with the settings that a user would start from."""
+
+    def __init__(self, store: Store, *options: str) -> None:
+        self.server = KorvetServer("--log-level", "warning", *options, redis_url=store.url)
+        self.server.start()
+        self.cluster = Cluster(
+            self.server.bootstrap, {"broker": self.server.process.pid, "redis": store.pid}, store
+        )
+
+    def close(self) -> None:
+        self.server.stop()
+        self.server.discard()
+
+
+def rest(seconds: float = 0.3) -> None:
+    """Let what a run leaves behind come to its end before the next one."""
+    time.sleep(seconds)
