@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.context import RequestContext
-    from korvet.storage.log import Fetched
+    from korvet.storage.log import Fetched, PartitionLog
 
+# Older versions may belong to clients that do not know the codec (KIP-110).
+_ZSTD_SINCE: Final = 10
 _FINAL_EPOCH: Final = -1
 _INITIAL_EPOCH: Final = 0
 # Kafka's fetch.max.bytes of a broker: what one response holds at the most, whatever the client asks for.
@@ -119,6 +121,7 @@ class _Fetch:
         "_parts",
         "_reading",
         "_respond",
+        "_takes_zstd",
         "_topics",
         "_unread",
         "_wait_s",
@@ -142,6 +145,7 @@ class _Fetch:
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
         # wait long enough to be told has to look.
         short = wait_ms <= context.services.config.native_poll_interval_ms
+        self._takes_zstd = context.api_version >= _ZSTD_SINCE
         self._looks = self._failed or short or request.min_bytes <= 0 or not self._parts
         self._idle_answer: list[bytes] = []
         self._respond: Respond | None = None
@@ -177,10 +181,8 @@ class _Fetch:
                 part.reset()
         if at_end:
             self._wait()
-        elif self._looks:
-            self._read(self._parts)
         else:
-            self._read([part for part in self._parts if part.log and part.offset != part.log.log_end])
+            self._read(self._parts if self._looks else self._grown())
         return True
 
     def release(self) -> None:
@@ -197,10 +199,11 @@ class _Fetch:
     def _read(self, parts: list[FetchedPart], taken_bytes: int = 0) -> None:
         """Read all in one go, within the response's limit; the first one even if it is too large.
 
-        Each read may take all of the partition's limit. What is left of that goes to the others afterwards.
+        What the tail cache has is there at once. Of the others each read may take all of the partition's
+        limit, and what is left of that goes to those that found no room.
         """
         left = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
-        started = False
+        started = taken_bytes > 0
         self._has_read = True
         self._unread = []
         # One for this call itself, as a read may end before the next one begins.
@@ -212,18 +215,30 @@ class _Fetch:
                 self._unread.append(part)
                 continue
             limit = max(min(part.max_bytes, left), 1)
+            batches = part.log.cached(part.offset, limit, left if started else None, zstd=self._takes_zstd)
+            if batches is not None:
+                self._take_cached(part, part.log, batches)
+                left -= part.size_bytes
+                started = True
+                continue
             left -= limit
             started = True
             self._reading += 1
             part.log.read(part.offset, limit, _taker(self, part))
         self.read_done()
 
+    def _take_cached(self, part: FetchedPart, log: PartitionLog, batches: list[bytes]) -> None:
+        part.take(batches, log.log_end, log.log_start)
+        if not batches and self._reading > 1:
+            # Too large for the room left, some of which reads under way may give back.
+            self._unread.append(part)
+
     def read_done(self) -> None:
         """One read is over; the last one decides."""
         self._reading -= 1
         if self._reading or not self._at_work:
             return
-        size = sum(len(part.data) for part in self._parts)
+        size = sum(part.size_bytes for part in self._parts)
         failed = any(part.error is not ErrorCode.none for part in self._parts)
         if self._unread and not failed and size < min(self.request.max_bytes, _MAX_BYTES):
             self._read(self._unread, size)
@@ -238,7 +253,7 @@ class _Fetch:
         """Until a log grows, the time is over or the client is gone."""
         if self._woken:
             self._woken = False
-            self._read(self._parts)
+            self._read(self._grown())
             return
         self._deadlines.arm(self._deadline, self._ends_at)
         if not self._listening:
@@ -253,7 +268,15 @@ class _Fetch:
         if self._reading:
             self._woken = True
         elif self._at_work:
-            self._read(self._parts)
+            self._read(self._grown())
+
+    def _grown(self) -> list[FetchedPart]:
+        """Partitions whose log does not end where they are to be read from, or is closed."""
+        return [
+            part
+            for part in self._parts
+            if (log := part.log) is not None and (part.offset != log.log_end or log.closed)
+        ]
 
     def _time_over(self) -> None:
         if not self._reading:
@@ -300,8 +323,7 @@ def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | StorageErr
             if isinstance(outcome, OffsetOutOfRange):
                 part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
         else:
-            part.data = outcome.data
-            part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
+            part.take([outcome.data], outcome.log_end, outcome.log_start)
         pending.read_done()
 
     return take

@@ -27,7 +27,17 @@ _PARTITION: Final = struct.Struct(">ihqq")
 class FetchedPart:
     """One partition of a fetch and what was found there. Offsets are packed ones."""
 
-    __slots__ = ("data", "error", "high_watermark", "index", "log", "log_start", "max_bytes", "offset")
+    __slots__ = (
+        "batches",
+        "error",
+        "high_watermark",
+        "index",
+        "log",
+        "log_start",
+        "max_bytes",
+        "offset",
+        "size_bytes",
+    )
 
     def __init__(self, index: int, offset: int, max_bytes: int) -> None:
         self.index = index
@@ -39,9 +49,17 @@ class FetchedPart:
     def reset(self) -> None:
         """Nothing found yet."""
         self.error = ErrorCode.none
-        self.data = b""
+        self.batches: list[bytes] = []
+        self.size_bytes = 0
         self.high_watermark = -1
         self.log_start = -1
+
+    def take(self, batches: list[bytes], log_end: int, log_start: int) -> None:
+        """Record batches were found, in any number of pieces."""
+        self.batches = batches
+        self.size_bytes = sum(map(len, batches))
+        self.high_watermark = log_end
+        self.log_start = log_start
 
 
 def encode_response(
@@ -65,9 +83,10 @@ def encode_response(
             text.append(aborted)
             if version >= PREFERRED_REPLICA_SINCE:
                 text.append(_INT32.pack(-1))
-            text.append(length(len(part.data), flexible))
-            if part.data:
-                segments += (b"".join(text), part.data)
+            text.append(length(part.size_bytes, flexible))
+            if part.size_bytes:
+                segments.append(b"".join(text))
+                segments += part.batches
                 text = []
             text.append(tags)
         text.append(tags)

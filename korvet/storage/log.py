@@ -380,7 +380,7 @@ class PartitionLog:
 
     def take_bounds(self, reply: list[Any]) -> Bounds:
         """Take over what korvet_bounds says."""
-        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind = reply
+        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end = reply
         self.largest_bytes = max(self.largest_bytes, largest)
         self._bounds_read_at = asyncio.get_running_loop().time()
         if behind:
@@ -388,6 +388,7 @@ class PartitionLog:
         self._start_known_at = self._bounds_read_at
         if not entries or end < self.tail.start:
             self.tail.clear()
+        self.tail.cut(deleted_end)
         self._ends_known(start, end)
         return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id)
 

@@ -61,12 +61,13 @@ local function clock_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What Redis knows of a stream: {exists, length, added, last (ID), first (ID or nil)}; or nil and an error reply.
+-- What Redis knows of a stream: {exists, length, added, last (ID), deleted (ID of the newest entry that XDEL took),
+-- first (ID or nil)}; or nil and an error reply.
 local function inspect(stream)
   local reply = redis.pcall('XINFO', 'STREAM', stream)
   if reply.err then
     if string.find(reply.err, 'no such key', 1, true) then
-      return { exists = false, length = 0, added = 0, last = '0-0' }
+      return { exists = false, length = 0, added = 0, last = '0-0', deleted = '0-0' }
     end
     return nil, reply
   end
@@ -79,6 +80,8 @@ local function inspect(stream)
       found.added = value
     elseif name == 'last-generated-id' then
       found.last = value
+    elseif name == 'max-deleted-entry-id' then
+      found.deleted = value
     elseif name == 'first-entry' and value then
       found.first = value[1]
     end

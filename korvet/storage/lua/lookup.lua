@@ -106,7 +106,7 @@ end
 
 -- KEYS: stream, index, meta.  ARGV: bias.
 -- Returns {log start, log end, entries, bytes, largest record's bytes, epoch or "", largest timestamp or "",
--- last ID, behind (1: korvet_fold is due)}.
+-- last ID, behind (1: korvet_fold is due), the offset behind the newest entry that XDEL took or 0}.
 local function bounds(keys, args)
   local stream, meta = keys[1], keys[3]
   local bias = tonumber(args[1])
@@ -133,6 +133,7 @@ local function bounds(keys, args)
     newest and integer(newest) or '',
     found.last,
     state.last == found.last and 0 or 1,
+    math.max(0, position_after(found.deleted) - bias),
   }
 end
 
