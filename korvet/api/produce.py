@@ -18,11 +18,11 @@ from korvet.api.errors import error_code_of
 from korvet.protocol.primitives import length, string
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
-from korvet.records.batch import AppendArguments, BatchError
+from korvet.records.batch import AppendArguments, AppendCommands, BatchError
 from korvet.records.compression import decompress
 from korvet.storage.cache import as_stored
 from korvet.storage.errors import StorageError
-from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,15 +132,22 @@ class _Produce:
     def _begin(self, topic: Any, data: Any, result: _Result) -> None:
         try:
             log, policy = self._locate(topic, data.index)
-            arguments, stamp, batch = self._read_batch(data.records, policy, log.with_timestamps)
+            received = self._read_batch(data.records, policy)
+            batch = log.encode(received)
+            self._check_records(batch.form, policy)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
             return
         except BatchError as bad:
             result.refuse(error_code_of(bad), str(bad))
             return
+        header = received.header
+        stamp = None
+        if header.producer_id >= 0:
+            stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
+        cached = received.data if as_stored(header, batch.form) else None
         self._pending += 1
-        log.append(arguments, stamp, self._append_done(result, policy), batch=batch)
+        log.append(batch, stamp, self._append_done(result, policy), cached=cached)
 
     def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
         def done(outcome: Appended | StorageError) -> None:
@@ -178,13 +185,8 @@ class _Produce:
             )
         return log, topics.policy(found)
 
-    def _read_batch(
-        self, records: bytes | None, policy: TopicPolicy, with_timestamps: bool
-    ) -> tuple[AppendArguments, ProducerStamp | None, bytes | None]:
-        """The one batch of a partition as append arguments, and for the tail cache.
-
-        Raises BatchError and _Refused.
-        """
+    def _read_batch(self, records: bytes | None, policy: TopicPolicy) -> ReceivedBatch:
+        """The one batch of a partition. Raises BatchError and _Refused."""
         if not records:
             raise _Refused(ErrorCode.invalid_record, "the partition has no record batch")
         if len(records) > policy.max_message_bytes:
@@ -206,26 +208,24 @@ class _Produce:
         plain = None
         if header.codec:
             plain = decompress(header.codec, memoryview(records)[_RECORDS_AT:], policy.max_decompressed_bytes)
-        arguments = kernel.encode_append(records, 0, header, plain, with_timestamps)
-        if not policy.log_append_time:
-            self._check_timestamps(arguments, policy)
-        if policy.compacts and arguments.keyless_count:
-            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
-        stamp = None
-        if header.producer_id >= 0:
-            stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
-        return arguments, stamp, records if as_stored(header, arguments) else None
+        return ReceivedBatch(records, header, plain)
 
-    def _check_timestamps(self, arguments: AppendArguments, policy: TopicPolicy) -> None:
+    def _check_records(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
+        if not policy.log_append_time:
+            self._check_timestamps(form, policy)
+        if policy.compacts and form.keyless_count:
+            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
+
+    def _check_timestamps(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
         now_ms = self._context.services.clock_ms()
         earliest = max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS)
         latest = min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS)
         # -1 is "no timestamp", which Kafka lets pass.
-        low = arguments.min_timestamp_ms
-        if (low < earliest and low != -1) or arguments.max_timestamp_ms > latest:
+        low = form.min_timestamp_ms
+        if (low < earliest and low != -1) or form.max_timestamp_ms > latest:
             raise _Refused(
                 ErrorCode.invalid_timestamp,
-                f"timestamps from {low} to {arguments.max_timestamp_ms} are outside {earliest} to {latest}",
+                f"timestamps from {low} to {form.max_timestamp_ms} are outside {earliest} to {latest}",
             )
 
     def _finished(self) -> None:

@@ -65,6 +65,29 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     """Records without a key, which a compacted topic cannot take."""
 
 
+class AppendCommands(msgspec.Struct, frozen=True, gc=False):
+    """A batch as XADD commands of given entry IDs, but for its first record, which a function adds."""
+
+    position: int
+    """The first record's entry ID as one number, ms << 10 | sequence."""
+    first: bytes
+    """The first record's field arguments as RESP bulk strings."""
+    first_argc: int
+    """Number of bulk strings in `first`."""
+    rest: bytes
+    """The commands that add the other records, one after the other."""
+    record_count: int
+    max_timestamp_ms: int
+    min_timestamp_ms: int
+    payload_bytes: int
+    """As in AppendArguments."""
+    keyless_count: int
+    largest_bytes: int
+    """Of one entry: field names and values."""
+    spans: tuple[tuple[int, int, int], ...]
+    """Per 256 records: (number of records, bytes of field names and values, largest timestamp in ms)."""
+
+
 class Entries(msgspec.Struct, frozen=True, gc=False):
     """Stream entries as Kafka record batches. Offsets are packed ones."""
 

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from korvet.records.batch import AppendArguments, BatchError, BatchHeader, Entries, Octets
+from korvet.records.batch import (
+    AppendArguments,
+    AppendCommands,
+    BatchError,
+    BatchHeader,
+    Entries,
+    Octets,
+)
 
 try:
     import cython  # the compiler looks for this very line
@@ -35,6 +42,7 @@ else:
 __all__ = [
     "ACCELERATED",
     "AppendArguments",
+    "AppendCommands",
     "BatchError",
     "BatchHeader",
     "Entries",
@@ -43,6 +51,7 @@ __all__ = [
     "crc32c_portable",
     "encode_append",
     "encode_append_records",
+    "encode_commands",
     "entries_to_batches",
     "parse_batch",
 ]
@@ -71,6 +80,10 @@ MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 
 SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
+# Entries that one point of the log's index stands for.
+SPAN_RECORDS = cython.declare(cython.longlong, 256)
+# XADD, key, NOMKSTREAM: the strings of a command before its entry ID.
+COMMAND_STRINGS = cython.declare(cython.longlong, 3)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
 
 # Bytes that the RESP form of a record needs beyond its own size: at most so much once, and per header.
@@ -400,6 +413,47 @@ def _put_number(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong
     return at + 2
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _signed_size(value: cython.longlong) -> cython.Py_ssize_t:
+    """Characters of a signed decimal number."""
+    if value < 0:
+        return _decimal_size(cython.cast(cython.ulonglong, -(value + 1)) + 1) + 1
+    return _decimal_size(value)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_array(w: cython.p_uchar, at: cython.Py_ssize_t, length: cython.ulonglong) -> cython.Py_ssize_t:
+    """An array's first line, `*12\\r\\n`."""
+    w[at] = 42
+    at = _put_decimal(w, at + 1, length)
+    w[at] = 13
+    w[at + 1] = 10
+    return at + 2
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_id(
+    w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, sequence: cython.ulonglong
+) -> cython.Py_ssize_t:
+    """An entry ID as a bulk string."""
+    at = _put_length(w, at, _decimal_size(ms) + 1 + _decimal_size(sequence))
+    at = _put_decimal(w, at, ms)
+    w[at] = 45
+    at = _put_decimal(w, at + 1, sequence)
+    w[at] = 13
+    w[at + 1] = 10
+    return at + 2
+
+
 def _take_scratch() -> bytearray:
     return _spare.pop() if _spare else bytearray(FIRST_SCRATCH_SIZE)
 
@@ -606,28 +660,34 @@ def _put_headers(
     end: cython.Py_ssize_t,
     count: cython.longlong,
     texts: cython.pointer(cython.const[cython.uchar]),
-) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t]:
-    """Write a record's headers: (position behind them, payload bytes), or a key of RECORD_FAULTS."""
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t]:
+    """Write a record's headers: (position behind them, bytes of names and values, bytes of prefixes).
+
+    The position is a key of RECORD_FAULTS where they are malformed.
+    """
     i: cython.longlong
     name_length: cython.longlong
     length: cython.longlong
     name_at: cython.Py_ssize_t
     payload: cython.Py_ssize_t = 0
+    prefixes: cython.Py_ssize_t = 0
     for i in range(count):
         name_length, at = _varint(p, at, end)
         if at < 0 or name_length < 0 or name_length > end - at:
-            return -7, 0
+            return -7, 0, 0
         name_at = at
         length, at = _varint(p, at + name_length, end)
         if at < 0 or length < -1 or length > end - at:
-            return -8, 0
+            return -8, 0, 0
         if length < 0:
             o = _put_length(w, o, NULL_PREFIX_SIZE + name_length)
             o = _copy(w, o, texts, NULL_PREFIX_AT, NULL_PREFIX_SIZE)
+            prefixes += NULL_PREFIX_SIZE
             length = 0
         else:
             o = _put_length(w, o, PLAIN_PREFIX_SIZE + name_length)
             o = _copy(w, o, texts, PLAIN_PREFIX_AT, PLAIN_PREFIX_SIZE)
+            prefixes += PLAIN_PREFIX_SIZE
         o = _copy(w, o, p, name_at, name_length)
         w[o] = 13
         w[o + 1] = 10
@@ -635,8 +695,8 @@ def _put_headers(
         at += length
         payload += name_length + length
     if at != end:
-        return -9, 0
-    return o, payload
+        return -9, 0, 0
+    return o, payload, prefixes
 
 
 def encode_append(
@@ -649,17 +709,50 @@ def encode_append(
     so that the script can make it relative to the entry's ms. Without it only a record that has no field at
     all gets one: "0", relative already. Raises BatchError("invalid_record").
     """
+    return _encode_batch(data, start, header, records, with_timestamps, -1, b"")
+
+
+def encode_commands(
+    data: Octets,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    with_timestamps: bool,
+    position: int,
+    command: bytes,
+) -> AppendCommands:
+    """The records of the batch at data[start:] as XADD commands whose entry IDs are given.
+
+    As `encode_append`; `position` is the first record's entry ID as one number (ms << 10 | sequence), the
+    others follow without a gap. `command` is what stands in each command before its ID, as RESP bulk strings
+    (COMMAND_STRINGS of them).
+    """
+    if position < 0:
+        raise ValueError(f"{position} is no entry ID")
+    return _encode_batch(data, start, header, records, with_timestamps, position, command)
+
+
+def _encode_batch(
+    data: Octets,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    with_timestamps: bool,
+    position: int,
+    command: bytes,
+):
     if header.codec != 0 and records is None:
         raise BatchError(
             "invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})"
         )
     if start < 0 or header.size > len(data) - start:
         raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
+    first, end = start + HEADER_SIZE, start + header.size
+    if header.codec != 0:
+        data, first, end = records, 0, len(records or b"")
     scratch = _take_scratch()
     try:
-        if header.codec == 0:
-            return _encode(data, start + HEADER_SIZE, start + header.size, header, with_timestamps, scratch)
-        return _encode(records, 0, len(records or b""), header, with_timestamps, scratch)
+        return _encode(data, first, end, header, with_timestamps, position, command, scratch)
     finally:
         _give_back(scratch)
 
@@ -671,8 +764,11 @@ def _encode(
     end: cython.Py_ssize_t,
     header: object,
     with_timestamps: cython.bint,
+    position: cython.longlong,
+    command: bytes,
     scratch: bytearray,
 ):
+    """Either form in one pass: arguments of the append function where `position` is negative."""
     count: cython.longlong = header.record_count
     if count > (end - start) // SMALLEST_RECORD_SIZE:
         raise BatchError("invalid_record", f"{end - start} bytes of records can't hold {count} records")
@@ -680,6 +776,11 @@ def _encode(
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
     held_texts: cython.const[cython.uchar][::1] = FIELD_TEXTS
     texts: cython.pointer(cython.const[cython.uchar]) = _readable(held_texts)
+    # Never empty, so that there is a first byte to point at.
+    held_command: cython.const[cython.uchar][::1] = command + b" "
+    told_command: cython.pointer(cython.const[cython.uchar]) = _readable(held_command)
+    command_size: cython.Py_ssize_t = len(command)
+    given: cython.bint = position >= 0
     w: cython.p_uchar = _writable(scratch)
     capacity: cython.Py_ssize_t = len(scratch)
     base: cython.longlong = header.base_timestamp_ms
@@ -693,9 +794,19 @@ def _encode(
     told: cython.longlong = 0  # the timestamp written last, and where: most records repeat it
     told_at: cython.Py_ssize_t = 0
     told_size: cython.Py_ssize_t = 0
+    first_size: cython.Py_ssize_t = 0
+    first_argc: cython.longlong = 0
+    entry_ms: cython.longlong = 0
+    entry_bytes: cython.longlong
+    largest: cython.longlong = 0
+    span_bytes: cython.longlong = 0
+    span_newest: cython.longlong = MIN_INT64
+    span_from: cython.longlong = 0
+    spans: list[tuple[int, int, int]] = []
     index: cython.longlong
     stop: cython.Py_ssize_t
     timestamp: cython.longlong
+    written: cython.longlong
     key_at: cython.Py_ssize_t
     key_length: cython.longlong
     value_at: cython.Py_ssize_t
@@ -703,8 +814,10 @@ def _encode(
     headers_at: cython.Py_ssize_t
     headers: cython.longlong
     arguments: cython.longlong
-    position: cython.longlong
+    stamp_place: cython.longlong
+    room: cython.Py_ssize_t
     bytes_of_headers: cython.Py_ssize_t
+    bytes_of_prefixes: cython.Py_ssize_t
     for index in range(count):
         stop, timestamp, key_at, key_length, value_at, value_length, headers_at, headers = _record(
             p, at, end, index
@@ -718,11 +831,11 @@ def _encode(
                 "invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64"
             )
         timestamp += base
-        position = 0
+        stamp_place = 0
         arguments = 2 * ((key_length >= 0) + (value_length >= 0))
         if with_timestamps:
             arguments += 2
-            position = arguments
+            stamp_place = arguments
         arguments += 2 * headers
         if arguments == 0:
             arguments = 2
@@ -730,48 +843,93 @@ def _encode(
             raise BatchError(
                 "invalid_record", f"record {index}: {headers} headers are more than an entry can take"
             )
-        if capacity - o < RECORD_ROOM + (stop - at) + headers * HEADER_ROOM:
-            _grow(scratch, o + RECORD_ROOM + (stop - at) + headers * HEADER_ROOM)
+        room = o + RECORD_ROOM + command_size + (stop - at) + headers * HEADER_ROOM
+        if capacity < room:
+            _grow(scratch, room)
             w = _writable(scratch)
             capacity = len(scratch)
-        o = _put_number(w, o, arguments)
-        o = _put_number(w, o, position)
+        if given:
+            entry_ms = (position + index) >> SEQUENCE_BITS
+            if index > 0:
+                o = _put_array(w, o, COMMAND_STRINGS + 1 + arguments)
+                o = _copy(w, o, told_command, 0, command_size)
+                o = _put_id(w, o, entry_ms, (position + index) & MAX_SEQUENCE)
+        else:
+            o = _put_number(w, o, arguments)
+            o = _put_number(w, o, stamp_place)
+        entry_bytes = 0
         if key_length >= 0:
             o = _copy(w, o, texts, KEY_AT, KEY_SIZE)
             o = _put_bulk(w, o, p, key_at, key_length)
             payload += key_length
+            entry_bytes += 3 + key_length
         else:
             keyless += 1
         if value_length >= 0:
             o = _copy(w, o, texts, VALUE_AT, VALUE_SIZE)
             o = _put_bulk(w, o, p, value_at, value_length)
             payload += value_length
+            entry_bytes += 5 + value_length
         if with_timestamps:
+            written = timestamp
+            if given:
+                # A timestamp that far before 1970 is refused afterwards: it only must not leave 64 bits here.
+                written = MIN_INT64 if timestamp < MIN_INT64 + entry_ms else timestamp - entry_ms
             o = _copy(w, o, texts, TS_AT, TS_SIZE)
-            if told_size == 0 or timestamp != told:
+            if told_size == 0 or written != told:
                 told_at = o
-                o = _put_number(w, o, timestamp)
-                told = timestamp
+                o = _put_number(w, o, written)
+                told = written
                 told_size = o - told_at
             else:
                 o = _copy(w, o, w, told_at, told_size)
+            entry_bytes += 2 + _signed_size(written)
         elif arguments == 2 and key_length < 0 and value_length < 0 and headers == 0:
             o = _copy(w, o, texts, TS_AT, TS_SIZE)
             o = _put_number(w, o, 0)
+            entry_bytes += 3
         if headers == 0:
             if headers_at != stop:
                 raise _record_fault(-9, index, at - start)
         else:
-            o, bytes_of_headers = _put_headers(w, o, p, headers_at, stop, headers, texts)
+            o, bytes_of_headers, bytes_of_prefixes = _put_headers(w, o, p, headers_at, stop, headers, texts)
             if o < 0:
                 raise _record_fault(o, index, at - start)
             payload += bytes_of_headers
+            entry_bytes += bytes_of_headers + bytes_of_prefixes
         argc += 2 + arguments
         newest = max(newest, timestamp)
         oldest = min(oldest, timestamp)
         at = stop
+        if given:
+            if index == 0:
+                first_size = o
+                first_argc = arguments
+            if index - span_from == SPAN_RECORDS:
+                spans.append((index - span_from, span_bytes, span_newest))
+                span_from = index
+                span_bytes = 0
+                span_newest = MIN_INT64
+            span_bytes += entry_bytes
+            span_newest = max(span_newest, timestamp if with_timestamps else entry_ms)
+            largest = max(largest, entry_bytes)
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
+    if given:
+        spans.append((count - span_from, span_bytes, span_newest))
+        return AppendCommands(
+            position,
+            _octets(w, 0, first_size),
+            first_argc,
+            _octets(w, first_size, o - first_size),
+            count,
+            newest,
+            oldest,
+            payload,
+            keyless,
+            largest,
+            tuple(spans),
+        )
     return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless)
 
 
@@ -1369,25 +1527,26 @@ def _field_list(
 
 @cython.cclass
 class ReplyScanner:
-    """Finds the end of one RESP2 or RESP3 reply in a buffer that grows; nothing is scanned twice."""
+    """Finds the end of RESP2 or RESP3 replies in a buffer that grows; nothing is scanned twice."""
 
     todo: cython.longlong
     done: cython.Py_ssize_t
 
     def __init__(self) -> None:
-        self.todo = 1
+        self.todo = 0
         self.done = 0
 
     def reset(self) -> None:
         """Forget a reply that was begun: the next one is scanned from its first byte."""
-        self.todo = 1
+        self.todo = 0
         self.done = 0
 
-    def feed(self, buffer: Octets, start: int, end: int) -> int:
-        """The position behind the reply that begins at `start`, or -1 while some of it is not there yet.
+    def feed(self, buffer: Octets, start: int, end: int, replies: int = 1) -> int:
+        """The position behind the `replies` replies (one at least) that begin at `start`, or -1 while some of
+        them is not there yet.
 
-        The same reply may lie elsewhere in the buffer next time. Having found an end, the scanner is ready
-        for the next reply. Raises BatchError("corrupt") when the bytes are no RESP; reset() is then needed.
+        The same bytes may lie elsewhere in the buffer next time. Having found an end, the scanner is ready
+        for what comes next. Raises BatchError("corrupt") when the bytes are no RESP; reset() is then needed.
         """
         if not 0 <= start <= end <= len(buffer):
             raise BatchError("corrupt", f"bytes {start} to {end} are not inside a buffer of {len(buffer)}")
@@ -1399,6 +1558,8 @@ class ReplyScanner:
         at: cython.Py_ssize_t = start + self.done
         found: cython.Py_ssize_t
         more: cython.longlong
+        if self.todo == 0:
+            self.todo = replies
         while self.todo > 0:
             more, found = _element(p, at, stop)
             if found == -2:
@@ -1408,7 +1569,6 @@ class ReplyScanner:
                 raise BatchError("corrupt", f"buffer byte {at}: no RESP reply")
             self.todo += more - 1
             at = found
-        self.todo = 1
         self.done = 0
         return at
 

@@ -1,6 +1,7 @@
 from collections.abc import Callable, Sequence
 
 from korvet.records.batch import AppendArguments as AppendArguments
+from korvet.records.batch import AppendCommands as AppendCommands
 from korvet.records.batch import BatchError as BatchError
 from korvet.records.batch import BatchHeader as BatchHeader
 from korvet.records.batch import Entries as Entries
@@ -14,6 +15,15 @@ def parse_batch(data: Octets, start: int) -> BatchHeader: ...
 def encode_append(
     data: Octets, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
 ) -> AppendArguments: ...
+def encode_commands(
+    data: Octets,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    with_timestamps: bool,
+    position: int,
+    command: bytes,
+) -> AppendCommands: ...
 def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments: ...
 def entries_to_batches(
     reply: Octets,
@@ -30,4 +40,4 @@ def entries_to_batches(
 class ReplyScanner:
     def __init__(self) -> None: ...
     def reset(self) -> None: ...
-    def feed(self, buffer: Octets, start: int, end: int) -> int: ...
+    def feed(self, buffer: Octets, start: int, end: int, replies: int = 1) -> int: ...

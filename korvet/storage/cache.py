@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from korvet.records.batch import AppendArguments, BatchHeader
+    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
 
 __all__ = ["DEFAULT_BYTES", "DEFAULT_PARTITION_BYTES", "TailBudget", "TailCache", "as_stored"]
 
@@ -36,13 +36,13 @@ _JOINED_BELOW_BYTES: Final = 2048
 _DEAD_PLACES: Final = 64
 
 
-def as_stored(header: BatchHeader, arguments: AppendArguments) -> bool:
+def as_stored(header: BatchHeader, form: AppendArguments | AppendCommands) -> bool:
     """Whether readers of a producer's batch see in it the very records that its stream entries hold.
 
     Not where it says that its timestamps are the broker's (KIP-32), has any other attribute than a codec, or
     tells another maximum timestamp than its records have: the CRC covers all that, so it can't be corrected.
     """
-    return header.attributes == header.codec and header.max_timestamp_ms == arguments.max_timestamp_ms
+    return header.attributes == header.codec and header.max_timestamp_ms == form.max_timestamp_ms
 
 
 class TailBudget:

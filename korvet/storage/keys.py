@@ -48,6 +48,10 @@ class Keyspace:
         """Hash: record key -> newest entry ID, on compacted topics."""
         return f"{{{self._partition(topic, partition)}}}:latest".encode()
 
+    def gate(self, topic: str, partition: int) -> bytes:
+        """What the stream is called while a guarded append adds to it; never there between commands."""
+        return f"{{{self._partition(topic, partition)}}}:w".encode()
+
     def partition_keys(self, topic: str, partition: int) -> tuple[bytes, bytes, bytes, bytes]:
         """Stream, index, meta, latest: everything that one partition has."""
         return (

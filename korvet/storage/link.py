@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 Payload = bytes | Sequence[bytes]
 OnReply = Callable[[memoryview | StorageError], None]
-"""Called with the raw reply (valid during the call only), RedisFault for an error reply, or LinkLost."""
+"""Called with the raw reply, or all of a command group's (valid during the call only), RedisFault where (the
+first) one is an error, or LinkLost."""
 
 # Small at rest, since most replies are; a reply that does not fit doubles it.
 _BUFFER_BYTES: Final = 1 << 16
@@ -115,6 +116,7 @@ class _Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_end",
         "_on_lost",
+        "_outbox",
         "_scanner",
         "_start",
         "_view",
@@ -132,10 +134,12 @@ class _Connection(asyncio.BufferedProtocol):
         self._end = 0
         self._scanner = ReplyScanner()
         self._on_lost = on_lost
+        # Commands that go out in one write when the loop's turn ends.
+        self._outbox: list[bytes] = []
         self.lost = False
         self.gone = asyncio.Event()
         self.transport: asyncio.Transport | None = None
-        self.waiting: deque[tuple[OnReply, int]] = deque()
+        self.waiting: deque[tuple[OnReply, int, int]] = deque()
         self.unanswered_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -143,20 +147,33 @@ class _Connection(asyncio.BufferedProtocol):
         self.transport = transport  # type: ignore[assignment]  # uvloop's transports have no common base
         transport.set_write_buffer_limits(_WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
 
-    def send(self, payload: Payload, on_reply: OnReply) -> None:
+    def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
         assert self.transport is not None
         if self.lost or self.transport.is_closing():
             lost = LinkLost("the connection to Redis is broken")
             asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
             return
+        outbox = self._outbox
+        first = not outbox
         if isinstance(payload, bytes):
             size = len(payload)
-            self.transport.write(payload)
+            outbox.append(payload)
         else:
             size = sum(map(len, payload))
-            self.transport.writelines(payload)
+            outbox += payload
+        # A server with nothing to do gets its command now; a busy one gets in one piece what comes together.
+        if not self.waiting:
+            self._flush()
+        elif first:
+            asyncio.get_running_loop().call_soon(self._flush)
         self.unanswered_bytes += size
-        self.waiting.append((on_reply, size))
+        self.waiting.append((on_reply, size, replies))
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if outbox and not self.lost:
+            assert self.transport is not None
+            self.transport.writelines(outbox)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._end == len(self._buffer):
@@ -180,8 +197,9 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
         while self._start < self._end:
+            replies = self.waiting[0][2] if self.waiting else 1
             try:
-                found = self._scanner.feed(self._buffer, self._start, self._end)
+                found = self._scanner.feed(self._buffer, self._start, self._end, replies)
             except BatchError as error:
                 self._abort(f"the server does not speak RESP: {error}")
                 return
@@ -191,7 +209,7 @@ class _Connection(asyncio.BufferedProtocol):
             if not self.waiting:
                 self._abort("the server answered what nobody asked")
                 return
-            on_reply, size = self.waiting.popleft()
+            on_reply, size, _ = self.waiting.popleft()
             self.unanswered_bytes -= size
             self._deliver(on_reply, self._view[start:found])
         if len(self._buffer) > _KEPT_BUFFER_BYTES:
@@ -218,7 +236,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.gone.set()
         waiting, self.waiting = self.waiting, deque()
         self.unanswered_bytes = 0
-        for on_reply, _ in waiting:
+        for on_reply, _, _ in waiting:
             _answer(on_reply, LinkLost("the connection to Redis broke before it answered"))
         self._on_lost(exc)
 
@@ -277,16 +295,16 @@ class RedisLink:
         """One command as RESP."""
         return pack(*args)
 
-    def send(self, payload: Payload, on_reply: OnReply) -> None:
-        """Send one packed command (in one piece or several); `on_reply` is never called before this
-        returns.
+    def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
+        """Send one packed command, or several that get `replies` replies; `on_reply` is called once, never
+        before this returns.
         """
         connection = self._connection
         if connection is None:
             lost = LinkLost(f"no connection to Redis at {self.address}")
             asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
             return
-        connection.send(payload, on_reply)
+        connection.send(payload, on_reply, replies)
 
     def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
         """Send one command; the future gives the parsed reply (bytes, int, list, None).

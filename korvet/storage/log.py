@@ -13,17 +13,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import entry_id, offset_of
+from korvet.records.batch import AppendCommands
 from korvet.records.native import native_rule
+from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerStamp, ReceivedBatch
 from korvet.storage.cache import TailCache
 from korvet.storage.entries import entry_timestamp
 from korvet.storage.errors import (
-    LinkLost,
     StorageError,
     StorageFault,
     TopicGone,
     domain_error,
 )
-from korvet.storage.link import pack, pack_arguments
+from korvet.storage.link import pack
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched, Read
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import Topic
     from korvet.storage.store import Store
 
-__all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp"]
+__all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp", "ReceivedBatch"]
 
 log = logging.getLogger(__name__)
 
@@ -43,34 +44,10 @@ _POINTS_AT_ONCE: Final = 1000
 _SCANNED_AT_ONCE: Final = 128
 # Counting ends with an error where native clients change the stream faster than it can be counted.
 _SETTLE_TIMEOUT_S: Final = 60.0
-_APPEND_FIXED_ARGUMENTS: Final = 16
 # Timestamps are int64.
 _MAX_TIMESTAMP: Final = (1 << 63) - 1
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
-
-
-class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
-    """An idempotent producer's mark on a batch (KIP-98)."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-
-
-class Appended(msgspec.Struct, frozen=True, gc=False):
-    """An append that took effect. The records have the offsets base_offset, base_offset + 1 and so on."""
-
-    base_offset: int
-    log_start: int
-    previous_end: int
-    """The log end before: smaller than base_offset where there is a gap, which clock topics always have."""
-    append_ms: int
-    """Redis's clock."""
-    lead_ms: int
-    """How far the newest offset is ahead of Redis's clock."""
-    duplicate: bool
-    """The same batch was appended before; base_offset is the original one."""
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):
@@ -97,11 +74,10 @@ class PartitionLog:
     """
 
     __slots__ = (
-        "_append_prefix",
+        "_appender",
         "_bounds_read_at",
         "_dense_jump_told",
         "_folding",
-        "_keys",
         "_lead_cap_ms",
         "_listeners",
         "_settling",
@@ -112,6 +88,7 @@ class PartitionLog:
         "average_bytes",
         "bias",
         "closed",
+        "keys",
         "largest_bytes",
         "leader_epoch",
         "loaded",
@@ -129,8 +106,8 @@ class PartitionLog:
         """Use Store.log."""
         self._store = store
         self.partition = partition
-        self._keys = store.keyspace.partition_keys(topic.name, partition)
-        self.stream, _, self.meta, _ = self._keys
+        self.keys = store.keyspace.partition_keys(topic.name, partition)
+        self.stream, _, self.meta, _ = self.keys
         self.bias = topic.bias
         self._lead_cap_ms = store.lead_cap_ms
         self.leader_epoch = 0
@@ -152,7 +129,8 @@ class PartitionLog:
         self._dense_jump_told = False
         self.tail = TailCache(store.tails)
         self._topic = topic
-        self._pack_prefix()
+        self.native = native_rule(topic.native_format)
+        self._appender = Appender(self, store)
 
     @property
     def topic(self) -> Topic:
@@ -165,7 +143,7 @@ class PartitionLog:
             # Other timestamps from now on, for the records that are there as well.
             self.tail.clear()
         self._topic = topic
-        self._pack_prefix()
+        self._configure()
 
     @property
     def lead_cap_ms(self) -> int:
@@ -175,20 +153,11 @@ class PartitionLog:
     @lead_cap_ms.setter
     def lead_cap_ms(self, cap_ms: int) -> None:
         self._lead_cap_ms = cap_ms
-        self._pack_prefix()
+        self._configure()
 
-    def _pack_prefix(self) -> None:
+    def _configure(self) -> None:
         self.native = native_rule(self._topic.native_format)
-        self._append_prefix = pack_arguments(
-            "FCALL",
-            "korvet_append",
-            4,
-            *self._keys,
-            self.bias,
-            self._lead_cap_ms,
-            int(self._topic.compacted),
-            int(self._topic.log_append_time and self.bias == 1),
-        )
+        self._appender.configure()
 
     @property
     def with_timestamps(self) -> bool:
@@ -208,71 +177,67 @@ class PartitionLog:
 
     # Appending
 
+    def encode(self, received: ReceivedBatch) -> EncodedBatch:
+        """A producer's batch, checked and ready for `append`, which has to follow at once.
+
+        Its form says the timestamps (create times) and the number of records without a key. Raises
+        BatchError.
+        """
+        return self._appender.encode(received)
+
     def append(
         self,
-        arguments: AppendArguments,
+        batch: AppendArguments | EncodedBatch,
         producer: ProducerStamp | None,
         done: Callable[[Appended | StorageError], None],
         *,
         epoch: int | None = None,
-        batch: bytes | None = None,
+        cached: bytes | None = None,
     ) -> None:
         """Append one batch, all or nothing; the order of calls is the order of appends.
 
-        `batch` is the record batch that the arguments were made of, for the tail cache; None where readers
-        are not to be given it as it is (cache.as_stored).
+        `cached` is the record batch for the tail cache; None where readers are not to be given it as it is
+        (cache.as_stored).
 
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
         FencedEpoch (`epoch` is not the partition's newest), OutOfMemory, WrongType, OffsetsExhausted,
-        TopicGone, LinkLost or StorageFault. Function korvet_append.
+        TopicGone, LinkLost or StorageFault. Functions korvet_guard and korvet_append.
         """
         if self.closed:
             gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
             asyncio.get_running_loop().call_soon(done, gone)
             return
-        stamp = producer or _NO_PRODUCER
-        head = b"*%d\r\n" % (_APPEND_FIXED_ARGUMENTS + arguments.argc)
-        tail = pack_arguments(
-            "" if epoch is None else epoch,
-            arguments.record_count,
-            stamp.producer_id,
-            stamp.producer_epoch,
-            stamp.base_sequence,
-        )
-        count = arguments.record_count
-        size = arguments.payload_bytes
+        self._appender.append(batch, producer, epoch, cached, done)
 
-        def arrived(reply: memoryview | StorageError) -> None:
-            if isinstance(reply, StorageError):
-                if isinstance(reply, LinkLost):
-                    self.tail.clear()
-                done(domain_error(reply))
-            else:
-                done(self._appended(bytes(reply), count, size, batch))
-
-        self._store.write_functions.send((head + self._append_prefix + tail, arguments.resp), arrived)
-
-    def _appended(self, reply: bytes, count: int, payload_bytes: int, batch: bytes | None) -> Appended:
-        _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
-            int(line[1:] or 0) for line in reply.split(b"\r\n")
-        )
-        if self.bias and self.loaded and previous_end > self.log_end and not self._dense_jump_told:
+    def took_effect(
+        self, outcome: Appended, form: AppendArguments | AppendCommands, cached: bytes | None, *, behind: bool
+    ) -> None:
+        """Take over what an append has changed; `behind` says that the index lacks entries."""
+        if self.bias and self.loaded and outcome.previous_end > self.log_end and not self._dense_jump_told:
             self._dense_jump_told = True
             log.warning(
-                "%s: a native writer moved the dense offsets on to %d", self.stream.decode(), previous_end
+                "%s: a native writer moved the dense offsets on to %d",
+                self.stream.decode(),
+                outcome.previous_end,
             )
-        average = payload_bytes / count
-        self.average_bytes += (average - self.average_bytes) * _AVERAGE_WEIGHT
-        if count == 1:
-            self.largest_bytes = max(self.largest_bytes, payload_bytes)
+        count = form.record_count
+        self.average_bytes += (form.payload_bytes / count - self.average_bytes) * _AVERAGE_WEIGHT
+        if isinstance(form, AppendCommands):
+            self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
+        elif count == 1:
+            self.largest_bytes = max(self.largest_bytes, form.payload_bytes)
         if behind:
             self._fold_soon()
-        if not duplicate:
-            kept = None if self.closed or self._topic.log_append_time else batch
-            self.tail.extend(base, count, previous_end, kept, self.leader_epoch)
+        if not outcome.duplicate:
+            kept = None if self.closed or self._topic.log_append_time else cached
+            self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept, self.leader_epoch)
         self._start_known_at = asyncio.get_running_loop().time()
-        self._ends_known(start, previous_end if duplicate else base + count)
-        return Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
+        end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
+        self._ends_known(outcome.log_start, end)
+
+    def lost_track(self) -> None:
+        """Nobody knows what became of an append: what is cached may end before it."""
+        self.tail.clear()
 
     async def acquire_epoch(self) -> int:
         """Take the next writers' epoch; appends with an older one are refused from now on. Raises
@@ -398,7 +363,7 @@ class PartitionLog:
 
     def bounds_payload(self) -> bytes:
         """The packed call of korvet_bounds."""
-        return pack("FCALL", "korvet_bounds", 3, *self._keys[:3], self.bias)
+        return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
     def _ends_known(self, start: int, end: int) -> None:
         self.loaded = True
@@ -556,7 +521,7 @@ class PartitionLog:
 
     async def _fcall(self, function: str, *args: bytes | str | int, read: bool = False) -> Any:
         self._check_open()
-        return await self._store.fcall(function, self._keys[:3], *args, read=read)
+        return await self._store.fcall(function, self.keys[:3], *args, read=read)
 
     async def _call_read(self, *args: bytes | str | int) -> Any:
         self._check_open()
@@ -574,12 +539,10 @@ class PartitionLog:
         self.closed = True
         self.tail.clear()
         self._store.watcher.unwatch(self)
+        self._appender.close()
         if self._folding is not None:
             self._folding.cancel()
         listeners = list(self._listeners)
         self._listeners.clear()
         for callback in listeners:
             callback()
-
-
-_NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

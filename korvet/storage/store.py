@@ -17,6 +17,7 @@ import redis.asyncio
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
+from korvet.storage.clock import RedisClock
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, domain_error
 from korvet.storage.lease import Lease
 from korvet.storage.library import FunctionCaller, ensure_library
@@ -66,6 +67,7 @@ class Store:
         self.read = read
         self.redis = client
         """For what is not hot."""
+        self.clock = RedisClock()
         self.write_functions = FunctionCaller(write)
         self.read_functions = FunctionCaller(read)
         self.catalogue = Catalogue(self)

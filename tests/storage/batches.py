@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafka.record import MemoryRecords
 
+from korvet.records.kernel import parse_batch
+from korvet.storage.log import ProducerStamp, ReceivedBatch
+from tests.unit.records import forms
+
 if TYPE_CHECKING:
-    from korvet.storage.log import PartitionLog
+    from collections.abc import Callable, Sequence
+
+    from korvet.storage.errors import StorageError
+    from korvet.storage.log import Appended, PartitionLog
 
 
 class Record(NamedTuple):
@@ -15,6 +22,25 @@ class Record(NamedTuple):
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
+
+
+def received(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> ReceivedBatch:
+    """(key, value, timestamp in ms) as a producer's batch."""
+    section = forms.records_bytes([forms.Record(*record) for record in records], base_ms=0)
+    data = forms.batch_bytes(section, len(records), base_ms=0)
+    return ReceivedBatch(data, parse_batch(data, 0), None)
+
+
+def produce(
+    log: PartitionLog,
+    records: Sequence[tuple[bytes | None, bytes | None, int]],
+    done: Callable[[Appended | StorageError], None],
+    stamp: tuple[int, int, int] | None = None,
+    epoch: int | None = None,
+) -> None:
+    """Append as a Produce request does."""
+    producer = ProducerStamp(*stamp) if stamp else None
+    log.append(log.encode(received(records)), producer, done, epoch=epoch)
 
 
 def decode(data: bytes) -> list[Record]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -20,11 +20,14 @@ from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage import library, log
 from korvet.storage.entries import entry_timestamp
-from tests.storage.batches import read_everything
+from tests.storage.batches import produce, read_everything
 from tests.storage.conftest import Bench, Server
+from tests.storage.proxy import until
 
 if TYPE_CHECKING:
     import pytest
+
+    from korvet.storage.log import Appended
 
 # Small limits, so that a short run crosses them all.
 _LUA_LIMITS = {
@@ -44,6 +47,9 @@ records = st.lists(
     min_size=1,
     max_size=14,
 )
+
+
+Batch: TypeAlias = "list[tuple[bytes | None, bytes | None, int]]"
 
 
 class Entry:
@@ -86,14 +92,40 @@ class LogMachine(RuleBasedStateMachine):
         self.entries = [Entry(entry_id, fields_of(fields), self.bias) for entry_id, fields in raw]
 
     @rule(batch=records)
-    def append(self, batch: list[tuple[bytes | None, bytes | None, int]]) -> None:
+    def append(self, batch: Batch) -> None:
         appended = self.bench.run(self.log.append_wait(encode_append_records(batch)))
         assert appended.base_offset >= self.end
         assert appended.previous_end >= self.end
         self.refresh()
+        self.check_last(batch, appended)
+
+    def check_last(self, batch: Batch, appended: Appended) -> None:
         ours = self.entries[-len(batch) :]
         assert [entry.offset for entry in ours] == [appended.base_offset + i for i in range(len(batch))]
         assert [entry.timestamp for entry in ours] == [timestamp for _, _, timestamp in batch]
+
+    @rule(batches=st.lists(records, min_size=1, max_size=4), native=st.booleans())
+    def produce(self, batches: list[Batch], native: bool) -> None:
+        """Several at once, with a native entry that may come before, between or behind them."""
+        done: list[Appended] = []
+
+        async def run() -> None:
+            for number, batch in enumerate(batches):
+                produce(self.log, batch, done.append)  # type: ignore[arg-type]
+                if native and number == 1:
+                    self.client.execute_command("XADD", self.log.stream, "*", "f", "between")
+            await until(lambda: len(done) == len(batches))
+
+        self.bench.run(run())
+        assert all(appended.base_offset >= self.end for appended in done)
+        assert [one.base_offset for one in done] == sorted(one.base_offset for one in done)
+        self.refresh()
+        by_offset = {entry.offset: entry for entry in self.entries if entry.addressable}
+        for batch, appended in zip(batches, done, strict=True):
+            ours = [by_offset[appended.base_offset + i] for i in range(len(batch))]
+            assert [entry.timestamp for entry in ours] == [timestamp for _, _, timestamp in batch]
+            between = [entry for entry in self.entries if ours[0].id <= entry.id <= ours[-1].id]
+            assert between == ours
 
     @rule(count=st.integers(1, 30))
     def native_add(self, count: int) -> None:
@@ -160,10 +192,11 @@ class LogMachine(RuleBasedStateMachine):
         left = sum(entry.size for entry in self.entries)
         if dropped:
             assert left >= keep
-        # Whole spans only: what stays too long is less than one span of the largest records.
+        # Whole spans only: what stays too long is less than one span of the largest records, and a batch of
+        # theirs.
         largest = max((entry.size for entry in before), default=0)
         unaddressable = sum(entry.size for entry in before if not entry.addressable)
-        assert left < keep + 5 * largest + unaddressable or not self.entries
+        assert left < keep + (5 + 14) * largest + unaddressable or not self.entries
         self.lost = self.lost or dropped > 0
 
     @invariant()

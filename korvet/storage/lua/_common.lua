@@ -140,17 +140,18 @@ local function next_point(index, bias, position)
   return found[1] and decode_point(found[1])
 end
 
--- The meta hash of a partition.  `state` (one field) is what the index knows of the part of the stream up to
+-- The meta hash of a partition.  `tail` is the last entry that an append of ours added.  `state` (one field) is what the index knows of the part of the stream up to
 -- entry `last`: entries ever seen (before), of those still there (live), their bytes, the largest record,
 -- the newest point's count and time, and what lies behind that point.
 local function load_meta(meta)
-  local found = redis.call('HMGET', meta, 'end', 'at', 'start', 'jump', 'epoch', 'state')
+  local found = redis.call('HMGET', meta, 'end', 'at', 'start', 'jump', 'epoch', 'state', 'tail')
   local result = {
     log_end = tonumber(found[1]) or 0,
     at = tonumber(found[2]) or 0,
     log_start = tonumber(found[3]) or 0,
     jump = tonumber(found[4]) or 0,
     epoch = found[5],
+    tail = found[7] or '',
     last = '0-0',
     before = 0,
     live = 0,
@@ -197,6 +198,7 @@ local function save_meta(meta, state)
     'at', integer(state.at),
     'start', integer(state.log_start),
     'jump', integer(state.jump),
+    'tail', state.tail,
     'state', encode_state(state)
   )
 end
@@ -213,9 +215,10 @@ local function clear_index(index, state)
   state.run_max = nil
 end
 
--- Accounts for one entry more.  `position` is nil where no offset names it: then it starts no span, unless it is the
--- very first, which the last position of its millisecond stands for.
-local function add_entry(index, bias, state, position, time_ms, size, append_ms)
+-- Accounts for `count` entries more, `size` bytes in all, the first of them at `position` and the others right
+-- behind it; `time_ms` is their largest timestamp.  `position` is nil where no offset names it: then they start no
+-- span, unless they are the very first, which the last position of their millisecond stands for.
+local function add_entries(index, bias, state, position, count, time_ms, size, append_ms)
   if position == nil and state.point_before == nil then
     position = math.min(append_ms * SEQUENCES + SEQUENCES, POSITION_LIMIT) - 1
   end
@@ -243,15 +246,20 @@ local function add_entry(index, bias, state, position, time_ms, size, append_ms)
     state.span_max = nil
     state.span_bytes = 0
   end
-  state.before = state.before + 1
-  state.live = state.live + 1
+  state.before = state.before + count
+  state.live = state.live + count
   state.bytes = state.bytes + size
   state.span_bytes = state.span_bytes + size
-  if size > state.big then
-    state.big = size
-  end
   if state.span_max == nil or time_ms > state.span_max then
     state.span_max = time_ms
+  end
+end
+
+-- The same for one entry.
+local function add_entry(index, bias, state, position, time_ms, size, append_ms)
+  add_entries(index, bias, state, position, 1, time_ms, size, append_ms)
+  if size > state.big then
+    state.big = size
   end
 end
 

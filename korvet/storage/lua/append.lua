@@ -58,17 +58,21 @@ local function notice_reset(index, state, found)
   end
 end
 
+-- A clock that was set back, or a native entry of the future, is nothing that waiting here would mend: the cap on the
+-- lead is for bursts of ours.
+local function note_jump(state, previous_end, now_ms)
+  if now_ms < state.at or previous_end > state.log_end then
+    state.jump = math.max(state.jump, previous_end)
+  end
+end
+
 -- What an append finds: the position it may begin at, or an error reply.
 local function next_base(found, state, bias, now_ms, cap_ms)
   local previous_end = log_end(found, state, bias)
   local base = math.max(previous_end, 0) + bias
   if bias == 0 then
     base = math.max(base, now_ms * SEQUENCES)
-    -- A clock that was set back, or a native entry of the future, is nothing that waiting here would mend:
-    -- the cap is for bursts of ours.
-    if now_ms < state.at or previous_end > state.log_end then
-      state.jump = math.max(state.jump, previous_end)
-    end
+    note_jump(state, previous_end, now_ms)
     local lead_ms = math.floor(base / SEQUENCES) - now_ms
     if lead_ms > cap_ms and state.jump <= now_ms * SEQUENCES then
       return nil, redis.error_reply('THROTTLED ' .. integer(lead_ms - cap_ms))
@@ -114,6 +118,50 @@ local function check_producer(text, epoch, first, last)
   return batches
 end
 
+-- Checks an idempotent producer's mark on a batch of `count` records; `id` is "-1" where it has none.
+-- Returns what `note_stamp` takes (nil without a mark), or nil and a duplicate's base offset, or nil, nil and an
+-- error reply.
+local function check_stamp(meta, id, epoch, first, count)
+  if id == '-1' then
+    return nil
+  end
+  local field = 'p:' .. id
+  local last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
+  local batches, duplicate, fault = check_producer(redis.call('HGET', meta, field) or nil, epoch, first, last)
+  if not batches then
+    return nil, duplicate, fault
+  end
+  return { field = field, epoch = epoch, first = first, last = last, batches = batches }
+end
+
+local function note_stamp(meta, stamp, base_offset, now_ms)
+  local batches = stamp.batches
+  batches[#batches + 1] = string.format('%d %d %.0f', stamp.first, stamp.last, base_offset)
+  redis.call('HSET', meta, stamp.field, stamp.epoch .. ' ' .. integer(now_ms) .. ' ' .. table.concat(batches, ' '))
+end
+
+-- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
+local function conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
+  local previous_end = log_end(found, state, bias)
+  local start = log_start(found, state, previous_end, bias)
+  if found.length == 0 and start > 0 then
+    start = base - bias
+  end
+  state.tail = id_of(base + count - 1)
+  if indexed then
+    state.last = state.tail
+  end
+  state.log_end = base + count - bias
+  state.log_start = start
+  state.at = now_ms
+  save_meta(meta, state)
+  if stamp then
+    note_stamp(meta, stamp, base - bias, now_ms)
+  end
+  local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
+  return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
+end
+
 -- Whether `args` from `at` on are `count` well-formed records.
 local function records_are_sound(args, at, count)
   for _ = 1, count do
@@ -144,7 +192,7 @@ end
 -- XADDs all records.  Returns nil, or the error reply of the first one (then nothing was written).
 local function write_records(keys, args, at, count, base, options)
   local stream, index, latest, state = keys[1], keys[2], keys[4], options.state
-  local ms_text, ms, shifted, shift, last
+  local ms_text, ms, shifted, shift
   for i = 0, count - 1 do
     local position = base + i
     local sequence = position % SEQUENCES
@@ -153,7 +201,7 @@ local function write_records(keys, args, at, count, base, options)
       ms_text = integer(ms)
       shifted = nil
     end
-    last = ms_text .. '-' .. sequence
+    local id = ms_text .. '-' .. sequence
     local size, stamp = tonumber(args[at]), tonumber(args[at + 1])
     local time_ms = ms
     if stamp > 0 then
@@ -167,15 +215,15 @@ local function write_records(keys, args, at, count, base, options)
       time_ms = tonumber(text)
     end
     if i == 0 then
-      local added = redis.pcall('XADD', stream, last, unpack(args, at + 2, at + 1 + size))
+      local added = redis.pcall('XADD', stream, id, unpack(args, at + 2, at + 1 + size))
       if added.err then
         return added
       end
     else
-      redis.call('XADD', stream, last, unpack(args, at + 2, at + 1 + size))
+      redis.call('XADD', stream, id, unpack(args, at + 2, at + 1 + size))
     end
     if options.compact then
-      note_latest(latest, args, at + 2, size, last)
+      note_latest(latest, args, at + 2, size, id)
     end
     if options.indexed then
       local bytes = 0
@@ -185,9 +233,6 @@ local function write_records(keys, args, at, count, base, options)
       add_entry(index, options.bias, state, position, time_ms, bytes, options.now_ms)
     end
     at = at + 2 + size
-  end
-  if options.indexed then
-    state.last = last
   end
   return nil
 end
@@ -223,18 +268,13 @@ local function append(keys, args)
   end
   local now_ms = clock_ms()
   local previous_end = log_end(found, state, bias)
-  local producer, batches, last
-  if args[7] ~= '-1' then
-    producer = 'p:' .. args[7]
-    last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
-    local duplicate
-    batches, duplicate, fault = check_producer(redis.call('HGET', meta, producer) or nil, epoch, first, last)
-    if fault then
-      return fault
-    end
-    if duplicate then
-      return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
-    end
+  local stamp, duplicate
+  stamp, duplicate, fault = check_stamp(meta, args[7], epoch, first, count)
+  if fault then
+    return fault
+  end
+  if duplicate then
+    return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
   end
   local base
   base, fault = next_base(found, state, bias, now_ms, cap_ms)
@@ -258,23 +298,100 @@ local function append(keys, args)
   if fault then
     return fault
   end
-  local start = log_start(found, state, previous_end, bias)
-  if found.length == 0 and start > 0 then
-    start = base - bias
-  end
-  state.log_end = base + count - bias
-  state.log_start = start
-  state.at = now_ms
-  save_meta(meta, state)
   if bias == 1 then
     redis.call('HSET', meta, 'bias', '1')
   end
-  if producer then
-    batches[#batches + 1] = string.format('%d %d %.0f', first, last, base - bias)
-    redis.call('HSET', meta, producer, epoch .. ' ' .. integer(now_ms) .. ' ' .. table.concat(batches, ' '))
+  return conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
+end
+
+local function refused(why)
+  return redis.error_reply('REFUSED ' .. why)
+end
+
+-- KEYS: stream, index, meta, gate.
+-- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position of the first
+-- record, number of records, producer id (or "-1"), producer epoch, first sequence, largest entry (bytes), spans (each
+-- "<records> <bytes> <largest timestamp>;"), then the field arguments of the first record.
+-- Adds the first record of a batch whose IDs the broker has assigned.  More than one: renames the stream to the gate,
+-- where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
+-- Returns what korvet_append returns.  Errors: REFUSED where the broker's view is not ours (nothing is done, and
+-- korvet_append may be asked), and those of korvet_append but for THROTTLED.
+local function guard(keys, args)
+  local stream, index, meta, gate = keys[1], keys[2], keys[3], keys[4]
+  local bias, base, count = tonumber(args[1]), tonumber(args[4]), tonumber(args[5])
+  local epoch, first, largest = tonumber(args[7]), tonumber(args[8]), tonumber(args[9])
+  if #keys ~= 4 or not (bias and base and count and epoch and first and largest) or #args < 12 or #args % 2 ~= 0 then
+    return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
-  local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
-  return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  redis.call('ZCARD', index)
+  local state = load_meta(meta)
+  if args[2] ~= '' and args[2] ~= state.epoch then
+    return redis.error_reply('FENCED epoch ' .. args[2] .. ' is not ' .. (state.epoch or 'set'))
+  end
+  if state.tail ~= args[3] or redis.call('EXISTS', gate) == 1 then
+    return refused('another append came in between')
+  end
+  local now_ms = clock_ms()
+  local previous_end = log_end(found, state, bias)
+  local stamp, duplicate
+  stamp, duplicate, fault = check_stamp(meta, args[6], epoch, first, count)
+  if fault then
+    return fault
+  end
+  if duplicate then
+    return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
+  end
+  local lowest = math.max(previous_end, 0) + bias
+  if base < lowest or (bias == 1 and base > lowest) or base + count >= POSITION_LIMIT then
+    return refused('an entry lies in the way')
+  end
+  if bias == 0 then
+    note_jump(state, previous_end, now_ms)
+  end
+
+  notice_reset(index, state, found)
+  local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
+  local added = redis.pcall('XADD', stream, id_of(base), unpack(args, 11))
+  if added.err then
+    return added
+  end
+  if count > 1 then
+    redis.call('RENAME', stream, gate)
+    stream = gate
+  end
+  if indexed then
+    local position = base
+    for records, bytes, time_ms in string.gmatch(args[10], '(%d+) (%d+) (-?%d+);') do
+      add_entries(index, bias, state, position, tonumber(records), tonumber(time_ms), tonumber(bytes), now_ms)
+      position = position + tonumber(records)
+    end
+    state.big = math.max(state.big, largest)
+  end
+  return conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
+end
+
+-- KEYS: stream, index, meta.  ARGV: bias, ID of an entry.
+-- For an append by korvet_guard whose outcome is unknown: refuses it from now on, and tells whether it took effect.
+-- Returns {log end, log start, now (ms), fields of the entry (none where there is no such entry)}.
+local function settle(keys, args)
+  local stream, meta = keys[1], keys[3]
+  local bias = tonumber(args[1])
+  if #keys ~= 3 or #args ~= 2 or not bias then
+    return redis.error_reply('ERR korvet_settle: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  redis.call('HDEL', meta, 'tail')
+  local new_end = log_end(found, state, bias)
+  local entry = redis.call('XRANGE', stream, args[2], args[2])[1]
+  return { new_end, log_start(found, state, new_end, bias), clock_ms(), entry and entry[2] or {} }
 end
 
 -- For native writers: FCALL korvet_xadd 3 stream index meta field value [field value ...].  As XADD with the ID rule
@@ -348,5 +465,7 @@ local function fold_natives(keys, args)
 end
 
 redis.register_function('korvet_append', append)
+redis.register_function('korvet_guard', guard)
+redis.register_function({ function_name = 'korvet_settle', callback = settle, flags = { 'allow-oom' } })
 redis.register_function('korvet_xadd', native_append)
 redis.register_function({ function_name = 'korvet_fold', callback = fold_natives, flags = { 'allow-oom' } })

@@ -1,0 +1,24 @@
+"""Redis's clock, known here between its replies."""
+
+from __future__ import annotations
+
+import time
+
+
+class RedisClock:
+    """What Redis's clock said last plus what has passed since by ours: late by a reply's way."""
+
+    __slots__ = ("_at_s", "_redis_ms")
+
+    def __init__(self) -> None:
+        self._redis_ms = 0
+        self._at_s = time.monotonic()
+
+    def observe(self, redis_ms: int) -> None:
+        """Redis's clock was at `redis_ms` (ms since the epoch) a moment ago."""
+        self._redis_ms = redis_ms
+        self._at_s = time.monotonic()
+
+    def now_ms(self) -> int:
+        """Redis's clock now, in ms since the epoch; meaningless before the first `observe`."""
+        return self._redis_ms + int((time.monotonic() - self._at_s) * 1000)
