@@ -93,6 +93,9 @@ class Dispatch(Protocol):
     def blocked(self, resume: Callable[[], None]) -> bool:
         """Whether Produce requests have to wait; `resume` is called when they need not any more."""
 
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        """Call back when the event loop is done with what it is at."""
+
 
 class Connection(asyncio.BufferedProtocol):
     """Server side of one client connection."""
@@ -108,6 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         "_in_flight",
         "_max_request_bytes",
         "_only_produce",
+        "_outbox",
         "_processing",
         "_reading_paused",
         "_start",
@@ -129,6 +133,8 @@ class Connection(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._in_flight: deque[Slot] = deque()
+        # Responses that go out in one write with those that are about to follow.
+        self._outbox: list[bytes] = []
         self._only_produce = True
         self._reading_paused = False
         self._writing_paused = False
@@ -188,15 +194,20 @@ class Connection(asyncio.BufferedProtocol):
     # what handlers use
 
     def send_ready(self) -> None:
-        """Send the responses that are there and have no earlier ones before them."""
-        in_flight = self._in_flight
+        """Send the responses that are there and have no earlier ones before them.
+
+        Of pipelined requests many are answered by one read from Redis: while others are at work, theirs are
+        waited for until the loop's turn ends, so that all of them cost one write.
+        """
+        in_flight, outbox = self._in_flight, self._outbox
+        first = not outbox
         while in_flight and in_flight[0].done:
-            ready = in_flight.popleft().segments
-            if ready and not self.closed and self._transport is not None:
-                if len(ready) == 1:
-                    self._transport.write(ready[0])
-                else:
-                    self._transport.writelines(ready)
+            outbox += in_flight.popleft().segments or ()
+        if outbox:
+            if not in_flight:
+                self._flush()
+            elif first:
+                self._dispatch.at_turn_end(self._flush)
         if self._start < self._end and not self._processing:
             self._process()
 
@@ -217,9 +228,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def shut_down(self) -> None:
         """Close after what is written has been sent."""
+        self._flush()
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def _flush(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        if outbox and not self.closed and self._transport is not None:
+            if len(outbox) == 1:
+                self._transport.write(outbox[0])
+            else:
+                self._transport.writelines(outbox)
 
     # frames
 

@@ -41,12 +41,17 @@ class Dispatcher:
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
         self._services = services
         self._backpressure = backpressure
+        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: Counter[str] = Counter()
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """See Backpressure.blocked."""
         return self._backpressure.blocked(resume)
+
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        """Call back when the event loop is done with what it is at."""
+        self._loop.call_soon(callback)
 
     def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
         """Handle one frame; its slot is called now or later.
@@ -83,7 +88,7 @@ class Dispatcher:
 
     def _start(self, api: registry.Api, context: RequestContext, request: Any, slot: Slot) -> None:
         """Handle the request in a task; one that merely waits ends with its connection."""
-        task = asyncio.get_running_loop().create_task(self._handle(api, context, request, slot))
+        task = self._loop.create_task(self._handle(api, context, request, slot))
         if not api.waits:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

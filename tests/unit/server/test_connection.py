@@ -71,9 +71,35 @@ def test_produce_requests_overtake_the_answer_but_answers_keep_their_order(wire:
     held.answers[1]([b"b"])
     assert wire.transport.written == b""
     held.answers[0]([b"a", b"A"])
+    held.end_turn()
     assert unframed(wire.transport.written) == b"aAbc"
     held.answers[3]([b"d"])
     assert unframed(wire.transport.written) == b"aAbcd"
+
+
+def test_answers_of_one_turn_go_out_in_one_write(wire: Wire, held: Held) -> None:
+    wire.feed(b"".join(framed(request(number, PRODUCE)) for number in range(5)))
+    for number in range(3):
+        held.answers[number]([b"%d" % number])
+    assert wire.transport.writes == 0
+    held.end_turn()
+    assert unframed(wire.transport.written) == b"012"
+    assert wire.transport.writes == 1
+    held.answers[3]([b"3"])
+    held.answers[4]([b"4"])
+    assert unframed(wire.transport.written) == b"01234", "nothing more is to come: it need not wait"
+    assert wire.transport.writes == 2
+    held.end_turn()
+    assert wire.transport.writes == 2
+
+
+def test_answers_that_wait_for_others_are_sent_before_the_connection_closes(wire: Wire, held: Held) -> None:
+    wire.feed(b"".join(framed(request(number, PRODUCE)) for number in range(2)))
+    held.answers[0]([b"a"])
+    wire.connection.shut_down()
+    assert unframed(wire.transport.written) == b"a"
+    held.end_turn()
+    assert unframed(wire.transport.written) == b"a"
 
 
 def test_nothing_but_produce_overtakes(wire: Wire, held: Held) -> None:

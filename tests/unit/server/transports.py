@@ -18,13 +18,16 @@ class MockTransport:
 
     def __init__(self) -> None:
         self.written = bytearray()
+        self.writes = 0
         self.reading = True
         self.closed = False
 
     def write(self, data: bytes) -> None:
+        self.writes += 1
         self.written += data
 
     def writelines(self, parts: Iterable[bytes]) -> None:
+        self.writes += 1
         for part in parts:
             self.written += part
 
@@ -54,6 +57,7 @@ class Held:
         self.answers: list[Callable[[list[bytes] | None], None]] = []
         self.is_blocked = False
         self.resumes: list[Callable[[], None]] = []
+        self.at_turn_end_calls: list[Callable[[], None]] = []
 
     def __call__(self, connection: Connection, frame: memoryview, slot: Any) -> None:
         self.frames.append(bytes(frame))
@@ -63,6 +67,15 @@ class Held:
         if self.is_blocked:
             self.resumes.append(resume)
         return self.is_blocked
+
+    def at_turn_end(self, callback: Callable[[], None]) -> None:
+        self.at_turn_end_calls.append(callback)
+
+    def end_turn(self) -> None:
+        """What an event loop does when it is done with what it was at."""
+        calls, self.at_turn_end_calls = self.at_turn_end_calls, []
+        for call in calls:
+            call()
 
 
 def unframed(written: bytes | bytearray) -> bytes:
