@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.produce import in_flight
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight
 from benchmarks.rig import programs
-from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.measuring import KORVET, Meter, Row, Sample
 from benchmarks.rig.records import Shape, produce_requests, write_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from benchmarks.rig.rig import Rig
-    from benchmarks.rig.servers import Cluster
+    from benchmarks.rig.servers import Cluster, Store
 
 # Far more than any cache of the newest records holds.
 RECORDS = {Shape(100, 64 << 10): 2_000_000, Shape(1024, 64 << 10): 500_000}
@@ -26,11 +26,12 @@ def measure(rig: Rig) -> Iterator[Row]:
     for shape, count in RECORDS.items():
         clusters = rig.clusters()
         topics = {name: filled_topic(cluster, shape, rig.scaled(count)) for name, cluster in clusters.items()}
-        sides = {
+        sides: dict[str, Callable[[], Sample]] = {
             name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
         }
+        sides["redis"] = functools.partial(ranged, rig.store, f"korvet:{topics[KORVET][0]}:0")
         name = f"fetch of stored records, {str(shape).partition(',')[0]}"
-        yield from rig.rows(name, sides, {"records per second": "1/s"})
+        yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
         for name, (topic, _) in topics.items():
             clusters[name].drop_topic(topic)
 
@@ -51,4 +52,11 @@ def fetched(cluster: Cluster, topic: str, records: int) -> Sample:
     with cluster.meter() as meter:
         options = ("--records", records, "--seconds", DEADLINE_S)
         outcome = programs.run("fetch", cluster.bootstrap, topic, *options)
-    return Sample({"records per second": outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))
+    return Sample({RATE: outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))
+
+
+def ranged(store: Store, stream: str) -> Sample:
+    """Read the same entries once with XRANGE."""
+    with Meter({"redis": store.pid}) as meter:
+        outcome = programs.run("range", store.address, stream)
+    return Sample({RATE: outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))

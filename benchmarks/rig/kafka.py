@@ -19,7 +19,8 @@ from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, run
 
 START_TIMEOUT_S = 60
-WARM_UP_ROUNDS = 80
+# Rounds of sixteen requests each: half a million records, and as many small requests as a JVM needs.
+WARM_UP = ((Shape(100, 64 << 10), 80), (Shape(100, 0), 1_000))
 # What Kafka's own start scripts pass.
 JVM_OPTIONS = (
     "-Xms1g",
@@ -89,12 +90,14 @@ class Kafka:
     def _warm_up(self) -> None:
         """Let its JVM compile what the measurements use: about half a million records each way."""
         topic = self.cluster.new_topic()
-        requests = write_requests("warm-up", produce_requests(topic, 1, Shape(100, 64 << 10), 16))
         address = self.cluster.bootstrap
-        produced = programs.run("requests", address, requests, "--rounds", WARM_UP_ROUNDS)
-        requests.unlink()
+        records = 0
+        for shape, rounds in WARM_UP:
+            requests = write_requests("warm-up", produce_requests(topic, 1, shape, 16))
+            records += programs.run("requests", address, requests, "--rounds", rounds).records
+            requests.unlink()
         for _ in range(3):
-            programs.run("fetch", address, topic, "--records", produced.records)
+            programs.run("fetch", address, topic, "--records", records, "--seconds", 60)
         self.cluster.drop_topic(topic)
 
     def close(self) -> None:

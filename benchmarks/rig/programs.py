@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -9,6 +10,10 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "benchmarks" / "load"
@@ -82,3 +87,19 @@ def outcome_of(process: subprocess.Popen[str]) -> Outcome:
 def run(name: str, *arguments: object) -> Outcome:
     """Run a load client to its end. Raises LoadFailed."""
     return outcome_of(start(name, *arguments))
+
+
+@contextlib.contextmanager
+def idling(address: str, connections: int, *options: object) -> Iterator[None]:
+    """Hold connections that do next to nothing (benchmarks/load/idle.c). Raises LoadFailed."""
+    command = [str(compiled("idle")), address, str(connections), *map(str, options)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        if process.stdout.readline() != "ready\n":
+            raise LoadFailed(f"{command!r}: {process.stderr.read()}")
+        yield
+        process.stdin.close()

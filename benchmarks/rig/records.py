@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HEADER = ("trace", b"0123456789abcd")
 KEY_BYTES = 16
 CORRELATION_ID = 7
-PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
+PRODUCE, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 3, 8, 10
 _PRODUCE_TIMEOUT_MS = 30_000
 # Sequence numbers of three digits, so that every reply of Redis has the same length.
 _FIRST_SEQUENCE = 100

@@ -1,0 +1,106 @@
+"""OffsetCommits over a hundred groups, every commit projected onto the Redis group of the same name."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import TYPE_CHECKING
+
+from benchmarks.rig import programs
+from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.records import (
+    FIND_COORDINATOR,
+    OFFSET_COMMIT,
+    Request,
+    Shape,
+    compact_bytes,
+    framed,
+    produce_requests,
+    write_requests,
+)
+from benchmarks.rig.servers import rest
+from tests.support.polling import until
+from tests.support.wire import RawConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.rig.rig import Rig
+    from benchmarks.rig.servers import Cluster
+
+GROUPS = 100
+CONNECTIONS = 10
+IN_FLIGHT = 10
+COORDINATOR_TIMEOUT_S = 30
+# Offsets that a group commits one after the other.
+COMMITS = 400
+UNITS = {"commits per second": "1/s", "answer, p99": "ms"}
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Commits per second and CPU per commit."""
+    sides = {
+        name: functools.partial(committed, cluster, rig.seconds) for name, cluster in rig.clusters().items()
+    }
+    yield from rig.rows(f"OffsetCommit, {GROUPS} groups", sides, UNITS)
+
+
+def committed(cluster: Cluster, seconds: float) -> Sample:
+    """Commit for a while on a few connections, each for groups of its own."""
+    topic = cluster.new_topic()
+    filling = write_requests("commits-fill", produce_requests(topic, 1, Shape(100, 64 << 10), 2))
+    programs.run("requests", cluster.bootstrap, filling, "--rounds", 1)
+    filling.unlink()
+    find_coordinators(cluster, topic)
+    requests = write_requests("commits", commit_requests(topic))
+    rest()
+    with cluster.meter() as meter:
+        options = ("--seconds", seconds, "--in-flight", IN_FLIGHT, "--connections", CONNECTIONS)
+        outcome = programs.run("requests", cluster.bootstrap, requests, *options)
+    requests.unlink()
+    cluster.drop_topic(topic)
+    values = (outcome.rate, outcome.counts["p99_ms"])
+    return Sample(dict(zip(UNITS, values, strict=True)), meter.per_million(outcome.records, outcome.cpu_s))
+
+
+def find_coordinators(cluster: Cluster, topic: str) -> None:
+    """Ask for every group's coordinator, and wait until it takes commits."""
+    host, _, port = cluster.bootstrap.rpartition(":")
+    with RawConnection(host, int(port)) as connection:
+
+        def commits(group: str) -> bool:
+            name = group.encode()
+            body = struct.pack(f">h{len(name)}s", len(name), name)
+            connection.ask(framed(FIND_COORDINATOR, 0, body, flexible=False)[4:])
+            request = commit_request(group, topic, 0)
+            at = request.mark - 4
+            return connection.ask(request.data[4:])[at : at + 2] == b"\0\0"
+
+        for group in range(GROUPS):
+            until(functools.partial(commits, group_name(group)), COORDINATOR_TIMEOUT_S, "a coordinator")
+
+
+def group_name(number: int) -> str:
+    """The same groups in every round."""
+    return f"bench-group-{number}"
+
+
+def commit_requests(topic: str) -> list[Request]:
+    """One part per connection; in it each of its groups commits rising offsets in turn."""
+    share = GROUPS // CONNECTIONS
+    return [
+        commit_request(group_name(group), topic, offset)
+        for first in range(0, GROUPS, share)
+        for offset in range(COMMITS)
+        for group in range(first, first + share)
+    ]
+
+
+def commit_request(group: str, topic: str, offset: int) -> Request:
+    """OffsetCommit v8 of one partition, by somebody who is no member."""
+    name = compact_bytes(topic.encode())
+    body = compact_bytes(group.encode()) + struct.pack(">i", -1) + compact_bytes(b"") + b"\0"
+    body += b"\x02" + name + b"\x02" + struct.pack(">iqi", 0, offset, -1) + compact_bytes(b"") + b"\0\0\0"
+    # Response: size, correlation id, tags, throttle time, topics, name, partitions, index, error code.
+    error_at = 4 + 4 + 1 + 4 + 1 + len(name) + 1 + 4
+    return Request(framed(OFFSET_COMMIT, 8, body, flexible=True), 1, error_at)

@@ -1,0 +1,69 @@
+"""End-to-end latency at a fixed rate with acks=1: alone, and while a thousand other consumers wait."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import secrets
+from typing import TYPE_CHECKING
+
+from benchmarks.rig import programs
+from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.records import KEY_BYTES, Request, produce_request, record_batch, write_requests
+from benchmarks.rig.servers import rest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.rig.rig import Rig
+    from benchmarks.rig.servers import Cluster
+
+RATE = 1_000
+VALUE_BYTES = 100
+IDLE_CONSUMERS = 1_000
+IDLE_PARTITIONS = 10
+# For the 99th percentile, and one second in which nothing is measured.
+LEAST_S = 4.0
+UNITS = {"produce to consume, p50": "ms", "produce to consume, p99": "ms", "acknowledgement, p99": "ms"}
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Percentiles, without and with idle consumers."""
+    for idle in (0, IDLE_CONSUMERS):
+        sides = {
+            name: functools.partial(timed, cluster, max(rig.seconds, LEAST_S), idle)
+            for name, cluster in rig.clusters().items()
+        }
+        beside = f", {idle:,} idle consumers" if idle else ""
+        yield from rig.rows(f"latency at {RATE:,} msg/s{beside}", sides, UNITS)
+
+
+def timed(cluster: Cluster, seconds: float, idle: int) -> Sample:
+    """Send numbered records at the rate, and take the times of their ways."""
+    topic = cluster.new_topic()
+    requests = write_requests("latency", numbered_requests(topic, int(seconds * RATE)))
+    with contextlib.ExitStack() as stack:
+        if idle:
+            idle_topic = cluster.new_topic(IDLE_PARTITIONS)
+            stack.callback(cluster.drop_topic, idle_topic)
+            options = ("--topic", idle_topic, "--partitions", IDLE_PARTITIONS)
+            stack.enter_context(programs.idling(cluster.bootstrap, idle, *options))
+        rest(1.0)
+        with cluster.meter() as meter:
+            outcome = programs.run("latency", cluster.bootstrap, requests, topic, "--rate", RATE)
+    requests.unlink()
+    cluster.drop_topic(topic)
+    names = dict(zip(UNITS, ("p50_ms", "p99_ms", "ack_p99_ms"), strict=True))
+    values = {figure: outcome.counts[name] for figure, name in names.items()}
+    return Sample(values, meter.per_million(outcome.records, outcome.cpu_s))
+
+
+def numbered_requests(topic: str, count: int) -> list[Request]:
+    """Requests of one record; its value begins with its number."""
+    made = []
+    for number in range(count):
+        key = secrets.token_hex(KEY_BYTES // 2).encode()
+        value = number.to_bytes(4, "big") + os.urandom(VALUE_BYTES - 4)
+        made.append(produce_request(topic, 0, record_batch([(key, value)]), 1))
+    return made

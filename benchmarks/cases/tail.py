@@ -1,0 +1,49 @@
+"""Produce and consume at once: a reader follows a partition while a C client writes it."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from benchmarks.cases.produce import in_flight
+from benchmarks.rig import programs
+from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.records import Shape, produce_requests, write_requests
+from benchmarks.rig.servers import Cluster, rest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from benchmarks.rig.rig import Rig
+
+SHAPES = (Shape(100, 64 << 10), Shape(1024, 64 << 10))
+# The reader has so much longer to arrive at the end.
+CATCH_UP_S = 2.0
+UNITS = {"records consumed per second": "1/s", "records produced per second": "1/s"}
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Rates of both, and CPU per record, for every shape."""
+    for shape in SHAPES:
+        sides = {
+            name: functools.partial(followed, cluster, shape, rig.seconds)
+            for name, cluster in rig.clusters().items()
+        }
+        yield from rig.rows(f"tail, {shape}", sides, UNITS)
+
+
+def followed(cluster: Cluster, shape: Shape, seconds: float) -> Sample:
+    """Produce for a while, and read until the end; a reader that falls behind shows a lower rate."""
+    topic = cluster.new_topic()
+    depth = in_flight(shape)
+    requests = write_requests("tail", produce_requests(topic, 1, shape, 2 * depth))
+    rest()
+    with cluster.meter() as meter:
+        reader = programs.start("fetch", cluster.bootstrap, topic, "--seconds", seconds + CATCH_UP_S)
+        options = ("--seconds", seconds, "--in-flight", depth)
+        produced = programs.run("requests", cluster.bootstrap, requests, *options)
+        consumed = programs.outcome_of(reader)
+    requests.unlink()
+    cluster.drop_topic(topic)
+    values = {"records consumed per second": consumed.rate, "records produced per second": produced.rate}
+    return Sample(values, meter.per_million(produced.records, produced.cpu_s + consumed.cpu_s))
