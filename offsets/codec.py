@@ -8,6 +8,7 @@ UnknownValue. Decoding is strict: left-over bytes and non-canonical encodings ar
 
 from __future__ import annotations
 
+import struct
 from typing import Final
 
 from korvet.offsets.schema import (
@@ -37,8 +38,43 @@ _TOPIC_ID_TAG: Final = 0
 _TOPIC_ID_BYTES: Final = 16
 
 
+# What nearly all records are, in one step each: OffsetCommitKey, and OffsetCommitValue version 3. Whatever
+# does not fit is left to the field-by-field way below, which also finds the words for what is wrong.
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_KEY_HEAD: Final = struct.Struct(">hh")
+_VALUE_HEAD: Final = struct.Struct(">hqih")
+_COMMON_VALUE_VERSION: Final = 3
+
+
 def decode_key(data: bytes | bytearray | memoryview) -> Key:
     """Decode a record key. Raises DecodeError where it is empty or damaged; unknown types are no error."""
+    if type(data) is bytes:
+        key = _decode_commit_key(data)
+        if key is not None:
+            return key
+    return _decode_key(data)
+
+
+def _decode_commit_key(data: bytes) -> OffsetCommitKey | None:
+    try:
+        version, group_bytes = _KEY_HEAD.unpack_from(data)
+        if version not in OFFSET_COMMIT_KEY_VERSIONS or group_bytes < 0:
+            return None
+        topic_at = 6 + group_bytes
+        (topic_bytes,) = _INT16.unpack_from(data, topic_at - 2)
+        end = topic_at + topic_bytes
+        if topic_bytes < 0 or len(data) != end + 4:
+            return None
+        (partition,) = _INT32.unpack_from(data, end)
+        group, topic = data[4 : topic_at - 2].decode(), data[topic_at:end].decode()
+        return OffsetCommitKey(group, topic, partition, version)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _decode_key(data: bytes | bytearray | memoryview) -> Key:
     reader = Reader(data)
     version = reader.int16()
     key: Key
@@ -57,6 +93,23 @@ def encode_key(key: Key) -> bytes:
 
     Raises EncodeError where a field does not fit, or the version is not one of this key type.
     """
+    if isinstance(key, OffsetCommitKey) and key.version in OFFSET_COMMIT_KEY_VERSIONS:
+        encoded = _encode_commit_key(key)
+        if encoded is not None:
+            return encoded
+    return _encode_key(key)
+
+
+def _encode_commit_key(key: OffsetCommitKey) -> bytes | None:
+    try:
+        group, topic = key.group.encode(), key.topic.encode()
+        head = _KEY_HEAD.pack(key.version, len(group)) + group
+        return head + _INT16.pack(len(topic)) + topic + _INT32.pack(key.partition)
+    except (struct.error, UnicodeEncodeError):
+        return None
+
+
+def _encode_key(key: Key) -> bytes:
     writer = Writer()
     writer.int16(key.version, "key version")
     if isinstance(key, OffsetCommitKey):
@@ -80,6 +133,26 @@ def decode_value(key: Key, data: bytes | bytearray | memoryview | None) -> Value
     """
     if data is None:
         return None
+    if type(data) is bytes and isinstance(key, OffsetCommitKey):
+        value = _decode_commit_value(data)
+        if value is not None:
+            return value
+    return _decode_value(key, data)
+
+
+def _decode_commit_value(data: bytes) -> OffsetCommitValue | None:
+    try:
+        version, offset, leader_epoch, metadata_bytes = _VALUE_HEAD.unpack_from(data)
+        if version != _COMMON_VALUE_VERSION or metadata_bytes < 0 or len(data) != 24 + metadata_bytes:
+            return None
+        (commit_timestamp_ms,) = _INT64.unpack_from(data, 16 + metadata_bytes)
+        metadata = data[16 : 16 + metadata_bytes].decode() if metadata_bytes else ""
+        return OffsetCommitValue(offset, leader_epoch, metadata, commit_timestamp_ms)
+    except (struct.error, UnicodeDecodeError):
+        return None
+
+
+def _decode_value(key: Key, data: bytes | bytearray | memoryview) -> Value:
     reader = Reader(data)
     version = reader.int16()
     value: Value
@@ -100,6 +173,25 @@ def encode_value(value: Value) -> bytes:
     EncodeError where a field does not fit (a string above 32,767 bytes, a null where none may be, tagged
     fields before version 4), or the version is not one of this value type.
     """
+    if isinstance(value, OffsetCommitValue) and value.version == _COMMON_VALUE_VERSION:
+        encoded = _encode_commit_value(value)
+        if encoded is not None:
+            return encoded
+    return _encode_value(value)
+
+
+def _encode_commit_value(value: OffsetCommitValue) -> bytes | None:
+    if value.unknown_tags or not isinstance(value.metadata, str):
+        return None
+    try:
+        metadata = value.metadata.encode()
+        head = _VALUE_HEAD.pack(value.version, value.offset, value.leader_epoch, len(metadata))
+        return head + metadata + _INT64.pack(value.commit_timestamp_ms)
+    except (struct.error, UnicodeEncodeError):
+        return None
+
+
+def _encode_value(value: Value) -> bytes:
     writer = Writer()
     writer.int16(value.version, "value version")
     if isinstance(value, OffsetCommitValue):

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from korvet.coordinator.projector import CommitChange, Place
 from korvet.offsets.codec import DecodeError, decode_key, decode_value
 from korvet.offsets.packing import AddressError, entry_id, offset_of
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
@@ -17,6 +16,7 @@ from korvet.storage.errors import StorageError, domain_error
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
+    from korvet.coordinator.projector import NewestCommits
     from korvet.groups.shard import GroupShard
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
@@ -37,13 +37,13 @@ RANGES_AT_ONCE: Final = 64
 
 
 class OffsetsLoader:
-    """Reads one partition. `commits` then holds the newest commit of each place that has one."""
+    """Reads one partition. `commits` then holds the newest commit of each group and topic's partition."""
 
     def __init__(self, store: Store, log: PartitionLog) -> None:
         self._store = store
         self._log = log
         self._latest = store.keyspace.latest(log.topic.name, log.partition)
-        self.commits: dict[Place, CommitChange] = {}
+        self.commits: NewestCommits = {}
 
     async def replay_into(self, shard: GroupShard) -> None:
         """Replay the newest record of every key, in the order of the log. Raises StorageError.
@@ -107,8 +107,8 @@ class OffsetsLoader:
             return
         shard.replay(key, value)
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
-            place = (key.group, key.topic, key.partition)
-            self.commits[place] = CommitChange(*place, offset, value.offset)
+            groups = self.commits.setdefault((key.topic, key.partition), {})
+            groups[key.group] = (offset, value.offset)
 
 
 def _ranges(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

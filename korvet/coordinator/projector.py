@@ -1,15 +1,18 @@
 """Keeps Redis groups in step with commits: at once where possible, later where Redis refused or a crash came
 between.
+
+Changes of one stream (a topic's partition) go to Redis in their order, one call at a time: while it is under
+way, later ones gather for the next. Of several commits of one group that wait, only the newest is sent.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.offsets.partition import partition_for
@@ -17,7 +20,7 @@ from korvet.storage.errors import StorageError, WrongType
 from korvet.storage.projection import GroupCommit, Projection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from korvet.storage.catalogue import Catalogue, Topic
 
@@ -26,9 +29,17 @@ logger = logging.getLogger(__name__)
 Place: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
 
+Stream: TypeAlias = tuple[str, int]
+"""Topic, partition."""
+
+NewestCommits: TypeAlias = "dict[Stream, dict[str, tuple[int, int]]]"
+"""By stream and group: the position of its newest commit in `__consumer_offsets`, and the offset."""
+
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 60.0
-# Commits and partitions looked at in one go after a load: the commits of clients must find room between them.
+# Changes in one call: each takes Redis some 10 us, up to ten times that where records have to be counted.
+CHANGES_AT_ONCE: Final = 64
+# Changes and streams looked at in one go after a load: the commits of clients must find room between them.
 AT_ONCE: Final = 256
 
 
@@ -53,8 +64,93 @@ class CommitChange:
         return self.group, self.topic, self.partition
 
 
+class _Entry:
+    """A change that waits for its turn, the newest of those that it stands for, and whom to tell.
+
+    earliest: the offset of the first of these commits; None where a later one went back.
+    """
+
+    __slots__ = ("change", "earliest", "finished")
+
+    def __init__(self, change: CommitChange, finished: Callable[[], None]) -> None:
+        self.change = change
+        self.earliest = change.offset
+        self.finished = [finished]
+
+    @property
+    def is_drop(self) -> bool:
+        return self.change.offset is None
+
+    def join(self, change: CommitChange, finished: Callable[[], None]) -> None:
+        """Stand for a further commit of the same place."""
+        self.finished.append(finished)
+        if change.position > self.change.position:
+            assert change.offset is not None
+            assert self.change.offset is not None
+            if change.offset < self.change.offset:
+                self.earliest = None
+            self.change = change
+
+    def as_commit(self) -> GroupCommit:
+        """What is to be projected."""
+        assert self.change.offset is not None
+        return GroupCommit(self.change.group, self.change.position, self.change.offset, self.earliest)
+
+    def finish(self) -> None:
+        """Tell all."""
+        for finished in self.finished:
+            finished()
+
+
+class _Lane:
+    """The changes of one stream that wait while others are under way."""
+
+    __slots__ = ("joinable", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Entry] = deque()
+        # By group: the waiting commit that a later one joins; none where a deletion is behind it.
+        self.joinable: dict[str, _Entry] = {}
+
+    def add(self, change: CommitChange, finished: Callable[[], None]) -> None:
+        """Let a change wait."""
+        joined = self.joinable.get(change.group)
+        if change.offset is None:
+            self.joinable.pop(change.group, None)
+            self.waiting.append(_Entry(change, finished))
+        elif joined is not None:
+            joined.join(change, finished)
+        else:
+            entry = self.joinable[change.group] = _Entry(change, finished)
+            self.waiting.append(entry)
+
+    def take(self) -> list[_Entry]:
+        """The first changes, either commits or deletions, at most CHANGES_AT_ONCE."""
+        waiting = self.waiting
+        taken: list[_Entry] = []
+        kind = waiting[0].is_drop
+        while waiting and waiting[0].is_drop == kind and len(taken) < CHANGES_AT_ONCE:
+            entry = waiting.popleft()
+            taken.append(entry)
+            if self.joinable.get(entry.change.group) is entry:
+                del self.joinable[entry.change.group]
+        return taken
+
+    def drop_overtaken(self, group: str, position: int) -> list[_Entry]:
+        """Take out the commits of a group from before a deletion: they must not bring it back."""
+        overtaken = [
+            entry
+            for entry in self.waiting
+            if entry.change.group == group and not entry.is_drop and entry.change.position <= position
+        ]
+        for entry in overtaken:
+            self.waiting.remove(entry)
+            self.joinable.pop(group, None)
+        return overtaken
+
+
 class Projector:
-    """Applies changes to Redis groups, those of one place one after the other.
+    """Applies changes to Redis groups, those of one stream one after the other.
 
     A change that fails is kept, the newest of each place, and tried again until it succeeds or its topic is
     gone.
@@ -63,12 +159,14 @@ class Projector:
     def __init__(self, projection: Projection, catalogue: Catalogue) -> None:
         self._projection = projection
         self._catalogue = catalogue
-        # Places with a change on its way, and the changes that wait behind it. A large one takes several
-        # calls, and a deletion between two of them would be undone by the second.
-        self._busy: dict[Place, deque[tuple[CommitChange, Callable[[], None]]]] = {}
+        # Streams with a call under way.
+        self._lanes: dict[Stream, _Lane] = {}
         # What was loaded and is not compared with Redis yet.
-        self._expected: dict[Place, CommitChange] = {}
+        self._expected: NewestCommits = {}
         self._ends: dict[int, int] = {}
+        # Comparisons under way: ends of loaded partitions, and the streams that are left. What is struck off
+        # for a stream is gone, so none is looked at twice.
+        self._rounds: deque[tuple[dict[int, int], deque[Stream]]] = deque()
         self._failed: dict[Place, CommitChange] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
@@ -87,8 +185,11 @@ class Projector:
 
         if not changes:
             done()
-        for change in changes:
-            self._enqueue(change, finished)
+        elif left == 1:
+            self._enqueue(changes[0], done)
+        else:
+            for change in changes:
+                self._enqueue(change, finished)
 
     @property
     def backlog(self) -> int:
@@ -102,19 +203,20 @@ class Projector:
             self._retrying.cancel()
             await asyncio.gather(self._retrying, return_exceptions=True)
 
-    def expect(self, commits: Mapping[Place, CommitChange], number: int, end: int) -> None:
+    # After a load
+
+    def expect(self, commits: NewestCommits, number: int, end: int) -> None:
         """Note what partition `number` of `__consumer_offsets`, read up to offset `end`, says, for
         `reconcile`.
-
-        commits: the newest one of each place that has one.
         """
-        self._expected.update(commits)
+        for stream, groups in commits.items():
+            self._expected.setdefault(stream, {}).update(groups)
         self._ends[number] = end
 
     @property
     def expects(self) -> bool:
         """Whether there is something to reconcile."""
-        return bool(self._ends or self._expected)
+        return bool(self._ends or self._rounds or self._expected)
 
     async def reconcile(self, partitions: int) -> None:
         """Bring Redis groups up to what is expected; `__consumer_offsets` has `partitions` partitions.
@@ -123,42 +225,54 @@ class Projector:
         before a crash, and goes. Commits of clients go on meanwhile, and make what is expected of their place
         obsolete. Raises StorageError.
         """
-        ends, self._ends = self._ends, {}
-        try:
-            gone = await self._compare(ends, partitions)
-        except StorageError:
-            self._ends = {**ends, **self._ends}
-            raise
-        await self._apply_all(gone)
-        while self._expected:
-            chunk = list(itertools.islice(self._expected.values(), AT_ONCE))
-            await self._apply_all(chunk)
+        if self._ends:
+            self._rounds.append((self._ends, deque(self._streams())))
+            self._ends = {}
+        while self._rounds:
+            ends, streams = self._rounds[0]
+            while streams:
+                await self._apply_all(await self._gone(streams[0], ends, partitions))
+                await self._apply_expected(streams.popleft())
+            self._rounds.popleft()
+        for stream in list(self._expected):
+            await self._apply_expected(stream)
 
-    async def _compare(self, ends: Mapping[int, int], partitions: int) -> list[CommitChange]:
+    def _streams(self) -> Iterator[Stream]:
+        for topic in self._catalogue.topics.values():
+            for number in range(topic.partitions):
+                yield topic.name, number
+
+    async def _gone(self, stream: Stream, ends: Mapping[int, int], partitions: int) -> list[CommitChange]:
         """Strike off what is projected already; returns what is projected and should not be."""
         gone = []
-        topics = self._catalogue.topics.values()
-        places = [(topic.name, number) for topic in topics for number in range(topic.partitions)]
-        for at in range(0, len(places), AT_ONCE):
-            found = await asyncio.gather(*(self._projected(*place) for place in places[at : at + AT_ONCE]))
-            for commit in (commit for commits in found for commit in commits):
-                end = ends.get(partition_for(commit.group, partitions))
-                if end is None or commit.position >= end:
-                    continue
-                place = (commit.group, commit.topic, commit.partition)
-                expected = self._expected.get(place)
-                if expected is None:
-                    gone.append(CommitChange(*place, commit.position, None, force=False))
-                elif commit.position >= expected.position:
-                    del self._expected[place]
+        try:
+            projected = await self._projection.projected(*stream)
+        except WrongType as error:
+            logger.warning("the Redis groups of %s-%d cannot follow: %s", *stream, error)
+            return []
+        expected = self._expected.get(stream, {})
+        for group, position in projected.items():
+            end = ends.get(partition_for(group, partitions))
+            if end is None or position >= end:
+                continue
+            commit = expected.get(group)
+            if commit is None:
+                gone.append(CommitChange(group, *stream, position, None, force=False))
+            elif position >= commit[0]:
+                del expected[group]
+        if not expected:
+            self._expected.pop(stream, None)
         return gone
 
-    async def _projected(self, topic: str, partition: int) -> list[GroupCommit]:
-        try:
-            return await self._projection.projected(topic, partition)
-        except WrongType as error:
-            logger.warning("the Redis groups of %s-%d cannot follow: %s", topic, partition, error)
-            return []
+    async def _apply_expected(self, stream: Stream) -> None:
+        if self._topic(stream) is None:
+            self._expected.pop(stream, None)
+        while groups := self._expected.get(stream):
+            chunk = [
+                CommitChange(group, *stream, position, offset)
+                for group, (position, offset) in islice(groups.items(), AT_ONCE)
+            ]
+            await self._apply_all(chunk)
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
         for at in range(0, len(changes), AT_ONCE):
@@ -167,44 +281,103 @@ class Projector:
             await settled
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
+    def _forget_expected(self, stream: Stream, group: str) -> None:
+        groups = self._expected.get(stream)
+        if groups is not None:
+            groups.pop(group, None)
+            if not groups:
+                del self._expected[stream]
+
+    # Lanes
+
+    def _topic(self, stream: Stream) -> Topic | None:
+        """The topic of a stream that exists."""
+        topic = self._catalogue.get(stream[0])
+        return topic if topic is not None and stream[1] < topic.partitions else None
+
     def _enqueue(self, change: CommitChange, finished: Callable[[], None]) -> None:
+        stream = change.topic, change.partition
         if self._expected:
-            self._expected.pop(change.place, None)
-        waiting = self._busy.get(change.place)
-        if waiting is not None:
-            waiting.append((change, finished))
+            self._forget_expected(stream, change.group)
+        lane = self._lanes.get(stream)
+        if lane is not None:
+            lane.add(change, finished)
             return
-        topic = self._catalogue.get(change.topic)
-        if topic is None or change.partition >= topic.partitions:
+        topic = self._topic(stream)
+        if topic is None:
             self._failed.pop(change.place, None)
             finished()
             return
-        self._busy[change.place] = deque()
-        self._start(topic, change, finished)
+        self._lanes[stream] = lane = _Lane()
+        lane.add(change, finished)
+        # In the loop's next turn: what else arrives in this one goes along.
+        asyncio.get_running_loop().call_soon(self._next, stream, lane)
 
-    def _start(self, topic: Topic, change: CommitChange, finished: Callable[[], None]) -> None:
-        done = partial(self._done, change, finished)
-        if change.offset is None:
-            self._projection.drop(*change.place, change.position, force=change.force, done=done)
-            return
-        commit = GroupCommit(*change.place, change.position, change.offset)
-        self._projection.project(commit, bias=topic.bias, done=done)
+    def _next(self, stream: Stream, lane: _Lane) -> None:
+        """Send what waits; a lane in which nothing does is closed."""
+        topic = self._topic(stream)
+        while lane.waiting:
+            taken = lane.take()
+            if topic is None:
+                for entry in taken:
+                    self._failed.pop(entry.change.place, None)
+                    entry.finish()
+            elif taken[0].is_drop:
+                self._drop(stream, lane, taken)
+                return
+            else:
+                commits = [entry.as_commit() for entry in taken]
+                done = partial(self._projected, stream, lane, taken)
+                self._projection.project(*stream, commits, bias=topic.bias, done=done)
+                return
+        del self._lanes[stream]
 
-    def _done(self, change: CommitChange, finished: Callable[[], None], error: StorageError | None) -> None:
-        place = change.place
-        failed = self._failed.get(place)
+    def _projected(
+        self,
+        stream: Stream,
+        lane: _Lane,
+        taken: Sequence[_Entry],
+        result: Sequence[GroupCommit] | StorageError,
+    ) -> None:
+        left: Sequence[GroupCommit] = ()
+        if not isinstance(result, StorageError):
+            left = result
+        positions = {commit.position for commit in left}
+        unfinished = [entry for entry in taken if entry.change.position in positions]
+        lane.waiting.extendleft(reversed(unfinished))
+        self._next(stream, lane)
+        for entry in taken:
+            if entry not in unfinished:
+                self._settled(entry, result if isinstance(result, StorageError) else None)
+
+    def _drop(self, stream: Stream, lane: _Lane, taken: Sequence[_Entry]) -> None:
+        left = len(taken)
+
+        def done(entry: _Entry, error: StorageError | None) -> None:
+            nonlocal left
+            left -= 1
+            change = entry.change
+            overtaken = [] if error else lane.drop_overtaken(change.group, change.position)
+            if left == 0:
+                self._next(stream, lane)
+            for each in (*overtaken, entry):
+                self._settled(each, error)
+
+        for entry in taken:
+            change = entry.change
+            self._projection.drop(
+                *change.place, change.position, force=change.force, done=partial(done, entry)
+            )
+
+    def _settled(self, entry: _Entry, error: StorageError | None) -> None:
+        change = entry.change
+        failed = self._failed.get(change.place) if self._failed else None
         if error is None:
             if failed is not None and failed.position <= change.position:
-                del self._failed[place]
+                del self._failed[change.place]
         elif failed is None or failed.position <= change.position:
             self._keep(change, error, is_new=failed is None)
-        # Those that waited go first: `finished` may bring further changes of this place.
-        for later, later_finished in self._busy.pop(place):
-            if error is None and later.position <= change.position:
-                later_finished()  # overtaken: a commit from before a deletion must not bring the group back
-            else:
-                self._enqueue(later, later_finished)
-        finished()
+        entry.finish()
 
     def _keep(self, change: CommitChange, error: StorageError, *, is_new: bool) -> None:
         if is_new:

@@ -1,19 +1,20 @@
 """One loaded life of a partition of `__consumer_offsets`: from the epoch's acquisition to its loss or a
 failed append.
 
-Data flows one way: request → shard's handler → records → replay → append → replies. The shard is ahead of the
-log by what is in flight; no reply leaves before everything that was appended earlier is safe, so nobody sees
-what could still be lost. A term in which an append failed is thrown away whole: its shard knows more than the
-log.
+Data flows one way: request → shard's handler → records → replay → append → replies. Records that come while
+an append is under way go with the next one. The shard is ahead of the log by what waits and what is in
+flight; no reply leaves before everything that came earlier is safe, so nobody sees what could still be lost.
+A term in which an append failed is thrown away whole: its shard knows more than the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -47,15 +48,31 @@ MAX_APPEND_RECORDS = 10_000
 
 
 class _Step:
-    """An outcome on its way: safe once all its appends (`unsafe` of them are left) have succeeded."""
+    """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
 
-    __slots__ = ("changes", "replies", "settled", "unsafe")
+    __slots__ = ("changes", "force_drops", "replies", "settled", "unsafe")
 
-    def __init__(self, replies: Sequence[tuple[Token, Reply]], unsafe: int, settled: Settled | None) -> None:
+    def __init__(
+        self,
+        replies: Sequence[tuple[Token, Reply]],
+        unsafe: int,
+        settled: Settled | None,
+        *,
+        force_drops: bool,
+    ) -> None:
         self.replies = replies
         self.changes: list[CommitChange] = []
         self.unsafe = unsafe
         self.settled = settled
+        self.force_drops = force_drops
+
+
+class _Pending(NamedTuple):
+    """A record that waits for its append: its step, what it says, and its key, value and timestamp in ms."""
+
+    step: _Step
+    record: Record
+    encoded: tuple[bytes, bytes | None, int]
 
 
 class Term:
@@ -86,6 +103,9 @@ class Term:
         self._tokens = itertools.count()
         self._waiting: dict[Token, tuple[GroupRequest, Done]] = {}
         self._steps: deque[_Step] = deque()
+        # Records of one append after the other: while one is under way, those that come go with the next.
+        self._pending: deque[_Pending] = deque()
+        self._appending = False
         self._closed = False
 
     def submit(self, handler: Handler, request: GroupRequest, done: Done) -> Token:
@@ -182,31 +202,43 @@ class Term:
             if settled is not None:
                 settled(ErrorCode.none)
             return
-        chunks = [records[at : at + MAX_APPEND_RECORDS] for at in range(0, len(records), MAX_APPEND_RECORDS)]
-        step = _Step(outcome.replies, len(chunks), settled)
+        step = _Step(outcome.replies, len(records), settled, force_drops=force_drops)
         self._steps.append(step)
-        for chunk in chunks:
-            if self._closed:
-                return  # the append before failed at once
-            arguments = encode_append_records(
-                [
-                    (encode_key(key), None if value is None else encode_value(value), now_ms)
-                    for key, value in chunk
-                ]
-            )
-            finished = partial(self._appended, step, chunk, force_drops)
-            self._log.append(arguments, None, finished, epoch=self._epoch)
+        for record in records:
+            key, value = record
+            encoded = encode_key(key), None if value is None else encode_value(value), now_ms
+            self._pending.append(_Pending(step, record, encoded))
+        if records and not self._appending:
+            # In the loop's next turn: what else arrives in this one goes along.
+            self._appending = True
+            asyncio.get_running_loop().call_soon(self._append)
 
-    def _appended(
-        self, step: _Step, records: Sequence[Record], force_drops: bool, result: Appended | StorageError
-    ) -> None:
+    def _append(self) -> None:
+        """Append what has come together."""
+        if self._closed:
+            return
+        count = min(len(self._pending), MAX_APPEND_RECORDS)
+        batch = [self._pending.popleft() for _ in range(count)]
+        arguments = encode_append_records([pending.encoded for pending in batch])
+        self._log.append(arguments, None, partial(self._appended, batch), epoch=self._epoch)
+
+    def _appended(self, batch: Sequence[_Pending], result: Appended | StorageError) -> None:
         if self._closed:
             return
         if isinstance(result, StorageError):
             self._on_failure(result)
             return
-        step.changes += _changes(records, result.base_offset, force_drops)
-        step.unsafe -= 1
+        for position, (step, (key, value), _) in enumerate(batch, result.base_offset):
+            step.unsafe -= 1
+            if isinstance(key, OffsetCommitKey):
+                offset = value.offset if isinstance(value, OffsetCommitValue) else None
+                step.changes.append(
+                    CommitChange(key.group, key.topic, key.partition, position, offset, step.force_drops)
+                )
+        if self._pending:
+            self._append()
+        else:
+            self._appending = False
         while self._steps and not self._steps[0].unsafe:
             self._release(self._steps.popleft())
 
@@ -227,16 +259,6 @@ class Term:
             waiting = self._waiting.pop(token, None)
             if waiting is not None:
                 _call(waiting[1], reply)
-
-
-def _changes(records: Sequence[Record], base_offset: int, force_drops: bool) -> list[CommitChange]:
-    """What these records, appended at base_offset, change in Redis groups."""
-    changes = []
-    for position, (key, value) in enumerate(records, base_offset):
-        if isinstance(key, OffsetCommitKey):
-            offset = value.offset if isinstance(value, OffsetCommitValue) else None
-            changes.append(CommitChange(key.group, key.topic, key.partition, position, offset, force_drops))
-    return changes
 
 
 def _call(callback: Callable[[Any], None], argument: object) -> None:

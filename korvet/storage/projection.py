@@ -7,7 +7,7 @@ and a late one does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -25,33 +25,34 @@ ACKNOWLEDGED_AT_ONCE: Final = 1_000
 SCANNED_AT_ONCE: Final = 1_000
 
 _COMMIT_FIELD: Final = b"commit:"
-# The reply of korvet_project when pending entries are left: the integer 2.
-_MORE: Final = b":2\r\n"
+# What korvet_project replies for a commit of which pending entries are left.
+_MORE: Final = 2
 
-Projected: TypeAlias = Callable[[StorageError | None], None]
+Dropped: TypeAlias = Callable[[StorageError | None], None]
+Projected: TypeAlias = "Callable[[Sequence[GroupCommit] | StorageError], None]"
 
 
 @dataclass(frozen=True, slots=True)
 class GroupCommit:
     """A commit of `offset` (a packed offset: the next one to be read) by a group.
 
-    position: packed offset of the record in `__consumer_offsets` that says so.
+    position: packed offset of the record in `__consumer_offsets` that says so. earliest: the offset of the
+    first of the commits that this one stands for, itself included; None where a later one of them went back.
     """
 
     group: str
-    topic: str
-    partition: int
     position: int
     offset: int
+    earliest: int | None
 
 
 def entry_id_before(offset: int, bias: int) -> str:
     """ID of the entry before `offset`, where a Redis group stands that reads `offset` next; "0-0" for offset
-    0.
+    0 or less.
 
-    bias is 1 on a dense topic, else 0. Raises AddressError outside 0..2^63-1.
+    bias is 1 on a dense topic, else 0. Raises AddressError above 2^63-1.
     """
-    return entry_id(offset - 1, bias) if offset else "0-0"
+    return entry_id(offset - 1, bias) if offset > 0 else "0-0"
 
 
 class Projection:
@@ -63,13 +64,21 @@ class Projection:
         self._store = store
         self._keyspace = store.keyspace
 
-    def project(self, commit: GroupCommit, *, bias: int, done: Projected) -> None:
-        """Let the Redis group follow a commit (XACK, XGROUP SETID); bias is that of the topic.
+    def project(
+        self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
+    ) -> None:
+        """Let Redis groups of one partition follow commits (XACK, XGROUP SETID); bias is that of the topic.
 
-        done(None) once that is so, also when a later commit was projected before; done(error) otherwise, and
-        then the call may be repeated.
+        done([]) once all have followed, also where a later commit was projected before; done(commits) of
+        those of which pending entries are left: they are to be sent again. done(error) otherwise, and then
+        the call may be repeated.
         """
-        topic, partition = commit.topic, commit.partition
+        arguments: list[bytes | str | int] = []
+        for commit in commits:
+            offset = max(commit.offset, 0)
+            earliest = "" if commit.earliest is None else max(commit.earliest, 0)
+            before = entry_id_before(offset, bias)
+            arguments += (commit.group, commit.position, offset, earliest, before)
         command = pack(
             "FCALL",
             "korvet_project",
@@ -77,16 +86,13 @@ class Projection:
             self._keyspace.stream(topic, partition),
             self._keyspace.index(topic, partition),
             self._keyspace.meta(topic, partition),
-            commit.group,
-            commit.position,
-            commit.offset,
-            entry_id_before(commit.offset, bias),
-            ACKNOWLEDGED_AT_ONCE,
+            max(1, ACKNOWLEDGED_AT_ONCE // len(commits)),
+            *arguments,
         )
-        self._store.write_functions.send(command, partial(self._projected, command, done))
+        self._store.write_functions.send(command, partial(self._projected, commits, done))
 
     def drop(
-        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Projected
+        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Dropped
     ) -> None:
         """Forget a group's commits up to log position `position` and destroy its Redis group (XGROUP
         DESTROY).
@@ -106,8 +112,8 @@ class Projection:
         )
         self._store.write_functions.send(command, lambda reply: done(_error_of(reply)))
 
-    async def projected(self, topic: str, partition: int) -> list[GroupCommit]:
-        """The newest projected commit of every group of one partition. Raises StorageError."""
+    async def projected(self, topic: str, partition: int) -> dict[str, int]:
+        """By group: the position of its newest projected commit in one partition. Raises StorageError."""
         meta = self._keyspace.meta(topic, partition)
         found: dict[bytes, bytes] = {}
         cursor = b"0"
@@ -121,22 +127,20 @@ class Projection:
             found.update(zip(fields[::2], fields[1::2], strict=True))
             if cursor == b"0":
                 break
-        return [_parse(field, value, topic, partition) for field, value in found.items()]
+        return {
+            field[len(_COMMIT_FIELD) :].decode(): int(value[: value.index(b" ")])
+            for field, value in found.items()
+        }
 
-    def _projected(self, command: bytes, done: Projected, reply: memoryview | StorageError) -> None:
+    def _projected(
+        self, commits: Sequence[GroupCommit], done: Projected, reply: memoryview | StorageError
+    ) -> None:
         if isinstance(reply, StorageError):
             done(domain_error(reply))
-        elif bytes(reply) == _MORE:
-            self._store.write_functions.send(command, partial(self._projected, command, done))
-        else:
-            done(None)
+            return
+        states = self._store.write.parse(reply)
+        done([commit for commit, state in zip(commits, states, strict=True) if state == _MORE])
 
 
 def _error_of(reply: memoryview | StorageError) -> StorageError | None:
     return domain_error(reply) if isinstance(reply, StorageError) else None
-
-
-def _parse(field: bytes, value: bytes, topic: str, partition: int) -> GroupCommit:
-    position, offset = value.split()
-    group = field.removeprefix(_COMMIT_FIELD).decode()
-    return GroupCommit(group, topic, partition, int(position), int(offset))

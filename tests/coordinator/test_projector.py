@@ -1,90 +1,176 @@
-"""The order in which changes of one place reach Redis, with a projection that answers when the test says."""
+"""The order in which changes of one stream reach Redis, with a projection that answers when the test says."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from korvet.coordinator.projector import CommitChange, Projector
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.coordinator.projector import CHANGES_AT_ONCE, CommitChange, Projector
+from korvet.offsets.partition import partition_for
 from korvet.storage.catalogue import Topic
 from korvet.storage.errors import StorageError, StorageFault
+from korvet.storage.projection import GroupCommit
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from korvet.storage.projection import GroupCommit, Projected
+    from collections.abc import Callable, Sequence
+
+    from korvet.storage.projection import Dropped, Projected
 
 
 @dataclass
 class Held:
     """Stands for Projection: keeps every call until it is answered."""
 
-    calls: list[tuple[str, int, Projected]] = field(default_factory=list)
-    log: list[tuple[str, int]] = field(default_factory=list)
+    calls: list[tuple[str, Callable[[StorageError | None], None]]] = field(default_factory=list)
+    log: list[tuple[str, Any]] = field(default_factory=list)
+    stored: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    left: list[GroupCommit] = field(default_factory=list)
+    fails: bool = False
 
-    def project(self, commit: GroupCommit, *, bias: int, done: Projected) -> None:
+    def project(
+        self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
+    ) -> None:
         assert bias == 0
-        self._hold("project", commit.position, done)
+        self.log.append(("project", [commit.position for commit in commits]))
+
+        def answered(error: StorageError | None) -> None:
+            left, self.left = self.left, []
+            done(left if error is None else error)
+
+        self.calls.append(("project", answered))
 
     def drop(
-        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Projected
+        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Dropped
     ) -> None:
-        assert (group, topic, partition, force) == ("g", "t", 0, True)
-        self._hold("drop", position, done)
+        self.log.append(("drop", position))
+        self.calls.append(("drop", done))
 
-    def _hold(self, kind: str, position: int, done: Projected) -> None:
-        self.calls.append((kind, position, done))
-        self.log.append((kind, position))
+    async def projected(self, topic: str, partition: int) -> dict[str, int]:
+        if self.fails:
+            raise StorageFault("not now")
+        return dict(self.stored.get((topic, partition), {}))
 
     def answer(self, error: StorageError | None = None) -> None:
-        _, _, done = self.calls.pop(0)
-        done(error)
+        self.calls.pop(0)[1](error)
 
 
-def projector(*topics: str) -> tuple[Projector, Held]:
+def projector(*topics: str, partitions: int = 1) -> tuple[Projector, Held]:
     held = Held()
-    known = {name: Topic(name=name, topic_id=uuid.uuid4(), partitions=1) for name in topics}
+    known = {name: Topic(name=name, topic_id=uuid.uuid4(), partitions=partitions) for name in topics}
     catalogue: Any = SimpleNamespace(get=known.get, topics=known)
     projection: Any = held
     return Projector(projection, catalogue), held
 
 
-def change(position: int, offset: int | None = 1) -> CommitChange:
-    return CommitChange("g", "t", 0, position, offset)
+def change(position: int, offset: int | None = 1, group: str = "g", partition: int = 0) -> CommitChange:
+    return CommitChange(group, "t", partition, position, offset)
 
 
-def test_changes_of_one_place_follow_one_another() -> None:
+async def turn() -> None:
+    """Let what was put off to the loop's next turn happen."""
+    await asyncio.sleep(0)
+
+
+async def test_changes_of_one_place_follow_one_another() -> None:
     subject, held = projector("t")
     finished: list[str] = []
     subject.apply([change(1)], lambda: finished.append("first"))
+    await turn()
     subject.apply([change(2, None)], lambda: finished.append("second"))
-    assert held.log == [("project", 1)]
+    assert held.log == [("project", [1])]
     held.answer()
     assert finished == ["first"]
-    assert held.log == [("project", 1), ("drop", 2)]
+    assert held.log == [("project", [1]), ("drop", 2)]
     held.answer()
     assert finished == ["first", "second"]
 
 
-def test_late_commit_does_not_undo_a_deletion() -> None:
+async def test_what_gathers_behind_a_call_is_one_call() -> None:
+    subject, held = projector("t")
+    finished: list[int] = []
+    subject.apply([change(1)], lambda: finished.append(1))
+    await turn()
+    for position in range(2, 10):
+        subject.apply([change(position, position, f"g{position % 3}")], partial(finished.append, position))
+    held.answer()
+    assert held.log == [("project", [1]), ("project", [8, 9, 7])]
+    assert finished == [1]
+    held.answer()
+    assert sorted(finished) == list(range(1, 10))
+    assert held.calls == []
+
+
+async def test_streams_do_not_wait_for_each_other() -> None:
+    subject, held = projector("t", partitions=2)
+    subject.apply([change(1)], lambda: None)
+    subject.apply([change(2, partition=1)], lambda: None)
+    await turn()
+    assert held.log == [("project", [1]), ("project", [2])]
+
+
+async def test_call_is_bounded() -> None:
+    subject, held = projector("t")
+    count = 2 * CHANGES_AT_ONCE + 1
+    finished: list[bool] = []
+    subject.apply([change(number, 1, f"g{number}") for number in range(count)], lambda: finished.append(True))
+    await turn()
+    while held.calls:
+        held.answer()
+    assert [len(positions) for _, positions in held.log] == [CHANGES_AT_ONCE, CHANGES_AT_ONCE, 1]
+    assert finished == [True]
+
+
+async def test_commits_do_not_join_across_a_deletion() -> None:
+    subject, held = projector("t")
+    subject.apply([change(1)], lambda: None)
+    await turn()
+    subject.apply([change(2), change(3, None), change(4), change(5)], lambda: None)
+    while held.calls:
+        held.answer()
+    assert held.log == [("project", [1]), ("project", [2]), ("drop", 3), ("project", [5])]
+
+
+async def test_unfinished_commit_is_sent_again_with_those_that_came() -> None:
+    subject, held = projector("t")
+    finished: list[str] = []
+    subject.apply([change(1), change(2, 1, "other")], lambda: finished.append("first"))
+    await turn()
+    subject.apply([change(3, 1, "third")], lambda: finished.append("third"))
+    held.left = [GroupCommit("g", 1, 1, 1)]
+    held.answer()
+    assert held.log[-1] == ("project", [1, 3])
+    assert finished == []
+    held.answer()
+    assert sorted(finished) == ["first", "third"]
+
+
+async def test_late_commit_does_not_undo_a_deletion() -> None:
     subject, held = projector("t")
     finished: list[str] = []
     subject.apply([change(5, None)], lambda: finished.append("drop"))
+    await turn()
     subject.apply([change(4)], lambda: finished.append("late"))
     held.answer()
     assert sorted(finished) == ["drop", "late"]
     assert held.log == [("drop", 5)]
 
 
-def test_done_waits_for_all_places() -> None:
+async def test_done_waits_for_all_places() -> None:
     subject, held = projector("t")
     finished: list[bool] = []
-    other = CommitChange("other", "t", 0, 2, 1)
-    subject.apply([change(1), other, CommitChange("g", "gone", 0, 3, 1)], lambda: finished.append(True))
-    assert held.log == [("project", 1), ("project", 2)]  # nothing for a topic that does not exist
-    held.answer()
+    gone = CommitChange("g", "gone", 0, 3, 1)
+    subject.apply([change(1), change(2, partition=9), gone], lambda: finished.append(True))
+    await turn()
+    assert held.log == [("project", [1])]  # nothing for what does not exist
     assert finished == []
     held.answer()
     assert finished == [True]
@@ -101,9 +187,11 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
     subject, held = projector("t")
     finished: list[int] = []
     subject.apply([change(1)], lambda: finished.append(1))
+    await turn()
     held.answer(StorageFault("not now"))
     assert (finished, subject.backlog) == ([1], 1)
     subject.apply([change(2)], lambda: finished.append(2))
+    await turn()
     held.answer(StorageFault("not now"))
     assert (finished, subject.backlog) == ([1, 2], 1)
 
@@ -111,7 +199,7 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
         return len(held.calls) == 1
 
     await until_async(retried, 5, "the retry")
-    assert held.log[-1] == ("project", 2)
+    assert held.log[-1] == ("project", [2])
     held.answer()
     assert subject.backlog == 0
     await subject.close()
@@ -120,10 +208,105 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
 async def test_newer_success_makes_a_retry_needless() -> None:
     subject, held = projector("t")
     subject.apply([change(1)], lambda: None)
+    await turn()
     held.answer(StorageFault("not now"))
     subject.apply([change(2)], lambda: None)
+    await turn()
     held.answer()
     assert subject.backlog == 0
     await subject.close()
-    await asyncio.sleep(0)
+    await turn()
     assert held.calls == []
+
+
+async def answering(held: Held, work: asyncio.Future[Any]) -> None:
+    """Answer all calls until the work is done."""
+    while not work.done():
+        await turn()
+        while held.calls:
+            held.answer()
+    await work
+
+
+def groups_of(number: int, count: int) -> list[str]:
+    """Group ids of one partition of `__consumer_offsets`."""
+    names = (f"g{serial}" for serial in itertools.count())
+    return list(itertools.islice((name for name in names if partition_for(name, 50) == number), count))
+
+
+async def test_reconcile_projects_what_is_missing_and_drops_what_is_gone() -> None:
+    subject, held = projector("t")
+    missing, behind, right, gone = groups_of(7, 4)
+    (other,) = groups_of(8, 1)
+    held.stored["t", 0] = {behind: 1, right: 5, gone: 2, other: 3}
+    newest = {missing: (3, 10), behind: (4, 20), right: (5, 30)}
+    subject.expect({("t", 0): newest, ("no-topic", 0): {missing: (6, 1)}}, 7, 9)
+    await answering(held, asyncio.ensure_future(subject.reconcile(50)))
+    # `other` belongs to a partition that was not loaded.
+    assert held.log == [("drop", 2), ("project", [3, 4])]
+    assert not subject.expects
+
+
+async def test_reconcile_that_failed_half_way_goes_on_there() -> None:
+    subject, held = projector("t", partitions=2)
+    (known,) = groups_of(7, 1)
+    held.stored = {("t", 0): {known: 3}, ("t", 1): {known: 1}}
+    subject.expect({("t", 0): {known: (3, 10)}, ("t", 1): {known: (4, 10)}}, 7, 9)
+    inner = held.projected
+
+    async def second_fails(topic: str, partition: int) -> dict[str, int]:
+        held.fails = partition == 1
+        return await inner(topic, partition)
+
+    held.projected = second_fails  # type: ignore[method-assign]
+    try:
+        await subject.reconcile(50)
+    except StorageFault:
+        pass
+    else:
+        raise AssertionError("the second stream cannot be read")
+    held.projected = inner  # type: ignore[method-assign]
+    held.fails = False
+    assert subject.expects
+    await answering(held, asyncio.ensure_future(subject.reconcile(50)))
+    # The first stream was right: it is neither dropped nor projected.
+    assert held.log == [("project", [4])]
+    assert not subject.expects
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 5)), st.booleans())))
+def test_the_newest_change_always_arrives(steps: list[tuple[str, int | None, bool]]) -> None:
+    """Whenever Redis answers: each change is told once, and each group's last one is sent."""
+
+    async def run() -> None:
+        subject, held = projector("t")
+        told: list[int] = []
+        newest: dict[str, tuple[str, int]] = {}
+        for position, (group, offset, answers) in enumerate(steps):
+            subject.apply([change(position, offset, group)], partial(told.append, position))
+            newest[group] = ("drop" if offset is None else "project", position)
+            if answers:
+                await turn()
+                if held.calls:
+                    held.answer()
+        await turn()
+        while held.calls:
+            held.answer()
+        assert sorted(told) == list(range(len(steps)))
+        sent = {
+            (kind, position)
+            for kind, positions in held.log
+            for position in (positions if isinstance(positions, list) else [positions])
+        }
+        assert sent >= set(newest.values())
+        # And all in the order of the log.
+        for group in newest:
+            of_group = [
+                position
+                for kind, positions in held.log
+                for position in (positions if isinstance(positions, list) else [positions])
+                if steps[position][0] == group
+            ]
+            assert of_group == sorted(of_group)
+
+    asyncio.run(run())

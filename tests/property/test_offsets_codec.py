@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +34,9 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 INT32 = st.integers(-(1 << 31), (1 << 31) - 1)
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -141,6 +145,39 @@ def test_offset_commits_survive_both_ways(key: OffsetCommitKey, value: OffsetCom
     printed = json.loads(text)
     assert printed["key"]["data"] == {"group": key.group, "topic": key.topic, "partition": key.partition}
     assert printed["value"]["data"]["metadata"] == value.metadata
+
+
+def outcome(decode: Callable[..., object], *arguments: object) -> object:
+    """What a decoder says, damage included."""
+    try:
+        return decode(*arguments)
+    except DecodeError:
+        return DecodeError
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
+    """An encoding with a byte changed, bytes cut off or added, or nothing done to it."""
+    data = bytearray(draw(whole))
+    at = draw(st.integers(0, len(data) - 1))
+    match draw(st.sampled_from(["whole", "changed", "cut", "longer"])):
+        case "changed":
+            data[at] = draw(st.integers(0, 255))
+        case "cut":
+            del data[at:]
+        case "longer":
+            data += draw(BLOB)
+    return bytes(data)
+
+
+@given(damaged(KEYS.map(encode_key)) | BLOB)
+def test_keys_decode_in_one_step_as_field_by_field(data: bytes) -> None:
+    assert outcome(decode_key, data) == outcome(decode_key, memoryview(data))
+
+
+@given(OFFSET_KEYS, damaged(offset_commits().map(encode_value)) | BLOB)
+def test_values_decode_in_one_step_as_field_by_field(key: OffsetCommitKey, data: bytes) -> None:
+    assert outcome(decode_value, key, data) == outcome(decode_value, key, memoryview(data))
 
 
 @given(GROUP_KEYS, groups())

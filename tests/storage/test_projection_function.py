@@ -47,13 +47,21 @@ class Stream:
             self.client.xadd(self.key, {"value": str(offset)}, id=entry_id(offset, self.bias))
 
     def delete(self, *offsets: int) -> None:
-        self.client.xdel(self.key, *(entry_id(offset, self.bias) for offset in offsets))
+        for offset in offsets:
+            self.client.xdel(self.key, entry_id(offset, self.bias))
 
     def project_once(self, offset: int, position: int, limit: int = 1000) -> int:
-        before = entry_id_before(offset, self.bias)
-        keys = (self.key, self.index, self.meta)
-        reply: int = self.client.fcall("korvet_project", 3, *keys, GROUP, position, offset, before, limit)
+        (reply,) = self.project_all([(GROUP, position, offset, offset)], limit)
         return reply
+
+    def project_all(self, commits: Sequence[tuple[str, int, int, int | str]], limit: int = 1000) -> list[int]:
+        """One call for commits given as group, position, offset, earliest offset."""
+        keys = (self.key, self.index, self.meta)
+        arguments = [(*commit, entry_id_before(commit[2], self.bias)) for commit in commits]
+        replies: list[int] = self.client.fcall(
+            "korvet_project", 3, *keys, limit, *itertools.chain.from_iterable(arguments)
+        )
+        return replies
 
     def project(self, offset: int, position: int, limit: int = 1000) -> int:
         """Project to the end; returns how many calls that took (0: not applied)."""
@@ -344,6 +352,58 @@ def test_key_of_another_type_is_an_error_and_changes_nothing(make: Make, client:
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         stream.drop(force=True)
     assert stream.stored() == b"1 1"
+
+
+def test_commits_of_many_groups_in_one_call(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.client.xgroup_create(stream.key, "other", entry_id(8))
+    commits = [(f"g{number}", number, number, number) for number in range(1, 11)]
+    assert stream.project_all([*commits, ("other", 11, 5, 5)]) == [1] * 11
+    groups = {group["name"].decode(): group for group in stream.client.xinfo_groups(stream.key)}
+    assert {name: group["lag"] for name, group in groups.items()} == {
+        **{f"g{number}": 11 - number for number in range(1, 11)},
+        "other": 2,
+    }
+    assert stream.project_all([commits[0], ("g2", 12, 9, 9), ("other", 11, 5, 5)]) == [STALE, 1, STALE]
+
+
+def test_several_commits_of_one_group_in_one_call(make: Make) -> None:
+    stream = make(*range(1, 11))
+    assert stream.project_all([(GROUP, 1, 8, 8), (GROUP, 2, 3, 3), (GROUP, 2, 3, 3)]) == [1, 1, STALE]
+    assert stream.delivered() == entry_id(2)
+    assert stream.stored() == b"2 3"
+    assert stream.group()["lag"] == 8
+
+
+@pytest.mark.parametrize("earliest", ["", 2])
+def test_commit_that_stands_for_one_that_went_back(make: Make, earliest: int | str) -> None:
+    stream = make(*range(1, 11))
+    stream.project(4, 1)
+    assert stream.read() == list(range(4, 11))
+    stream.project_all([(GROUP, 3, 6, earliest)])
+    assert stream.pending() == []
+    assert stream.read() == list(range(6, 11))
+
+
+@pytest.mark.parametrize("deleted", [[], [2], [5], [9], [1, 2, 3], [10]])
+def test_lag_is_exact_step_by_step(make: Make, deleted: list[int]) -> None:
+    stream = make(*range(1, 11))
+    stream.project(3, 1)
+    stream.delete(*deleted)
+    for step, offset in enumerate((4, 6, 9, 10, 11), 2):
+        stream.project(offset, step)
+        left = [live for live in range(offset, 11) if live not in deleted]
+        group = stream.group()
+        assert stream.client.xinfo_stream(stream.key)["entries-added"] - group["entries-read"] == len(left)
+
+
+def test_lag_is_exact_behind_a_trim(make: Make) -> None:
+    stream = make(*range(1, 201))
+    stream.project(3, 1)
+    stream.client.xtrim(stream.key, minid=entry_id(50), approximate=False)
+    for step, offset in enumerate((5, 60, 61, 199, 300), 2):
+        stream.project(offset, step)
+        assert stream.group()["lag"] == max(0, 201 - max(offset, 50))
 
 
 def test_drop_destroys_group_and_projection(make: Make) -> None:

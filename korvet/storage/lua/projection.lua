@@ -28,27 +28,87 @@ local function field_of(reply, name)
   return nil
 end
 
--- XINFO GROUPS of one group, or nil where the stream or the group does not exist.
-local function find_group(stream, group)
-  if redis.call('EXISTS', stream) == 0 then
-    return nil
-  end
-  for _, candidate in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    if field_of(candidate, 'name') == group then
-      return candidate
+-- Whether native consumers use a group, or have.
+local function in_use(stream, name)
+  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+    if field_of(group, 'name') == name then
+      return field_of(group, 'consumers') > 0 or field_of(group, 'pending') > 0
     end
   end
-  return nil
+  return false
+end
+
+-- What the calls below have learnt of one stream.  Reading its groups costs about 2 us for each of them, so it is
+-- done once for all commits of a call, and only where one of them is news.
+local function view_of(stream, index)
+  return { stream = stream, index = index, exists = redis.call('EXISTS', stream) == 1, reads = {} }
+end
+
+local function group_of(view, name)
+  if not view.groups then
+    view.groups = {}
+    for _, found in ipairs(view.exists and redis.call('XINFO', 'GROUPS', view.stream) or {}) do
+      view.groups[field_of(found, 'name')] = found
+    end
+  end
+  local group = view.groups[name]
+  if group and group[1] then
+    group = {
+      pending = field_of(group, 'pending'),
+      delivered = field_of(group, 'last-delivered-id'),
+      read = field_of(group, 'entries-read'),
+    }
+    view.groups[name] = group
+  end
+  return group
+end
+
+local function info_of(view)
+  if not view.info then
+    local found = redis.call('XINFO', 'STREAM', view.stream)
+    local first = field_of(found, 'first-entry')
+    view.info = {
+      added = field_of(found, 'entries-added'),
+      length = field_of(found, 'length'),
+      last = field_of(found, 'last-generated-id'),
+      deleted = field_of(found, 'max-deleted-entry-id'),
+      first = first and first[1],
+    }
+  end
+  return view.info
+end
+
+-- Whether no entry behind `id` was ever deleted or trimmed.
+local function intact_behind(info, id)
+  if info.added == info.length then
+    return true
+  end
+  return info.first and not id_less(id, info.deleted) and not id_less(id, info.first)
 end
 
 -- Entries that a group standing at `last_id` has behind it: with this as ENTRIESREAD the lag that Redis
--- reports is the number of entries that are still there to be read.
-local function entries_read(stream, index, last_id)
-  if redis.call('EXISTS', stream) == 0 then
+-- reports is the number of entries that are still there to be read.  Counted from where `group` (or nil) stands
+-- where that is near and known.
+local function entries_read(view, group, last_id)
+  if not view.exists then
     return 0
   end
-  local added = field_of(redis.call('XINFO', 'STREAM', stream), 'entries-added')
-  return math.max(0, added - count_after(stream, index, last_id))
+  local info = info_of(view)
+  if not id_less(last_id, info.last) then
+    return info.added
+  end
+  if group and group.read and not id_less(last_id, group.delivered) and intact_behind(info, group.delivered) then
+    local passed = redis.call('XRANGE', view.stream, '(' .. group.delivered, last_id, 'COUNT', PAGE)
+    if #passed < PAGE then
+      return group.read + #passed
+    end
+  end
+  local read = view.reads[last_id]
+  if not read then
+    read = math.max(0, info.added - count_after(view.stream, view.index, last_id))
+    view.reads[last_id] = read
+  end
+  return read
 end
 
 -- Acknowledges up to `limit` pending entries in [first, last]; returns how many there were.
@@ -66,50 +126,82 @@ local function acknowledge(stream, group, first, last, limit)
 end
 
 -- Moves the group to `last_id`, creating it (and an empty stream) when it is not there.
-local function move_group(stream, index, group, exists, last_id)
-  local read = entries_read(stream, index, last_id)
-  if exists then
-    redis.call('XGROUP', 'SETID', stream, group, last_id, 'ENTRIESREAD', read)
+local function move_group(view, name, group, last_id)
+  local read = entries_read(view, group, last_id)
+  if group then
+    redis.call('XGROUP', 'SETID', view.stream, name, last_id, 'ENTRIESREAD', read)
   else
-    redis.call('XGROUP', 'CREATE', stream, group, last_id, 'MKSTREAM', 'ENTRIESREAD', read)
+    redis.call('XGROUP', 'CREATE', view.stream, name, last_id, 'MKSTREAM', 'ENTRIESREAD', read)
+    view.exists = true
+    group = { pending = 0 }
+    view.groups[name] = group
   end
+  group.delivered, group.read = last_id, read
+end
+
+-- Lets one group follow; returns whether that is all, false where pending entries are left.
+local function follow(view, name, last_id, rewind, limit)
+  local group = group_of(view, name)
+  if not group then
+    move_group(view, name, nil, last_id)
+    return true
+  end
+  if group.pending > 0 then
+    local acknowledged = acknowledge(view.stream, name, '-', rewind and '+' or last_id, limit)
+    group.pending = group.pending - acknowledged
+    if acknowledged == limit then
+      return false
+    end
+  end
+  if rewind or id_less(group.delivered, last_id) then
+    move_group(view, name, group, last_id)
+  elseif not group.read then
+    move_group(view, name, group, group.delivered)
+  end
+  return true
 end
 
 -- KEYS: stream, index, meta.
--- ARGV: group, log position of the commit, committed offset, entry ID of the offset before it, pending entries
--- to acknowledge at most.
--- Returns 0 when a newer commit (or this one) was projected before, 1 when it is done, 2 when pending entries
--- are left: then the same call is to be repeated.
-local function project_commit(keys, args)
-  local stream, index, meta = keys[1], keys[2], keys[3]
-  local name, position, offset, last_id, limit = args[1], args[2], args[3], args[4], tonumber(args[5])
-  local field = 'commit:' .. name
-  local rewind = false
-  local stored = redis.call('HGET', meta, field)
-  if stored then
-    local stored_position, stored_offset = string.match(stored, '^(%d+) (%d+)$')
-    if not decimal_less(stored_position, position) then
-      return 0
-    end
-    rewind = decimal_less(offset, stored_offset)
+-- ARGV: pending entries to acknowledge at most for one commit; then per commit: group, its log position, its
+-- offset, the earliest offset that it stands for ("" where that went back on the way), the entry ID of the
+-- offset before its own.
+-- Returns for each commit 0 when a newer one (or this one) was projected before, 1 when it is done, 2 when
+-- pending entries are left: then it is to be sent again.
+local function project_commits(keys, args)
+  local stream, index, meta, limit = keys[1], keys[2], keys[3], tonumber(args[1])
+  local fields = {}
+  for at = 2, #args, 5 do
+    fields[#fields + 1] = 'commit:' .. args[at]
   end
-  local group = find_group(stream, name)
-  if group == nil then
-    move_group(stream, index, name, false, last_id)
-  else
-    local through = rewind and '+' or last_id
-    if field_of(group, 'pending') > 0 and acknowledge(stream, name, '-', through, limit) == limit then
-      return 2
+  local projected = {}
+  for place, stored in ipairs(redis.call('HMGET', meta, unpack(fields))) do
+    projected[fields[place]] = stored
+  end
+  local view, results, news = view_of(stream, index), {}, {}
+  for place, field in ipairs(fields) do
+    local at = 5 * place - 3
+    local name, position, offset, earliest, last_id = unpack(args, at, at + 4)
+    local rewind, stale = earliest == '', false
+    if projected[field] then
+      local stored_position, stored_offset = string.match(projected[field], '^(%d+) (%d+)$')
+      stale = not decimal_less(stored_position, position)
+      rewind = rewind or decimal_less(earliest, stored_offset)
     end
-    local delivered = field_of(group, 'last-delivered-id')
-    if rewind or id_less(delivered, last_id) then
-      move_group(stream, index, name, true, last_id)
-    elseif not field_of(group, 'entries-read') then
-      move_group(stream, index, name, true, delivered)
+    if stale then
+      results[place] = 0
+    elseif follow(view, name, last_id, rewind, limit) then
+      projected[field] = position .. ' ' .. offset
+      news[#news + 1] = field
+      news[#news + 1] = projected[field]
+      results[place] = 1
+    else
+      results[place] = 2
     end
   end
-  redis.call('HSET', meta, field, position .. ' ' .. offset)
-  return 1
+  if news[1] then
+    redis.call('HSET', meta, unpack(news))
+  end
+  return results
 end
 
 -- KEYS: stream, meta.
@@ -124,17 +216,13 @@ local function drop_group(keys, args)
   if stored and decimal_less(position, string.match(stored, '^%d+')) then
     return 0
   end
-  local group = find_group(stream, name)
+  local destroyed = 0
+  if redis.call('EXISTS', stream) == 1 and (args[3] == '1' or not in_use(stream, name)) then
+    destroyed = redis.call('XGROUP', 'DESTROY', stream, name)
+  end
   redis.call('HDEL', meta, field)
-  if group == nil then
-    return 0
-  end
-  local used = field_of(group, 'consumers') > 0 or field_of(group, 'pending') > 0
-  if used and args[3] ~= '1' then
-    return 0
-  end
-  return redis.call('XGROUP', 'DESTROY', stream, name)
+  return destroyed
 end
 
-redis.register_function('korvet_project', project_commit)
+redis.register_function('korvet_project', project_commits)
 redis.register_function({ function_name = 'korvet_drop_group', callback = drop_group, flags = { 'allow-oom' } })
