@@ -2,11 +2,13 @@
 
 import asyncio
 import collections
+import contextlib
 import ctypes
 import errno
 import logging
 import os
 import platform
+import resource
 import signal
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ import click
 import uvloop
 
 from korvet import broker, config, logs
+from korvet.cli.profile import profiled
 from korvet.config import Config, ConfigError
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
 from korvet.storage.errors import StoreError
@@ -55,7 +58,13 @@ _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_T
     type=click.Path(dir_okay=False, path_type=Path),
     help="TOML file of settings (also KORVET_CONFIG).",
 )
-def serve(file: Path | None, pairs: tuple[str, ...], **flags: object) -> None:
+@click.option(
+    "--profile",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Sample where CPU time goes, and write folded stacks to FILE at the end.",
+)
+def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **flags: object) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
     Settings come from built-in defaults, the file, KORVET_... variables and flags; later ones win.
@@ -65,10 +74,12 @@ def serve(file: Path | None, pairs: tuple[str, ...], **flags: object) -> None:
     settings = config.load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
     logs.configure(settings.log_level)
     _keep_large_buffers()
+    _allow_all_files()
     signal.signal(signal.SIGTERM, _leave)
     server = None if settings.redis else _start_embedded(settings)
     try:
-        uvloop.run(_run(settings, server))
+        with contextlib.nullcontext() if profile is None else profiled(profile):
+            uvloop.run(_run(settings, server))
     except StoreError as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
@@ -168,6 +179,12 @@ async def _watch(server: EmbeddedServer) -> None:
         server.launch()
         await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
         logger.info("the embedded server is back, process %d", server.pid)
+
+
+def _allow_all_files() -> None:
+    """As many open files as the process may have: each client takes one, and the usual limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _keep_large_buffers() -> None:
