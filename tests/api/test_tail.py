@@ -1,0 +1,219 @@
+"""Fetches at the tail: served by the broker alone, and the same records as from Redis."""
+
+from __future__ import annotations
+
+import random
+
+import cramjam
+import pytest
+from aiokafka.record import MemoryRecords
+
+from tests.api.asking import connect, versions
+from tests.api.batches import ZSTD, batch, now_ms
+from tests.api.test_fetch import BY_NAME, fetch, fetch_fields, keys
+from tests.api.test_produce import everything, produce, put
+from tests.support.polling import until
+
+OUT_OF_RANGE = 1
+# Commands of which reading from Redis, or asking where a log ends, can't do without one.
+READING = ("xrange", "xinfo|stream", "fcall_ro")
+
+
+def calls(korvet):
+    """How often Redis has run the commands that read."""
+    found = korvet.redis.info("commandstats")
+    return [found.get(f"cmdstat_{name}", {}).get("calls", 0) for name in READING]
+
+
+@versions("Fetch")
+def test_no_redis_command(ask, korvet, topic, topic_ids, version):
+    named = topic_ids(topic) if version >= 13 else topic
+    offsets = [put(ask, topic, batch([(b"%d" % index, b"v" * 1000)])).base_offset for index in range(20)]
+    before = calls(korvet)
+    for index, offset in enumerate(offsets):
+        (part,) = fetch(ask, version, (named, 0, offset))
+        assert keys(part) == [b"%d" % each for each in range(index, 20)]
+        assert (part.error_code, part.high_watermark) == (0, offsets[-1] + 1)
+        if version >= 5:
+            assert part.log_start_offset == 0
+    assert calls(korvet) == before
+
+
+def test_waiting_consumers_are_all_served(ask, another, korvet, topic):
+    put(ask, topic, batch([(b"0", b"v")]))
+    end = everything(ask, topic)[-1][0] + 1
+    waiting = [another() for _ in range(100)]
+    for _ in range(3):
+        fields = fetch_fields([(topic, 0, end, {})], wait_ms=20_000)
+        for client in waiting:
+            client.send("Fetch", BY_NAME, **fields)
+        before = calls(korvet)
+        sent = put(ask, topic, batch([(b"k%d" % index, b"v") for index in range(30)]))
+        for client in waiting:
+            (part,) = client.receive("Fetch", BY_NAME).responses[0].partitions
+            assert keys(part) == [b"k%d" % index for index in range(30)]
+        assert calls(korvet)[0] == before[0]
+        end = sent.base_offset + 30
+
+
+def test_a_waiting_consumer_gets_native_entries_in_their_place(ask, another, korvet, topic):
+    source = random.Random(11)
+    client = another()
+    expected, seen, offset = [], [], 0
+    for number in range(150):
+        text = b"%d" % number
+        expected.append(text)
+        if source.random() < 0.3:
+            korvet.redis.xadd(f"korvet:{topic}:0", {"key": text, "value": "v", "ts": "0"})
+        else:
+            put(ask, topic, batch([(text, b"v")]))
+        if source.random() < 0.5:
+            (part,) = fetch(client, BY_NAME, (topic, 0, offset), wait_ms=500)
+            offset = _take(part, offset, seen)
+    until(lambda: _follow(client, topic, seen) == len(expected), 20, "all records")
+    assert seen == expected
+
+
+def _take(part, offset, seen):
+    batches = MemoryRecords(part.records)
+    while batches.has_next():
+        for record in batches.next_batch():
+            if record.offset >= offset:
+                seen.append(record.key)
+                offset = record.offset + 1
+    return offset
+
+
+def _follow(client, topic, seen):
+    """Read all again from the start, as Redis and the cache have it."""
+    seen.clear()
+    offset = 0
+    while True:
+        (part,) = fetch(client, BY_NAME, (topic, 0, offset))
+        if not part.records:
+            return len(seen)
+        offset = _take(part, offset, seen)
+
+
+def test_limits_hold_at_whole_batches(ask, topic):
+    sent = [batch([(b"%d" % index, b"v" * 1000)] * 5) for index in range(6)]
+    offsets = [put(ask, topic, each).base_offset for each in sent]
+    size = len(sent[0])
+    for limit, expected in [(1, 1), (size, 1), (2 * size - 1, 1), (2 * size, 2), (100 * size, 6)]:
+        (part,) = fetch(ask, BY_NAME, (topic, 0, 0, {"partition_max_bytes": limit}))
+        assert len(part.records) == expected * size
+        (part,) = fetch(ask, BY_NAME, (topic, 0, 0), max_bytes=limit)
+        assert len(part.records) == expected * size
+    (part,) = fetch(ask, BY_NAME, (topic, 0, offsets[2] + 3, {"partition_max_bytes": 1}))
+    assert keys(part) == [b"2"] * 5, "the batch that holds the offset, whole"
+
+
+def test_a_response_is_shared_by_what_is_cached_and_what_is_stored(ask, korvet, new_topic):
+    """Partitions 0 and 2 are in the cache, 1 and 3 in Redis only."""
+    name = new_topic(4)
+    large = batch([(None, b"v" * 10_000)])
+    for partition in (0, 2):
+        put(ask, name, large, partition=partition)
+    for partition in (1, 3):
+        korvet.redis.xadd(f"korvet:{name}:{partition}", {"value": b"v" * 10_000})
+    parts = [(name, partition, 0) for partition in range(4)]
+    until(lambda: all(each.records for each in fetch(ask, BY_NAME, *parts)), 10, "all four")
+    assert all(len(each.records) > 10_000 for each in fetch(ask, BY_NAME, *parts))
+    sizes = [len(each.records) for each in fetch(ask, BY_NAME, *parts, max_bytes=25_000)]
+    assert sum(size > 0 for size in sizes) >= 2
+    assert sum(sizes) <= 25_000 + len(large)
+    for first in range(4):
+        turned = parts[first:] + parts[:first]
+        assert fetch(ask, BY_NAME, *turned, max_bytes=1)[0].records
+        sizes = [len(each.records) for each in fetch(ask, BY_NAME, *turned, max_bytes=12_000)]
+        assert sizes[0] > 10_000
+
+
+def test_old_fetches_are_not_given_zstd(ask, topic):
+    pairs = [(b"k%d" % index, b"v" * 50) for index in range(20)]
+    zstd = batch(pairs, attributes=ZSTD, compress=lambda data: bytes(cramjam.zstd.compress(data)))
+    base = put(ask, topic, zstd).base_offset
+    for version, codec in [(9, 0), (10, ZSTD)]:
+        (part,) = fetch(ask, version, (topic, 0, base))
+        assert part.records[22] & 7 == codec
+        assert keys(part) == [key for key, _ in pairs]
+
+
+def test_times_are_the_same_from_both(ask, korvet, new_topic):
+    """Create times as sent, and the append time on a topic that has it; after a native entry from Redis."""
+    for configs in ({}, {"message.timestamp.type": "LogAppendTime"}):
+        name = new_topic(1, configs)
+        for shift in (0, -5000, 1000):
+            produce(
+                ask, BY_NAME, [(name, 0, batch([(b"a", b"1"), (None, None)], timestamp_ms=now_ms() + shift))]
+            )
+        first = _with_times(ask, name)
+        korvet.redis.xadd(f"korvet:{name}:0", {"value": "x"})
+        put(ask, name, batch())
+        assert len(first) == 6
+        assert _with_times(ask, name)[:6] == first
+
+
+def _with_times(ask, name):
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0))
+    found = []
+    batches = MemoryRecords(part.records)
+    while batches.has_next():
+        each = batches.next_batch()
+        found += [(r.offset, r.timestamp, r.timestamp_type, r.key, r.value) for r in each]
+    return found
+
+
+@pytest.mark.parametrize("how", ["xdel", "xtrim", "del"])
+def test_what_is_deleted_natively_is_given_no_more(ask, korvet, topic, how):
+    offsets = [put(ask, topic, batch([(b"%d" % index, b"v")])).base_offset for index in range(6)]
+    stream = f"korvet:{topic}:0"
+    ids = [entry_id for entry_id, _ in korvet.redis.xrange(stream)]
+    if how == "xdel":
+        korvet.redis.xdel(stream, ids[3])
+    elif how == "xtrim":
+        korvet.redis.xtrim(stream, maxlen=2, approximate=False)
+    else:
+        korvet.redis.delete(stream)
+
+    def gone() -> bool:
+        (part,) = fetch(ask, BY_NAME, (topic, 0, offsets[3]))
+        return part.error_code == OUT_OF_RANGE or keys(part)[:1] != [b"3"]
+
+    until(gone, 10, "the entry is gone")
+    base = put(ask, topic, batch([(b"new", b"v")])).base_offset
+    (part,) = fetch(ask, BY_NAME, (topic, 0, base))
+    assert keys(part) == [b"new"]
+
+
+def test_a_topic_made_anew_shows_nothing_of_the_old_one(ask, new_topic):
+    name = new_topic()
+    put(ask, name, batch([(b"old", b"v")]))
+    states = [{"name": name, "topic_id": None}]
+    (deleted,) = ask("DeleteTopics", 6, topics=states, timeout=10_000).responses
+    assert deleted.error_code == 0
+    wanted = {"name": name, "num_partitions": 1, "replication_factor": 1}
+    (made,) = ask("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
+    assert made.error_code == 0
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0))
+    assert (part.error_code, part.records) == (0, b"")
+    put(ask, name, batch([(b"new", b"v")]))
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0))
+    assert keys(part) == [b"new"]
+
+
+def test_reads_go_on_without_memory_for_it(own_korvet, tmp_path):
+    """With tail.cache.bytes = 0 everything comes from Redis."""
+    config = tmp_path / "korvet.toml"
+    config.write_text("tail.cache.bytes = 0\n")
+    server = own_korvet("--config", str(config))
+    client = connect(server)
+    with client.raw:
+        wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+        client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)
+        for index in range(20):
+            put(client, "t", batch([(b"%d" % index, b"v")]))
+        before = calls(server)[0]
+        (part,) = fetch(client, BY_NAME, ("t", 0, 0))
+        assert keys(part) == [b"%d" % index for index in range(20)]
+        assert calls(server)[0] == before + 1
