@@ -360,7 +360,8 @@ class Appender:
 
     def _guarded_many(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
-            self._guard_failed(reply)
+            # Without MULTI (a user that may not) each command did its work alone, or none did.
+            self._guard_failed(LinkLost(f"Redis did not take a transaction: {reply}"))
             return
         count = self._guarded[0].commands.record_count
         queued = _OK + _QUEUED * (count + 1)

@@ -26,6 +26,7 @@ from tests.unit.records.forms import (
     Record,
     batch_bytes,
     bulk,
+    bulk_strings,
     fetched,
     read_back,
     records_bytes,
@@ -114,6 +115,61 @@ def test_a_batch_comes_back_as_it_went_in(records: list[Record], offset: int, wi
         len(records),
         0,
     )
+
+
+def entries_of(commands: Any) -> list[Entry]:
+    """What Redis makes of a guarded append's first record and of the commands behind it."""
+    first = Entry(commands.position >> 10, commands.position & 1023, bulk_strings(commands.first))
+    assert len(first.fields) == commands.first_argc
+    found, rest = [first], commands.rest
+    while rest:
+        line, _, rest = rest.partition(b"\r\n")
+        strings: list[bytes] = []
+        for _ in range(int(line.removeprefix(b"*"))):
+            length, _, rest = rest.removeprefix(b"$").partition(b"\r\n")
+            strings.append(rest[: int(length)])
+            rest = rest[int(length) + 2 :]
+        assert strings[:3] == [b"XADD", b"the:gate", b"NOMKSTREAM"]
+        ms, _, sequence = strings[3].partition(b"-")
+        found.append(Entry(int(ms), int(sequence), strings[4:]))
+    return found
+
+
+@given(batches, st.sampled_from([1, 1, 200]), st.integers(1, (1 << 53) - 1600), st.booleans())
+def test_commands_add_the_same_entries(
+    some: list[Record], times: int, position: int, with_timestamps: bool
+) -> None:
+    records = some * times
+    data = whole_batch(records)
+    header = kernel.parse_batch(data, 0)
+    command = bulk(b"XADD") + bulk(b"the:gate") + bulk(b"NOMKSTREAM")
+    commands = same_in_all_forms(
+        [
+            outcome(
+                lambda form=form: form.encode_commands(
+                    data, 0, header, None, with_timestamps, position, command
+                )
+            )
+            for form in FORMS
+        ]
+    )
+    arguments = kernel.encode_append(data, 0, header, None, with_timestamps)
+    entries = stored(arguments, position)
+    assert entries_of(commands) == entries
+    assert [(count, size) for count, size, _ in commands.spans] == [
+        (len(part), sum(len(text) for entry in part for text in entry.fields))
+        for part in (entries[at : at + 256] for at in range(0, len(entries), 256))
+    ]
+    assert commands.largest_bytes == max(sum(map(len, entry.fields)) for entry in entries)
+    stamps = [
+        record.timestamp_ms if with_timestamps else entry.ms
+        for record, entry in zip(records, entries, strict=True)
+    ]
+    assert [newest for _, _, newest in commands.spans] == [
+        max(stamps[at : at + 256]) for at in range(0, len(stamps), 256)
+    ]
+    for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):
+        assert getattr(commands, name) == getattr(arguments, name)
 
 
 @given(text_batches, offsets)

@@ -22,7 +22,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Proxy:
-    """Forwards both ways; `hold_replies` keeps what the server says, `cut` breaks all connections."""
+    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back, `cut` breaks all."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -30,6 +30,8 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies = asyncio.Event()
         self._replies.set()
+        self._requests = asyncio.Event()
+        self._requests.set()
         self.refusing = False
         self.connections = 0
 
@@ -42,6 +44,12 @@ class Proxy:
 
     def release_replies(self) -> None:
         self._replies.set()
+
+    def hold_requests(self) -> None:
+        self._requests.clear()
+
+    def release_requests(self) -> None:
+        self._requests.set()
 
     async def cut(self) -> None:
         writers, self._writers = self._writers, []
@@ -67,18 +75,19 @@ class Proxy:
         self.connections += 1
         theirs, ours = await asyncio.open_unix_connection(str(self._socket))
         self._writers += [writer, ours]
-        for source, target, gate in ((reader, ours, None), (theirs, writer, self._replies)):
+        for source, target, gate in ((reader, ours, self._requests), (theirs, writer, self._replies)):
             task = asyncio.get_running_loop().create_task(self._pump(source, target, gate))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, gate: asyncio.Event | None
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, gate: asyncio.Event
     ) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
-                if gate is not None:
-                    await gate.wait()
+                await gate.wait()
+                if target.transport.is_closing():
+                    break
                 target.write(data)
                 await target.drain()
         target.transport.abort()

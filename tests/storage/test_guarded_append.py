@@ -1,0 +1,568 @@
+"""Guarded appends: IDs of ours in one MULTI, all or nothing whatever comes in between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.records.kernel import encode_append_records, parse_batch
+from korvet.storage.errors import (
+    FencedEpoch,
+    InvalidProducerEpoch,
+    LinkLost,
+    OutOfMemory,
+    OutOfOrderSequence,
+    StorageError,
+    Throttled,
+    TopicGone,
+    WrongType,
+)
+from korvet.storage.keys import Keyspace
+from korvet.storage.log import Appended, PartitionLog, ReceivedBatch
+from korvet.storage.store import Store
+from tests.storage.batches import decode, produce
+from tests.storage.conftest import Bench, Server
+from tests.storage.proxy import Proxy, until
+from tests.support.ports import free_port
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Outcome = Appended | StorageError
+
+
+def records(*values: bytes) -> list[tuple[bytes | None, bytes | None, int]]:
+    return [(b"key", value, 5) for value in values]
+
+
+async def produced(
+    log: PartitionLog, *values: bytes, stamp: tuple[int, int, int] | None = None, epoch: int | None = None
+) -> Appended:
+    """One batch, awaited."""
+    return (await all_produced(log, [values], [stamp], epoch))[0]
+
+
+async def all_produced(
+    log: PartitionLog,
+    batches: list[tuple[bytes, ...]],
+    stamps: list[tuple[int, int, int] | None] | None = None,
+    epoch: int | None = None,
+) -> list[Appended]:
+    """All batches at once; raises the first error."""
+    outcomes = await all_outcomes(log, batches, stamps, epoch)
+    for outcome in outcomes:
+        if isinstance(outcome, StorageError):
+            raise outcome
+    return [outcome for outcome in outcomes if isinstance(outcome, Appended)]
+
+
+async def all_outcomes(
+    log: PartitionLog,
+    batches: list[tuple[bytes, ...]],
+    stamps: list[tuple[int, int, int] | None] | None = None,
+    epoch: int | None = None,
+) -> list[Outcome]:
+    outcomes: dict[int, Outcome] = {}
+    for number, batch in enumerate(batches):
+        stamp = stamps[number] if stamps else None
+        produce(log, records(*batch), lambda found, n=number: outcomes.update({n: found}), stamp, epoch)
+    await until(lambda: len(outcomes) == len(batches))
+    return [outcomes[number] for number in range(len(batches))]
+
+
+def values_of(client: Any, stream: bytes) -> list[bytes]:
+    return [fields[b"value"] for _, fields in client.xrange(stream) if b"value" in fields]
+
+
+def renames(client: Any) -> int:
+    """How many gates were opened so far."""
+    found = client.info("commandstats").get("cmdstat_rename", {})
+    return int(found.get("calls", 0))
+
+
+def gate_of(bench: Bench) -> bytes:
+    return bench.store.keyspace.gate("t", 0)
+
+
+@pytest.fixture
+def log(bench: Bench) -> PartitionLog:
+    """A log whose end the broker knows: what follows is guarded."""
+    made = bench.log()
+    bench.run(produced(made, b"first"))
+    return made
+
+
+def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog) -> None:
+    before = renames(bench.client)
+    batches = [(b"%d" % number, b"+", b"-") for number in range(50)]
+    found = bench.run(all_produced(log, batches))
+    assert renames(bench.client) == before + 50
+    assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
+    ids = [one for one, _ in bench.client.xrange(log.stream)][1:]
+    assert ids == [
+        entry_id(appended.base_offset + number).encode() for appended in found for number in range(3)
+    ]
+    assert bench.client.exists(gate_of(bench)) == 0
+    assert bench.run(log.count(0, log.log_end)) == 151
+
+
+def test_one_record_needs_no_gate(bench: Bench, log: PartitionLog) -> None:
+    before, appends = renames(bench.client), bench.client.xlen(log.stream)
+    bench.run(all_produced(log, [(b"%d" % number,) for number in range(20)]))
+    assert renames(bench.client) == before
+    assert bench.client.xlen(log.stream) == appends + 20
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_both_ways_store_the_same(bench: Bench, assignment: str, kind: str) -> None:
+    rows = [
+        forms.Record(b"k", b"v", 5),
+        forms.Record(None, None, 1_800_000_000_000),
+        forms.Record(b"", b"", -1, ((b"h", b"x"), (b"", None), (b"h", b"y"))),
+    ]
+    data = forms.batch_bytes(forms.records_bytes(rows, base_ms=0), len(rows), base_ms=0)
+    sent = ReceivedBatch(data, parse_batch(data, 0), None)
+    log = bench.log(offset_assignment=assignment, configs={"message.timestamp.type": kind})
+
+    async def append() -> Appended:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        log.append(log.encode(sent), None, done.set_result)
+        return await done
+
+    first, second = bench.run(append()), bench.run(append())
+    if assignment == "dense":
+        assert (first.base_offset, second.base_offset) == (0, 3)
+    entries = [fields for _, fields in bench.client.xrange(log.stream)]
+    assert [sorted(fields) for fields in entries[:3]] == [sorted(fields) for fields in entries[3:]]
+    found = decode(bench.run(log.read_wait(first.base_offset, 1 << 20)).data)
+    assert [row[2:] for row in found[:3]] == [row[2:] for row in found[3:]]
+    if kind == "CreateTime":
+        assert [row.timestamp_ms for row in found] == [5, 1_800_000_000_000, -1] * 2
+
+
+def test_a_foreign_entry_in_the_way_refuses_all_that_is_in_flight(bench: Bench, log: PartitionLog) -> None:
+    future = pack(int(time.time() * 1000) + 500, 0)
+    bench.client.execute_command("XADD", log.stream, entry_id(future), "native", "1")
+    batches = [(b"%d" % number, b"x") for number in range(20)]
+    found = bench.run(all_produced(log, batches))
+    assert all(appended.base_offset > future for appended in found)
+    assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
+    assert bench.run(log.count(0, log.log_end)) == 42
+
+
+def test_a_foreign_entry_before_the_batch_is_told_not_refused(bench: Bench, log: PartitionLog) -> None:
+    ours = log.log_end
+    native = pack(int(ours >> 10), (ours & 1023) + 1)
+    bench.client.execute_command("XADD", log.stream, entry_id(native), "native", "1")
+    before = renames(bench.client)
+    appended = bench.run(produced(log, b"a", b"b"))
+    assert renames(bench.client) == before + 1
+    assert appended.previous_end == native + 1
+    assert bench.run(log.count(0, log.log_end)) == 4
+
+
+def test_a_busy_native_writer_does_not_starve_producers(bench: Bench, log: PartitionLog) -> None:
+    stop = threading.Event()
+    added = 0
+
+    def write() -> None:
+        nonlocal added
+        client = redis.Redis(unix_socket_path=str(bench.server.socket))
+        while not stop.is_set():
+            client.execute_command("XADD", log.stream, "*", "native", added)
+            added += 1
+        client.close()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for round_number in range(30):
+            batches = [(b"%d-%d" % (round_number, number), b"x") for number in range(10)]
+            bench.run(all_produced(log, batches))
+    finally:
+        stop.set()
+        writer.join()
+    found = [value for value in values_of(bench.client, log.stream) if value not in {b"x", b"first"}]
+    assert found == [b"%d-%d" % (one, two) for one in range(30) for two in range(10)]
+    assert bench.client.xlen(log.stream) == 601 + added
+    assert bench.run(log.count(0, bench.run(log.bounds()).log_end)) == 601 + added
+
+
+def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: PartitionLog) -> None:
+    async def load() -> list[bytes]:
+        sent: list[bytes] = []
+        outcomes: list[Outcome] = []
+        for number in range(300):
+            batch = (b"%d" % number, b"-%d" % number)
+            produce(log, records(*batch), outcomes.append)
+            sent += batch
+            if number % 60 == 30:
+                bench.store.write.send(bench.store.write.pack("FUNCTION", "FLUSH"), lambda reply: None)
+                bench.store.write.send(bench.store.write.pack("SCRIPT", "FLUSH"), lambda reply: None)
+            if number % 20 == 0:
+                await asyncio.sleep(0)
+        await until(lambda: len(outcomes) == 300)
+        assert all(isinstance(outcome, Appended) for outcome in outcomes)
+        return sent
+
+    sent = bench.run(load())
+    assert values_of(bench.client, log.stream) == [b"first", *sent]
+
+
+def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog) -> None:
+    async def load() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for number in range(60):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+            if number == 30:
+                bench.store.write.send(bench.store.write.pack("DEL", log.stream), lambda reply: None)
+        await until(lambda: len(outcomes) == 60)
+        return outcomes
+
+    outcomes = bench.run(load())
+    assert all(isinstance(outcome, Appended) for outcome in outcomes)
+    left = [value for value in values_of(bench.client, log.stream) if value != b"x"]
+    assert left == [b"%d" % number for number in range(31, 60)]
+    bounds = bench.run(log.bounds())
+    assert bounds.entries == 58
+    assert bench.run(log.count(0, log.log_end)) == 58
+
+
+def test_deleted_meta_begins_anew(bench: Bench, log: PartitionLog) -> None:
+    bench.client.delete(log.meta)
+    bench.run(all_produced(log, [(b"a", b"b"), (b"c",)]))
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"c"]
+    assert bench.run(log.count(0, log.log_end)) == 4
+
+
+def test_what_stands_where_the_gate_would_is_left_alone(bench: Bench, log: PartitionLog) -> None:
+    bench.client.set(gate_of(bench), "somebody's")
+    bench.run(all_produced(log, [(b"a", b"b"), (b"c", b"d")]))
+    assert bench.client.get(gate_of(bench)) == b"somebody's"
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_key_of_another_type_refuses_the_batch_whole(
+    bench: Bench, log: PartitionLog, place: int, count: int
+) -> None:
+    key = log.keys[place]
+    bench.client.delete(key)
+    bench.client.set(key, "mine")
+    before = bench.client.xlen(log.stream) if place else 0
+    with pytest.raises(WrongType):
+        bench.run(produced(log, *[b"v"] * count))
+    assert bench.client.get(key) == b"mine"
+    assert (bench.client.xlen(log.stream) if place else 0) == before
+    assert bench.client.exists(gate_of(bench)) == 0
+
+
+def test_producer_state_as_by_script(bench: Bench, log: PartitionLog) -> None:
+    """KIP-98 through the guard: in order, duplicates of the last five, gaps, epochs."""
+    stamps: list[tuple[int, int, int] | None] = [(7, 0, 2 * number) for number in range(7)]
+    found = bench.run(all_produced(log, [(b"%d" % number, b"x") for number in range(7)], stamps))
+    for number in range(2, 7):
+        again = bench.run(produced(log, b"%d" % number, b"x", stamp=(7, 0, 2 * number)))
+        assert again.duplicate
+        assert again.base_offset == found[number].base_offset
+        bench.run(produced(log, b"other"))
+    with pytest.raises(OutOfOrderSequence):
+        bench.run(produced(log, b"gap", stamp=(7, 0, 20)))
+    bench.run(produced(log, b"x", b"y", stamp=(7, 1, 0)))
+    with pytest.raises(InvalidProducerEpoch):
+        bench.run(produced(log, b"old", stamp=(7, 0, 14)))
+    assert bench.client.xlen(log.stream) == 1 + 14 + 5 + 2
+
+
+def test_a_refused_batch_does_not_let_its_followers_overtake(bench: Bench, log: PartitionLog) -> None:
+    """One producer sends a gap; what follows in flight is judged as if nothing had been pipelined."""
+    bench.run(produced(log, b"a", stamp=(1, 0, 0)))
+    bench.run(produced(log, b"b"))
+    outcomes = bench.run(
+        all_outcomes(
+            log,
+            [(b"gap",), (b"other", b"x"), (b"c",), (b"c", b"d"), (b"e",)],
+            [(1, 0, 5), None, (1, 0, 1), (1, 0, 1), (2, 0, 0)],
+        )
+    )
+    assert isinstance(outcomes[0], OutOfOrderSequence)
+    assert isinstance(outcomes[1], Appended)
+    assert isinstance(outcomes[2], Appended)
+    assert isinstance(outcomes[3], OutOfOrderSequence)
+    assert isinstance(outcomes[4], Appended)
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"other", b"x", b"c", b"e"]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, count: int) -> None:
+    epoch = bench.run(log.acquire_epoch())
+    bench.run(produced(log, *[b"a"] * count, epoch=epoch))
+    bench.run(log.acquire_epoch())
+    before = bench.client.xlen(log.stream)
+    with pytest.raises(FencedEpoch):
+        bench.run(produced(log, *[b"b"] * count, epoch=epoch))
+    assert bench.client.xlen(log.stream) == before
+
+
+def test_too_far_ahead_of_the_clock_is_throttled(bench: Bench, log: PartitionLog) -> None:
+    log.lead_cap_ms = -1  # even a lead of nothing is too much
+    outcomes = bench.run(all_outcomes(log, [(b"a", b"b"), (b"c",), (b"d", b"e")]))
+    assert all(isinstance(outcome, Throttled) for outcome in outcomes)
+    log.lead_cap_ms = 1000
+    bench.run(all_produced(log, [(b"f", b"g"), (b"h",)]))
+    assert values_of(bench.client, log.stream) == [b"first", b"f", b"g", b"h"]
+
+
+def test_both_ways_in_turns_keep_the_order(bench: Bench, log: PartitionLog) -> None:
+    async def load() -> None:
+        outcomes: list[Outcome] = []
+        for number in range(120):
+            if number % 7 == 3:
+                own = encode_append_records(records(b"%d" % number))
+                log.append(own, None, outcomes.append)
+            else:
+                produce(log, records(b"%d" % number), outcomes.append)
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        await until(lambda: len(outcomes) == 120)
+        assert all(isinstance(outcome, Appended) for outcome in outcomes)
+
+    bench.run(load())
+    assert values_of(bench.client, log.stream) == [b"first", *(b"%d" % number for number in range(120))]
+
+
+def test_a_first_record_with_thousands_of_headers(bench: Bench, log: PartitionLog) -> None:
+    headers = tuple((b"h", b"%d" % number) for number in range(1900))
+    rows = [forms.Record(b"k", b"v", 5, headers), forms.Record(b"k", b"w", 5)]
+    data = forms.whole_batch(rows)
+    before = renames(bench.client)
+
+    async def append() -> Any:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), None, done.set_result)
+        return await done
+
+    appended = bench.run(append())
+    assert renames(bench.client) == before + 1
+    read = forms.read_back(bench.run(log.read_wait(appended.base_offset, 1 << 20)).data)
+    assert [row for _, row in read] == rows
+
+
+def test_out_of_memory_refuses_the_batch_whole(new_server: Callable[..., Server]) -> None:
+    bench = Bench(new_server(), "oom")
+    log = bench.log()
+    bench.run(produced(log, b"first"))
+    used = bench.client.info("memory")["used_memory"]
+    bench.client.config_set("maxmemory", used + 200_000)
+    written = 1
+    full = False
+    while not full:
+        for outcome in bench.run(all_outcomes(log, [tuple([b"x" * 1000] * 20)] * 5)):
+            if isinstance(outcome, StorageError):
+                assert isinstance(outcome, OutOfMemory)
+                full = True
+            else:
+                written += 20
+    assert bench.client.xlen(log.stream) == written
+    bench.client.config_set("maxmemory", 0)
+    bench.run(all_produced(log, [(b"a", b"b"), (b"c", b"d")]))
+    assert bench.client.xlen(log.stream) == written + 4
+    assert bench.run(log.count(0, log.log_end)) == written + 4
+    bench.close()
+
+
+def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
+    """Batches without a producer's mark, whose replies are cut off after Redis took them."""
+
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_replies()
+        batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
+        waiting = asyncio.ensure_future(all_produced(log, batches))
+        total = 1 + sum(map(len, batches))
+        await until(lambda: server.client.xlen(log.stream) == total)
+        await proxy.cut()
+        proxy.release_replies()
+        found = await waiting
+        ids = dict(server.client.xrange(log.stream))
+        assert len(ids) == total
+        for batch, appended in zip(batches, found, strict=True):
+            assert ids[entry_id(appended.base_offset).encode()][b"value"] == batch[0]
+        await all_produced(log, [(b"a", b"b"), (b"c", b"d")])
+        assert server.client.xlen(log.stream) == total + 4
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
+
+
+def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_requests()
+        batches = [(b"%d" % number, b"x")[: 1 + number % 2] for number in range(10)]
+        waiting = asyncio.ensure_future(all_produced(log, batches))
+        await until(lambda: store.write.pressure() > 0)
+        await proxy.cut()
+        proxy.release_requests()
+        await waiting
+        sent = [value for batch in batches for value in batch]
+        assert values_of(server.client, log.stream) == [b"first", *sent]
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
+
+
+def test_without_redis_the_outcome_is_unknown_in_the_end(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("korvet.storage.appender._SETTLE_TIMEOUT_S", 0.2)
+
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_requests()
+        waiting = asyncio.ensure_future(all_outcomes(log, [(b"a", b"b"), (b"c",)]))
+        await until(lambda: store.write.pressure() > 0)
+        proxy.refusing = True
+        await proxy.cut()
+        proxy.release_requests()
+        assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
+        proxy.refusing = False
+        await store.write.wait_connected(10_000)
+        await produced(log, b"later", b"x")
+        assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
+
+
+def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
+    """Each command works alone then: the outcome is read back, and nothing is written twice."""
+    server.client.acl_setuser(
+        f"user-{prefix}",
+        enabled=True,
+        passwords=["+secret"],
+        keys="*",
+        channels="*",
+        commands=["+@all", "-multi"],
+    )
+
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        url = (await proxy.start()).replace("redis://", f"redis://user-{prefix}:secret@")
+        store = await Store.open(url, Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        batches = [(b"%d" % number, b"x") for number in range(40)]
+        for batch in batches:
+            await produced(log, *batch)
+        assert values_of(server.client, log.stream) == [value for batch in batches for value in batch]
+        await store.close()
+        await proxy.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        server.client.acl_deluser(f"user-{prefix}")
+
+
+def test_a_deleted_topic_refuses_what_waits(bench: Bench, log: PartitionLog) -> None:
+    async def work() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        log.append(encode_append_records(records(b"own")), None, outcomes.append)
+        for number in range(3):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+        bench.store.close_logs("t")
+        await until(lambda: len(outcomes) == 4)
+        return outcomes
+
+    outcomes = bench.run(work())
+    assert sum(isinstance(outcome, TopicGone) for outcome in outcomes) == 3
+    assert values_of(bench.client, log.stream) == [b"first", b"own"]
+
+
+@pytest.mark.parametrize("reader", ["XREAD", "XREADGROUP"])
+def test_blocked_native_readers_see_every_entry(bench: Bench, log: PartitionLog, reader: str) -> None:
+    """The stream is renamed while they are blocked on it."""
+    seen: list[bytes] = []
+    faults: list[Exception] = []
+    bench.client.xgroup_create(log.stream, "g", "$")
+    blocked_on = bench.client.xinfo_stream(log.stream)["last-generated-id"]
+    ready = threading.Event()
+
+    def read() -> None:
+        client = redis.Redis(unix_socket_path=str(bench.server.socket))
+        last = blocked_on
+        ready.set()
+        try:
+            while not seen or seen[-1] != b"end":
+                if reader == "XREAD":
+                    found: Any = client.xread({log.stream: last}, block=10_000)
+                else:
+                    found = client.xreadgroup("g", "c", {log.stream: ">"}, block=10_000)
+                if not found:
+                    return
+                entries = found[0][1] if isinstance(found, list) else next(iter(found.values()))[0]
+                seen.extend(fields[b"value"] for _, fields in entries)
+                last = entries[-1][0]
+        except redis.RedisError as error:
+            faults.append(error)
+        finally:
+            client.close()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    ready.wait()
+    sent: list[bytes] = []
+    for number in range(40):
+        batch = (b"%d" % number, b"x", b"y")[: 1 + number % 3]
+        bench.run(produced(log, *batch))
+        sent += batch
+    bench.run(produced(log, b"last", b"end"))
+    thread.join(30)
+    assert not faults
+    assert seen == [*sent, b"last", b"end"]
+
+
+def test_what_a_file_and_a_replica_make_of_it(new_server: Callable[..., Server], tmp_path: Any) -> None:
+    """The append-only file holds each batch as one transaction, and so does the link to a replica."""
+    port = free_port()
+    primary = new_server("--port", str(port), "--appendonly", "yes", "--enable-debug-command", "yes")
+    replica = new_server("--replicaof", "127.0.0.1", str(port))
+    bench = Bench(primary, "aof")
+    log = bench.log()
+    bench.run(produced(log, b"first"))
+    bench.client.xgroup_create(log.stream, "g", "0")
+    bench.run(all_produced(log, [(b"%d" % number, b"x", b"y") for number in range(50)]))
+    expected = bench.client.xrange(log.stream)
+    meta = bench.client.hgetall(log.meta)
+    deadline = time.monotonic() + 20
+    while replica.client.xlen(log.stream) < 151:
+        assert time.monotonic() < deadline, "the replica did not follow"
+    assert replica.client.xrange(log.stream) == expected
+    assert replica.client.hgetall(log.meta) == meta
+    assert len(replica.client.xinfo_groups(log.stream)) == 1
+    bench.client.execute_command("DEBUG", "LOADAOF")
+    assert bench.client.xrange(log.stream) == expected
+    assert bench.client.hgetall(log.meta) == meta
+    assert bench.client.exists(gate_of(bench)) == 0
+    bench.close()
