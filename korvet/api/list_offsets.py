@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.metadata import LEADER_EPOCH
+from korvet.api.metadata_response import LEADER_EPOCH
 from korvet.protocol.registry import api
 from korvet.storage.errors import StorageError
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.metadata_response import encode_response, encode_topic
 from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from korvet.protocol.registry import api
 from korvet.topics.errors import TopicError
@@ -20,17 +21,44 @@ if TYPE_CHECKING:
     from korvet.api.context import RequestContext
     from korvet.storage.catalogue import Topic
 
-LEADER_EPOCH: Final = 0
+_NULL_NAMES_SINCE: Final = 12
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every topic asked for with the error."""
-    topics = () if request.topics is None else request.topics
-    return _response(context, tuple(_failed(context, asked.name, None, error) for asked in topics), error)
+    services = context.services
+    broker = context.make(
+        "MetadataResponseBroker",
+        node_id=services.config.node_id,
+        host=services.endpoint.host,
+        port=services.endpoint.port,
+        rack=None,
+    )
+    topics = tuple(
+        context.make(
+            "MetadataResponseTopic",
+            error_code=error,
+            name=_name(context, asked.name),
+            topic_id=getattr(asked, "topic_id", None),
+            is_internal=False,
+            partitions=(),
+            topic_authorized_operations=NOT_ASKED,
+        )
+        for asked in request.topics or ()
+    )
+    return context.make(
+        "MetadataResponse",
+        brokers=(broker,),
+        cluster_id=services.cluster_id,
+        controller_id=services.config.node_id,
+        topics=topics,
+        cluster_authorized_operations=NOT_ASKED,
+        error_code=error,
+    )
 
 
 @api(3, "Metadata", (0, 13), refuse=refuse)
-async def metadata(context: RequestContext, request: Any) -> Any:
+async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     """The broker and the topics asked for."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     operations = NOT_ASKED
@@ -46,10 +74,19 @@ async def metadata(context: RequestContext, request: Any) -> Any:
     cluster = NOT_ASKED
     if getattr(request, "include_cluster_authorized_operations", False):
         cluster = CLUSTER_OPERATIONS
-    return _response(context, tuple(topics), ErrorCode.none, cluster)
+    services = context.services
+    body = encode_response(
+        context.api_version,
+        services.config.node_id,
+        services.endpoint,
+        services.cluster_id,
+        topics,
+        operations=cluster,
+    )
+    return [body]
 
 
-async def _one(context: RequestContext, asked: Any, may_create: bool, operations: int) -> Any:
+async def _one(context: RequestContext, asked: Any, may_create: bool, operations: int) -> bytes:
     directory = context.services.topics
     topic_id = getattr(asked, "topic_id", None)
     if asked.name is None:
@@ -73,63 +110,28 @@ async def _one(context: RequestContext, asked: Any, may_create: bool, operations
     return _found(context, topic, operations)
 
 
-def _found(context: RequestContext, topic: Topic, operations: int) -> Any:
-    node = (context.services.config.node_id,)
-    partitions = tuple(
-        context.make(
-            "MetadataResponsePartition",
-            error_code=ErrorCode.none,
-            partition_index=index,
-            leader_id=node[0],
-            leader_epoch=LEADER_EPOCH,
-            replica_nodes=node,
-            isr_nodes=node,
-            offline_replicas=(),
-        )
-        for index in range(topic.partitions)
-    )
-    return context.make(
-        "MetadataResponseTopic",
-        error_code=ErrorCode.none,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        is_internal=topic.internal,
-        partitions=partitions,
-        topic_authorized_operations=operations,
+def _found(context: RequestContext, topic: Topic, operations: int) -> bytes:
+    return encode_topic(
+        context.api_version,
+        context.services.config.node_id,
+        topic.name,
+        topic.topic_id,
+        partitions=topic.partitions,
+        internal=topic.internal,
+        operations=operations,
     )
 
 
-def _failed(context: RequestContext, name: str | None, topic_id: Any, error: ErrorCode) -> Any:
-    if name is None and context.api_version < 12:
-        name = ""
-    return context.make(
-        "MetadataResponseTopic",
-        error_code=error,
-        name=name,
-        topic_id=topic_id,
-        is_internal=False,
-        partitions=(),
-        topic_authorized_operations=NOT_ASKED,
+def _failed(context: RequestContext, name: str | None, topic_id: Any, error: ErrorCode) -> bytes:
+    return encode_topic(
+        context.api_version,
+        context.services.config.node_id,
+        _name(context, name),
+        topic_id,
+        error=error,
+        operations=NOT_ASKED,
     )
 
 
-def _response(
-    context: RequestContext, topics: tuple[Any, ...], error: ErrorCode, cluster_operations: int = NOT_ASKED
-) -> Any:
-    services = context.services
-    broker = context.make(
-        "MetadataResponseBroker",
-        node_id=services.config.node_id,
-        host=services.endpoint.host,
-        port=services.endpoint.port,
-        rack=None,
-    )
-    return context.make(
-        "MetadataResponse",
-        brokers=(broker,),
-        cluster_id=services.cluster_id,
-        controller_id=services.config.node_id,
-        topics=topics,
-        cluster_authorized_operations=cluster_operations,
-        error_code=error,
-    )
+def _name(context: RequestContext, name: str | None) -> str | None:
+    return "" if name is None and context.api_version < _NULL_NAMES_SINCE else name

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 # Takes the segments of a response body, or None where nothing is to be answered (Produce with acks=0).
 Respond: TypeAlias = Callable[[list[bytes] | None], None]
-# (context, request) -> response structure of the request's version
+# (context, request) -> response structure of the request's version, or the segments of the encoded body
 Handler: TypeAlias = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 # (context, request, respond): runs at once and responds then or later; no task is made for it
 SubmitHandler: TypeAlias = Callable[[Any, Any, Respond], None]

@@ -115,10 +115,10 @@ class Dispatcher:
         assert api.handle is not None
         try:
             response = await api.handle(context, request)
-            encoded = context.schema.encode(response)
+            body = response if isinstance(response, list) else [context.schema.encode(response)]
         except Exception as error:  # noqa: BLE001 - answered and logged
-            encoded = context.schema.encode(self._failed(api, context, request, error))
-        respond([encoded])
+            body = [context.schema.encode(self._failed(api, context, request, error))]
+        respond(body)
 
     def _failed(self, api: registry.Api, context: RequestContext, request: Any, error: Exception) -> Any:
         code = error_code_of(error)
