@@ -6,17 +6,16 @@ import asyncio
 import gc
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from korvet import api
 from korvet.api.deadlines import Deadlines
 from korvet.api.services import Services
-from korvet.config import Address, Config
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.server.backpressure import Backpressure
-from korvet.server.connection import Connection
 from korvet.server.dispatch import Dispatcher
+from korvet.server.listener import Listener
 from korvet.storage.errors import StorageError, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
@@ -24,17 +23,15 @@ from korvet.topics.directory import TopicDirectory
 from korvet.topics.retention import keep_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
+
+    from korvet.config import Config
 
 log = logging.getLogger(__name__)
 
 # Produced bytes on their way to Redis before clients are held back: enough to keep Redis busy, no more.
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
-# Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
-_BACKLOG: Final = 4096
-_DRAIN_TIMEOUT_S: Final = 5.0
 _COLLECTION_THRESHOLD: Final = 100_000
-_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})
 
 
 async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
@@ -71,7 +68,7 @@ async def _run(
         await topics.finish_deletes()
     except StorageError as error:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
-    listener = _Listener(config)
+    listener = Listener(config)
     endpoint = await listener.bind()
     services = Services(
         config=config,
@@ -97,57 +94,6 @@ async def _run(
         housekeeping.cancel()
         await asyncio.gather(housekeeping, return_exceptions=True)
         await listener.stop()
-
-
-class _Listener:
-    """The listening socket and the connections that came through it."""
-
-    def __init__(self, config: Config) -> None:
-        self._config = config
-        self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
-        self._dispatch: Dispatcher | None = None
-
-    async def bind(self) -> Address:
-        """Take the address, without accepting yet; the address that clients are to be told."""
-        host, port = self._config.listen_address
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connect,
-            host,
-            port,
-            backlog=_BACKLOG,
-            start_serving=False,
-        )
-        bound = self._server.sockets[0].getsockname()
-        if self._config.advertise_address is not None:
-            return self._config.advertise_address
-        return Address("localhost" if host in _EVERY_ADDRESS else host, bound[1])
-
-    async def start(self, dispatch: Dispatcher) -> None:
-        """Accept clients."""
-        assert self._server is not None
-        self._dispatch = dispatch
-        await self._server.start_serving()
-
-    async def stop(self) -> None:
-        """Accept no more, answer what is at work, close all connections."""
-        if self._server is not None:
-            self._server.close()
-        if self._dispatch is not None:
-            await _within(self._dispatch.finish(), _DRAIN_TIMEOUT_S)
-        for connection in list(self._connections):
-            connection.shut_down()
-
-    def _connect(self) -> Connection:
-        assert self._dispatch is not None
-        return Connection(self._dispatch, self._config.socket_request_max_bytes, self._connections)
-
-
-async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
-    try:
-        await asyncio.wait_for(work, timeout_s)
-    except TimeoutError:
-        log.warning("requests are still at work after %.0f s; their connections are closed", timeout_s)
 
 
 def _group_config(config: Config) -> GroupConfig:

@@ -127,6 +127,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     socket_request_max_bytes: Annotated[
         Size, Meta(description="Largest request accepted; the connection of a larger one is closed.")
     ] = 104_857_600
+    max_connections: Annotated[
+        Size, Meta(description="Most client connections; more are closed at once. Open files limit it, too.")
+    ] = _INT32_MAX
+    max_connections_per_ip: Annotated[
+        Size, Meta(description="Most client connections from one address; more are closed at once.")
+    ] = _INT32_MAX
+    connections_max_idle_ms: Annotated[
+        Limit, Meta(description="Time after which a connection without requests is closed; -1 is never.")
+    ] = 600_000
     append_lead_max_ms: Annotated[
         Duration,
         Meta(description="How far offsets of a burst may run ahead of Redis's clock before it is throttled."),

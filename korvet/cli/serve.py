@@ -184,7 +184,11 @@ async def _watch(server: EmbeddedServer) -> None:
 def _allow_all_files() -> None:
     """As many open files as the process may have: each client takes one, and the usual limit is 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except ValueError as error:
+        # Systems where "unlimited" is a value that nobody may have.
+        logger.debug("the limit of open files stays: %s", error)
 
 
 def _keep_large_buffers() -> None:

@@ -19,6 +19,8 @@ from korvet.protocol.primitives import MalformedRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.server.connections import Connections
+
 log = logging.getLogger(__name__)
 
 # Idle connections keep this much; thousands of them are common.
@@ -101,9 +103,9 @@ class Connection(asyncio.BufferedProtocol):
     """Server side of one client connection."""
 
     __slots__ = (
+        "_active",
         "_blocked",
         "_buffer",
-        "_closing",
         "_connections",
         "_disconnect_callbacks",
         "_dispatch",
@@ -120,11 +122,12 @@ class Connection(asyncio.BufferedProtocol):
         "_writing_paused",
         "client_host",
         "closed",
+        "closing",
         "kept",
         "repeats",
     )
 
-    def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: set[Connection]) -> None:
+    def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: Connections) -> None:
         self._dispatch = dispatch
         self._max_request_bytes = max_request_bytes
         self._connections = connections
@@ -140,9 +143,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writing_paused = False
         self._blocked = False
         self._processing = False
-        self._closing = False
+        self._active = True
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
+        self.closing = False
+        """Takes no more requests; open still, while what was written is being sent."""
         self.closed = False
         self.repeats: dict[int, Repeat] = {}
         """By API key: the last request of the APIs that clients call over and over."""
@@ -160,12 +165,13 @@ class Connection(asyncio.BufferedProtocol):
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connections.add(self)
+        if not self._connections.admit(self):
+            self.cut()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone; whatever waits for it is told."""
         self.closed = True
-        self._connections.discard(self)
+        self._connections.leave(self)
         self._in_flight.clear()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
@@ -180,6 +186,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have arrived."""
         self._end += nbytes
+        self._active = True
         self._process()
 
     def pause_writing(self) -> None:
@@ -189,6 +196,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._writing_paused = False
+        self._active = True
         self._process()
 
     # what handlers use
@@ -221,17 +229,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """End the connection for a reason that is the client's fault; the log gets one line."""
-        if not self._closing:
-            self._closing = True
+        if not self.closing:
+            self.closing = True
             log.warning("closing the connection of %s: %s", self.client_host, reason)
             self.shut_down()
 
     def shut_down(self) -> None:
         """Close after what is written has been sent."""
         self._flush()
-        self._closing = True
+        self.closing = True
         if self._transport is not None:
             self._transport.close()
+
+    def cut(self) -> None:
+        """Close at once, whatever there is still to be sent."""
+        self.closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def take_activity(self) -> bool:
+        """Whether the client did something since this was asked last, or waits for an answer.
+
+        One that did nothing needs no large buffer.
+        """
+        active, self._active = self._active or bool(self._in_flight), False
+        if not active and self._start == self._end and len(self._buffer) > _SMALL_BUFFER_BYTES:
+            self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
+        return active
 
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
@@ -247,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take as many requests out of the buffer as may be at work now."""
         self._processing = True
         try:
-            while self._start < self._end and not self._closing and not self.closed and self._take_one():
+            while self._start < self._end and not self.closing and not self.closed and self._take_one():
                 pass
         finally:
             self._processing = False
@@ -325,7 +349,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _pause_or_resume_reading(self) -> None:
         """Reading stops while the buffer is full of requests that have to wait."""
-        if self._transport is None or self.closed or self._closing:
+        if self._transport is None or self.closed or self.closing:
             return
         full = self._end == len(self._buffer) and self._end - self._start >= 4
         waiting = full and self._end - self._start >= 4 + self._frame_size()

@@ -6,6 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from korvet.server.connection import Connection
+from korvet.server.connections import Connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ class MockTransport:
         self.writes = 0
         self.reading = True
         self.closed = False
+        self.aborted = False
 
     def write(self, data: bytes) -> None:
         self.writes += 1
@@ -41,6 +43,9 @@ class MockTransport:
 
     def close(self) -> None:
         self.closed = True
+
+    def abort(self) -> None:
+        self.closed = self.aborted = True
 
     def set_write_buffer_limits(self, high: int) -> None:
         assert high > 0
@@ -92,8 +97,8 @@ def unframed(written: bytes | bytearray) -> bytes:
 class Wire:
     """A connection with both of its ends in the test's hands."""
 
-    def __init__(self, dispatch: Any) -> None:
-        self.connections: set[Connection] = set()
+    def __init__(self, dispatch: Any, connections: Connections | None = None) -> None:
+        self.connections = Connections(10, 10, -1) if connections is None else connections
         self.transport = MockTransport()
         self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]

@@ -1,0 +1,138 @@
+"""How many connections there may be, and when idle ones end."""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+import pytest
+
+from korvet.server import listener
+from korvet.server.connections import Connections
+from tests.unit.server.transports import Held, Wire, framed, request
+
+PRODUCE = 0
+NO_LIMIT = 2**31 - 1
+# A step of 5 s, so 12 steps.
+MINUTE_MS = 60_000
+
+
+def wires(connections: Connections, count: int) -> list[Wire]:
+    return [Wire(Held(), connections) for _ in range(count)]
+
+
+def steps(connections: Connections, count: int) -> None:
+    for _ in range(count):
+        connections.step()
+
+
+def refused(made: list[Wire]) -> list[bool]:
+    return [wire.transport.aborted for wire in made]
+
+
+def test_more_than_the_most_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(3, NO_LIMIT, -1)
+    made = wires(connections, 5)
+    assert refused(made) == [False, False, False, True, True]
+    assert len(connections) == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "refusing the connection of /10.1.2.3: there are 3 connections already"
+    ]
+    connections.step()
+    assert "refused 2 connections" in caplog.text
+    for wire in made[3:]:
+        wire.lose()
+    assert len(connections) == 3, "those that were never in are not counted out"
+    made[0].lose()
+    assert refused(wires(connections, 2)) == [False, True]
+
+
+def test_more_than_the_most_from_one_host_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(NO_LIMIT, 2, -1)
+    made = wires(connections, 3)
+    assert refused(made) == [False, False, True]
+    assert "it has 2 connections already" in caplog.text
+    for wire in made:
+        wire.lose()
+    assert len(connections) == 0
+    assert refused(wires(connections, 3)) == [False, False, True]
+
+
+def test_a_refused_connection_is_asked_nothing() -> None:
+    connections = Connections(1, NO_LIMIT, -1)
+    _, second = wires(connections, 2)
+    second.connection.buffer_updated(0)
+    assert second.connection.closing
+
+
+def test_idle_connections_are_closed_in_time() -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, MINUTE_MS)
+    quiet, busy = wires(connections, 2)
+    for step in range(14):
+        assert not quiet.transport.closed, f"closed in step {step}"
+        busy.feed(framed(request(step, PRODUCE))[:-1] if step % 2 else b"")
+        connections.step()
+    assert quiet.transport.closed
+    assert not quiet.transport.aborted
+    steps(connections, 8)
+    assert not busy.transport.closed
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, MINUTE_MS)
+    held = Held()
+    wire = Wire(held, connections)
+    wire.feed(framed(request(1)))
+    steps(connections, 100)
+    assert not wire.transport.closed
+    held.answers[0]([b"late"])
+    steps(connections, 14)
+    assert wire.transport.closed
+
+
+def test_without_a_limit_nobody_is_idle() -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    (wire,) = wires(connections, 1)
+    steps(connections, 10_000)
+    assert not wire.transport.closed
+
+
+@pytest.mark.parametrize("max_idle_ms", [-1, MINUTE_MS])
+def test_a_client_that_never_reads_cannot_keep_its_connection(
+    max_idle_ms: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, max_idle_ms)
+    (wire,) = wires(connections, 1)
+    with caplog.at_level(logging.WARNING):
+        wire.feed(b"\xff\xff\xff\xff")
+    assert wire.transport.closed
+    assert not wire.transport.aborted, "what was answered before may still be sent"
+    steps(connections, 3)
+    assert wire.transport.aborted
+
+
+def test_a_large_buffer_does_not_stay_with_an_idle_connection() -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    held = Held()
+    wire = Wire(held, connections)
+    wire.feed(framed(request(1, size=100_000)))
+    held.answers[0]([b"a"])
+    connections.step()
+    assert len(wire.connection.get_buffer(-1)) > 4096
+    connections.step()
+    assert len(wire.connection.get_buffer(-1)) == 4096
+    wire.feed(framed(request(2, size=50_000))[:-10])
+    steps(connections, 3)
+    wire.feed(framed(request(2, size=50_000))[-10:])
+    assert held.frames[1] == request(2, size=50_000)
+
+
+@pytest.mark.parametrize(
+    ("files", "room"), [(20, 16), (1024, 960), (20_000, 19_936), (resource.RLIM_INFINITY, NO_LIMIT)]
+)
+def test_open_files_limit_the_connections(
+    files: int, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    assert listener.room_for_connections() == room
+    assert (f"{files} files" in caplog.text) == (room < 4000)
