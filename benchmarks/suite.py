@@ -24,7 +24,7 @@ from rich.console import Console
 
 from benchmarks.rig.kafka import Kafka, KafkaMissing
 from benchmarks.rig.output import table, write_json, write_picture
-from benchmarks.rig.programs import BUILD, LoadFailed
+from benchmarks.rig.programs import BUILD
 from benchmarks.rig.rig import Rig
 from benchmarks.rig.servers import Korvet, Store
 from korvet.records import kernel
@@ -75,8 +75,8 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
         module = importlib.import_module(f"benchmarks.cases.{name}")
         try:
             rows += module.measure(rig)
-        except LoadFailed as failure:
-            say.print(f"{name}: {failure}", style="red", markup=False)
+        except Exception:  # noqa: BLE001  # one that fails must not cost the figures of all others
+            say.print_exception()
         say.print(f"{name}: {time.monotonic() - began:.0f} s", style="dim", highlight=False)
     return rows
 

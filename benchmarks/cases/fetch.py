@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight
 from benchmarks.rig import programs
 from benchmarks.rig.measuring import KORVET, Meter, Row, Sample
-from benchmarks.rig.records import Shape, produce_requests, write_requests
+from benchmarks.rig.records import Shape, produce_requests, size_text, write_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def measure(rig: Rig) -> Iterator[Row]:
             name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
         }
         sides["redis"] = functools.partial(ranged, rig.store, f"korvet:{topics[KORVET][0]}:0")
-        name = f"fetch of stored records, {str(shape).partition(',')[0]}"
+        name = f"fetch of stored records, {size_text(shape.value_bytes)}"
         yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
         for name, (topic, _) in topics.items():
             clusters[name].drop_topic(topic)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import functools
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.rig import programs
 from benchmarks.rig.measuring import Meter, Row, Sample
-from benchmarks.rig.records import Shape, entry_requests, produce_requests, write_requests
+from benchmarks.rig.records import (
+    HEADER,
+    KEY_BYTES,
+    Shape,
+    entry_requests,
+    produce_requests,
+    size_text,
+    write_requests,
+)
 from benchmarks.rig.servers import rest
+from tests.support.processes import run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +33,8 @@ IN_FLIGHT_BYTES = 512 << 10
 STREAM = "bench-direct"
 RATE, MEMORY = "records per second", "memory per record"
 RECORDS_PER_SECOND = "1/s"
+TOOL_RECORDS = 1_000_000
+TOOL_TIMEOUT_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
@@ -29,6 +42,32 @@ def measure(rig: Rig) -> Iterator[Row]:
     for shape in SHAPES:
         measured = sides(rig, shape, in_flight(shape))
         yield from rig.rows(f"produce, {shape}", measured, {RATE: RECORDS_PER_SECOND, MEMORY: "B"})
+    for value_bytes in (100, 1024):
+        yield from benchmark_tool(rig, value_bytes)
+
+
+def benchmark_tool(rig: Rig, value_bytes: int) -> Iterator[Row]:
+    """`redis-benchmark` or `valkey-benchmark` where there is one: XADD of such records without given IDs."""
+    program = shutil.which("valkey-benchmark") or shutil.which("redis-benchmark")
+    if program is not None:
+        side = functools.partial(tool_written, rig, program, value_bytes)
+        name = f"{Path(program).name} -P 100 -c 50, XADD, {size_text(value_bytes)}"
+        yield from rig.rows(name, {"redis": side}, {RATE: RECORDS_PER_SECOND})
+
+
+def tool_written(rig: Rig, program: str, value_bytes: int) -> Sample:
+    """A run of Redis's own benchmark."""
+    count = rig.scaled(TOOL_RECORDS * 100 // value_bytes)
+    fields = ("key", "k" * KEY_BYTES, "value", "v" * value_bytes, f"header.{HEADER[0]}", HEADER[1].decode())
+    command = [program, "-s", rig.store.address.removeprefix("unix:"), "-n", str(count), "--csv"]
+    with Meter({"redis": rig.store.pid}) as meter:
+        done = run([*command, "-P", "100", "-c", "50", "XADD", STREAM, "*", *fields], TOOL_TIMEOUT_S)
+    if done.returncode != 0:
+        raise programs.LoadFailed(f"{program}: {done.stderr.decode()}")
+    rig.store.free(STREAM)
+    # "test","rps",... and then a line of values.
+    rate = float(done.stdout.decode().strip().splitlines()[-1].split('","')[1].strip('"'))
+    return Sample({RATE: rate}, meter.per_million(count))
 
 
 def in_flight(shape: Shape) -> int:

@@ -75,8 +75,12 @@ class Kafka:
         command = self.command("kafka.Kafka", str(properties))
         self._child = Child(command, self._folder / "kafka.log")
         self.cluster = Cluster(f"127.0.0.1:{port}", {"kafka": self._child.pid})
-        until(lambda: self._ready(port), START_TIMEOUT_S, "Kafka accepts connections")
-        self._warm_up()
+        try:
+            until(lambda: self._ready(port), START_TIMEOUT_S, "Kafka accepts connections")
+            self._warm_up()
+        except BaseException:
+            self.close()
+            raise
 
     def command(self, program: str, *arguments: str) -> list[str]:
         """The argument list that runs a class of Kafka's jars with a full-size JVM."""

@@ -44,12 +44,13 @@ class Shape:
         return max(1, self.batch_bytes // (self.value_bytes + overhead_bytes))
 
     def __str__(self) -> str:
-        size = f"{self.value_bytes} B" if self.value_bytes < 1024 else f"{self.value_bytes // 1024} KB"
-        return (
-            f"{size}, {self.batch_bytes // 1024} KB batches"
-            if self.batch_bytes
-            else f"{size}, single records"
-        )
+        batches = f"{self.batch_bytes // 1024} KB batches" if self.batch_bytes else "single records"
+        return f"{size_text(self.value_bytes)}, {batches}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Like "100 B", "1 KB"."""
+    return f"{size_bytes} B" if size_bytes < 1024 else f"{size_bytes // 1024} KB"
 
 
 @dataclass(frozen=True, slots=True)

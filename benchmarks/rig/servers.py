@@ -92,7 +92,7 @@ class Cluster:
     def new_topic(self, partitions: int = 1, **configs: str) -> str:
         """Create a topic, and wait until it can be used. Underscores in config names stand for dots."""
         name = f"bench-{os.getpid()}-{next(_serial)}"
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = self._admin()
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(60)
         until(lambda: name in admin.list_topics(timeout=10).topics, 20, f"{name} exists")
@@ -100,10 +100,13 @@ class Cluster:
 
     def drop_topic(self, name: str) -> None:
         """Delete a topic with all that it holds."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        admin = self._admin()
         admin.delete_topics([name])[name].result(60)
         if self.store is not None:
             self.store.settle()
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
 
     def meter(self) -> Meter:
         """The CPU meter of its processes."""

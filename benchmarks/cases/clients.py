@@ -1,0 +1,109 @@
+"""Real clients with default settings on both brokers: librdkafka, and Kafka's own performance tools."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND
+from benchmarks.rig import programs
+from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.programs import LoadFailed, Outcome, outcome_of
+from benchmarks.rig.records import size_text
+from benchmarks.rig.servers import rest
+from tests.support.processes import run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.rig.kafka import Kafka
+    from benchmarks.rig.rig import Rig
+    from benchmarks.rig.servers import Cluster
+
+    # A client's run: broker, topic, how many records, bytes of a value.
+    Client = Callable[[Cluster, str, int, int], Outcome]
+
+VALUE_BYTES = (100, 1_024)
+# A second or two of work; Java's clients need some of it to warm up.
+RECORDS = {"librdkafka": 500_000, "Java": 1_000_000}
+JAVA_TIMEOUT_S = 120
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Rates of producing a topic and of consuming it, and what each costs the broker per record."""
+    clients: dict[str, tuple[Client, Client]] = {"librdkafka": (librdkafka_produce, librdkafka_consume)}
+    if rig.kafka is not None:
+        producing, consuming = (functools.partial(way, rig.kafka) for way in (java_produce, java_consume))
+        clients["Java"] = (producing, consuming)
+    for name, ways in clients.items():
+        for value_bytes in VALUE_BYTES:
+            count = rig.scaled(RECORDS[name] if value_bytes < 1_024 else RECORDS[name] // 4)
+            topics = {side: cluster.new_topic() for side, cluster in rig.clusters().items()}
+            for what, way in zip(("produce", "consume"), ways, strict=True):
+                sides = {
+                    side: functools.partial(timed, cluster, way, topics[side], count, value_bytes)
+                    for side, cluster in rig.clusters().items()
+                }
+                name_of_row = f"{name} with default settings, {size_text(value_bytes)}, {what}"
+                yield from rig.rows(name_of_row, sides, {RATE: RECORDS_PER_SECOND})
+            for side, cluster in rig.clusters().items():
+                cluster.drop_topic(topics[side])
+
+
+def timed(cluster: Cluster, client: Client, topic: str, count: int, value_bytes: int) -> Sample:
+    """One run of a client."""
+    rest()
+    with cluster.meter() as meter:
+        outcome = client(cluster, topic, count, value_bytes)
+    return Sample({RATE: outcome.rate}, meter.per_million(outcome.records))
+
+
+def librdkafka(what: str, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
+    """A run of the confluent-kafka client in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.rig.librdkafka", what, cluster.bootstrap, topic]
+    process = subprocess.Popen(
+        [*command, str(count), str(value_bytes)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=programs.ROOT,
+    )
+    return outcome_of(process)
+
+
+librdkafka_produce = functools.partial(librdkafka, "produce")
+librdkafka_consume = functools.partial(librdkafka, "consume")
+
+
+def java_produce(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
+    """`kafka-producer-perf-test`: idempotent, acks=all, values without keys."""
+    out = java(
+        kafka,
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", count, "--record-size", value_bytes, "--throughput", -1),
+        *("--bootstrap-server", cluster.bootstrap),
+    )
+    rate = re.findall(r"([\d.]+) records/sec", out)[-1]
+    return Outcome({"records": count, "seconds": count / float(rate)})
+
+
+def java_consume(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
+    """`kafka-consumer-perf-test`: the rate while it fetched, without the time of joining its group."""
+    out = java(
+        kafka,
+        "org.apache.kafka.tools.ConsumerPerformance",
+        *("--topic", topic, "--num-records", count, "--bootstrap-server", cluster.bootstrap),
+    )
+    figures = out.strip().splitlines()[-1].split(",")
+    return Outcome({"records": float(figures[4]), "seconds": float(figures[7]) / 1_000})
+
+
+def java(kafka: Kafka, program: str, *arguments: object) -> str:
+    """What a tool printed. Raises LoadFailed."""
+    done = run(kafka.command(program, *map(str, arguments)), JAVA_TIMEOUT_S)
+    if done.returncode != 0:
+        raise LoadFailed(f"{program}: {done.stderr.decode()[-1_000:]}{done.stdout.decode()[-1_000:]}")
+    return done.stdout.decode()
