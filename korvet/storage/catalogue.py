@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from korvet.storage.store import Store
+
+# Enough to keep Redis busy, and few enough that others' commands come in between.
+_COMMANDS_AT_ONCE: Final = 256
 
 OffsetAssignment = Literal["clock", "dense"]
 
@@ -162,9 +166,11 @@ class Catalogue:
         if forget_offsets is not None:
             await forget_offsets(topic)
         keys = self._store.keyspace
-        for partition in range(topic.partitions):
-            # On the write link, so behind every append that was under way.
-            await self._store.call("UNLINK", *keys.partition_keys(topic.name, partition))
+        # On the write link, so behind every append that was under way.
+        await self._each_partition(
+            range(topic.partitions),
+            lambda partition: ("UNLINK", *keys.partition_keys(topic.name, partition)),
+        )
         await self._swap(topic.name, b"")
         self._topics.pop(topic.name, None)
         self._encoded.pop(topic.name, None)
@@ -185,11 +191,22 @@ class Catalogue:
         return new
 
     async def _mark_dense(self, topic: Topic, first: int) -> None:
+        if not topic.bias:
+            return
+        meta = self._store.keyspace.meta
         # korvet_xadd, which native writers call, reads it there.
-        for partition in range(first, topic.partitions if topic.bias else first):
-            await self._store.call(
-                "HSET", self._store.keyspace.meta(topic.name, partition), "bias", topic.bias
-            )
+        await self._each_partition(
+            range(first, topic.partitions),
+            lambda partition: ("HSET", meta(topic.name, partition), "bias", topic.bias),
+        )
+
+    async def _each_partition(
+        self, partitions: range, command: Callable[[int], tuple[bytes | str | int, ...]]
+    ) -> None:
+        """A command for each partition, many of them on their way at once."""
+        for start in range(0, len(partitions), _COMMANDS_AT_ONCE):
+            some = partitions[start : start + _COMMANDS_AT_ONCE]
+            await asyncio.gather(*(self._store.call(*command(partition)) for partition in some))
 
     async def _swap(self, name: str, new: bytes) -> None:
         await self._store.fcall("korvet_swap", [self._store.keyspace.topics], name, self._encoded[name], new)

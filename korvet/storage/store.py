@@ -81,7 +81,8 @@ class Store:
         """Kind and version of the server, such as "valkey 9.1.2"."""
         self.features: frozenset[str] = frozenset()
         """Optional commands that the server has: WAITAOF, XACKDEL, XDELEX."""
-        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        # By topic and partition.
+        self._logs: dict[str, dict[int, PartitionLog]] = {}
         self._producer_ids = range(0)
         self._producer_id_lock = asyncio.Lock()
 
@@ -156,21 +157,21 @@ class Store:
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
         """The one PartitionLog of a partition; made when first asked for."""
-        found = self._logs.get((topic.name, partition))
+        logs = self._logs.setdefault(topic.name, {})
+        found = logs.get(partition)
         if found is None or found.topic.topic_id != topic.topic_id:
-            found = self._logs[topic.name, partition] = PartitionLog(self, topic, partition)
+            found = logs[partition] = PartitionLog(self, topic, partition)
         return found
 
     def update_logs(self, topic: Topic) -> None:
         """Tell the topic's logs its new configuration."""
-        for (name, _), found in self._logs.items():
-            if name == topic.name:
-                found.topic = topic
+        for found in self._logs.get(topic.name, {}).values():
+            found.topic = topic
 
     def close_logs(self, name: str) -> None:
         """Refuse all further use of a topic's logs: its keys are about to go."""
-        for key in [key for key in self._logs if key[0] == name]:
-            self._logs.pop(key).close()
+        for found in self._logs.pop(name, {}).values():
+            found.close()
 
     async def call(self, *args: bytes | str | int) -> Any:
         """One command over the write link, parsed. Raises StorageError."""
@@ -208,8 +209,8 @@ class Store:
     async def close(self) -> None:
         """Give the lease back and close all connections."""
         await self.watcher.close()
-        for found in self._logs.values():
-            found.close()
+        for name in list(self._logs):
+            self.close_logs(name)
         if self.lease is not None:
             await self.lease.release()
         await self.read.close()
