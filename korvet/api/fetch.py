@@ -267,8 +267,8 @@ class _Fetch:
         """A log has grown, or is closed."""
         if self._reading:
             self._woken = True
-        elif self._at_work:
-            self._read(self._grown())
+        elif self._at_work and (grown := self._grown()):
+            self._read(grown)
 
     def _grown(self) -> list[FetchedPart]:
         """Partitions whose log does not end where they are to be read from, or is closed."""

@@ -7,7 +7,9 @@ higher.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -46,6 +48,8 @@ _SCANNED_AT_ONCE: Final = 128
 _SETTLE_TIMEOUT_S: Final = 60.0
 # Timestamps are int64.
 _MAX_TIMESTAMP: Final = (1 << 63) - 1
+# Listeners that are told of a new log end at once: half a ms of fetches to answer.
+_WOKEN_AT_ONCE: Final = 16
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -85,6 +89,7 @@ class PartitionLog:
         "_store",
         "_topic",
         "_unaddressable_told",
+        "_waking",
         "average_bytes",
         "bias",
         "closed",
@@ -123,6 +128,8 @@ class PartitionLog:
         # When the log start was last told, by an append too.
         self._start_known_at = float("-inf")
         self._listeners: dict[Callable[[], None], None] = {}
+        # Listeners that have yet to be told of the log end.
+        self._waking: dict[Callable[[], None], None] = {}
         self._settling = asyncio.Lock()
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
@@ -231,7 +238,7 @@ class PartitionLog:
         if not outcome.duplicate:
             kept = None if self.closed or self._topic.log_append_time else cached
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept, self.leader_epoch)
-        self._start_known_at = asyncio.get_running_loop().time()
+        self._start_known_at = time.monotonic()
         end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
         self._ends_known(outcome.log_start, end)
 
@@ -286,9 +293,8 @@ class PartitionLog:
         What native clients trim is noticed soon after, as by `read`.
         """
         found = self.tail.read(offset, max_bytes, room_bytes, zstd=zstd)
-        now = asyncio.get_running_loop().time()
-        if found is not None and now > self._start_known_at + BOUNDS_FRESH_S:
-            self._start_known_at = now
+        if found is not None and time.monotonic() > self._start_known_at + BOUNDS_FRESH_S:
+            self._start_known_at = time.monotonic()
             self._store.read_functions.send(self.bounds_payload(), self._bounds_arrived)
         return found
 
@@ -350,7 +356,7 @@ class PartitionLog:
         self._bounds_read_at = asyncio.get_running_loop().time()
         if behind:
             self._fold_soon()
-        self._start_known_at = self._bounds_read_at
+        self._start_known_at = time.monotonic()
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
@@ -375,8 +381,25 @@ class PartitionLog:
         """The log reaches at least to `end`: tell the listeners where that is news."""
         if end > self.log_end:
             self.log_end = end
-            for callback in list(self._listeners):
+            scheduled = bool(self._waking)
+            self._waking.update(self._listeners)
+            if not scheduled:
+                self._wake_some()
+
+    def _wake_some(self) -> None:
+        """Wake listeners, the next in the loop's next turn: a thousand must not keep a producer waiting."""
+        waking = self._waking
+        for callback in list(itertools.islice(waking, _WOKEN_AT_ONCE)):
+            del waking[callback]
+            if callback not in self._listeners:
+                continue
+            try:
                 callback()
+            except Exception:
+                # One listener's mistake must not cost the others their call.
+                log.exception("%s: a listener failed", self.stream.decode())
+        if waking:
+            asyncio.get_running_loop().call_soon(self._wake_some)
 
     # Counting and timestamps
 
@@ -544,5 +567,6 @@ class PartitionLog:
             self._folding.cancel()
         listeners = list(self._listeners)
         self._listeners.clear()
+        self._waking.clear()
         for callback in listeners:
             callback()
