@@ -1,0 +1,67 @@
+"""Native entries are noticed among thousands of waited-for logs, and asking for them is cheap."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from korvet.storage.watcher import _Group, _Watched
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Bench
+
+MANY = 1300
+
+
+def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
+    """The first, the last and those in between, beside keys that are no streams at all."""
+
+    async def work() -> None:
+        topic = await bench.store.catalogue.create("wide", MANY)
+        logs = [bench.store.log(topic, partition) for partition in range(MANY)]
+        woken = [asyncio.Event() for _ in logs]
+        bench.client.set(logs[3].stream, "no stream")
+        bench.client.set(logs[MANY - 2].stream, "no stream")
+        for log, event in zip(logs, woken, strict=True):
+            log.listen(event.set)
+        for partition in (0, 4, MANY // 2, MANY - 1):
+            bench.client.xadd(logs[partition].stream, {"a": "b"})
+            await asyncio.wait_for(woken[partition].wait(), 10)
+            woken[partition].clear()
+        # Once noticed, the next ones are, too.
+        bench.client.xadd(logs[4].stream, {"a": "b"})
+        await asyncio.wait_for(woken[4].wait(), 10)
+        assert [index for index, event in enumerate(woken) if event.is_set()] == [4]
+        for log, event in zip(logs, woken, strict=True):
+            log.unlisten(event.set)
+
+    bench.run(work())
+
+
+def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
+    topic = bench.topic("t")
+    log = bench.store.log(topic, 0)
+    watched = _Watched(log)
+    group = _Group([watched, _Watched(bench.store.log(bench.topic("u"), 0))])
+    first = group.command()
+    stream = log.stream
+    assert first.startswith(b"*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$1\r\n1\r\n$7\r\nSTREAMS\r\n")
+    assert stream in first
+    assert first.count(b"0-0") == 2
+    assert group.command() is first
+    log.grown_to(5 << 10 | 7)
+    again = group.command()
+    assert again.endswith(b"$3\r\n5-6\r\n$3\r\n0-0\r\n")
+    assert again.startswith(first[:-18])
+    assert group.command() is again
+
+
+def test_an_entry_beyond_what_offsets_can_name_is_not_asked_for_again(bench: Bench) -> None:
+    log = bench.log()
+    watched = _Watched(log)
+    watched.seen = b"9-2000"
+    log.grown_to(9 << 10)
+    group = _Group([watched])
+    assert group.command().endswith(b"$6\r\n9-2000\r\n")
+    log.grown_to(11 << 10)
+    assert group.command().endswith(b"$7\r\n10-1023\r\n")
