@@ -29,7 +29,7 @@ def measure(rig: Rig) -> Iterator[Row]:
         sides: dict[str, Callable[[], Sample]] = {
             name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
         }
-        sides["redis"] = functools.partial(ranged, rig.store, f"korvet:{topics[KORVET][0]}:0")
+        sides["redis"] = functools.partial(ranged, rig.store, rig.korvet.stream(topics[KORVET][0]))
         name = f"fetch of stored records, {size_text(shape.value_bytes)}"
         yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
         for name, (topic, _) in topics.items():

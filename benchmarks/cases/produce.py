@@ -95,7 +95,7 @@ def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float) -> Samp
     requests.unlink()
     values = {RATE: outcome.rate}
     if cluster.store is not None:
-        values[MEMORY] = memory_per_record(cluster.store, f"korvet:{topic}:0", outcome.records)
+        values[MEMORY] = memory_per_record(cluster.store, cluster.stream(topic), outcome.records)
     cluster.drop_topic(topic)
     return Sample(values, meter.per_million(outcome.records, outcome.cpu_s))
 

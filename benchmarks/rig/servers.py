@@ -19,13 +19,14 @@ from confluent_kafka.cimpl import NewTopic
 from benchmarks.rig.measuring import Meter
 from korvet.embedded.binary import find_server
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
 
 _serial = itertools.count(1)
 
 
 class Store:
-    """A server of the data on a unix socket, without persistence."""
+    """A server of the data on a unix socket and a TCP port, without persistence."""
 
     def __init__(self, program: str | None = None) -> None:
         """`program`: another one than what korvet would embed."""
@@ -34,7 +35,20 @@ class Store:
         self.address = f"unix:{socket}"
         self.url = f"unix://{socket}"
         self.program = program or str(find_server().path)
-        options = ["--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", str(self._folder)]
+        port = free_port()
+        self.tcp_url = f"redis://127.0.0.1:{port}"
+        options = [
+            "--port",
+            str(port),
+            "--bind",
+            "127.0.0.1",
+            "--unixsocket",
+            str(socket),
+            "--save",
+            "",
+            "--dir",
+            str(self._folder),
+        ]
         self._process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL)
         self.client: Any = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
         until(self._answers, 20, "the store answers")
@@ -70,9 +84,10 @@ class Store:
 
         def freed() -> bool:
             info = self.client.info("memory")
-            return int(info["lazyfree_pending_objects"]) == 0
+            rewriting = self.client.info("persistence")["aof_rewrite_in_progress"]
+            return int(info["lazyfree_pending_objects"]) == 0 and not rewriting
 
-        until(freed, 60, "deleted keys are freed")
+        until(freed, 60, "deleted keys are freed, and no rewrite is under way")
 
     def close(self) -> None:
         self.client.close()
@@ -88,6 +103,11 @@ class Cluster:
     bootstrap: str
     pids: dict[str, int]
     store: Store | None = None
+    keyspace: str = "korvet"
+
+    def stream(self, topic: str) -> str:
+        """The stream of the first partition."""
+        return f"{self.keyspace}:{topic}:0"
 
     def new_topic(self, partitions: int = 1, **configs: str) -> str:
         """Create a topic, and wait until it can be used. Underscores in config names stand for dots."""
@@ -116,12 +136,13 @@ class Cluster:
 class Korvet:
     """`korvet serve` on a store, with the settings that a user would start from."""
 
-    def __init__(self, store: Store, *options: str) -> None:
-        self.server = KorvetServer("--log-level", "warning", *options, redis_url=store.url)
+    def __init__(self, store: Store, keyspace: str = "korvet", url: str | None = None) -> None:
+        """`url`: another way to the store than its unix socket."""
+        options = ("--log-level", "warning", "--set", f"keyspace={keyspace}")
+        self.server = KorvetServer(*options, redis_url=url or store.url)
         self.server.start()
-        self.cluster = Cluster(
-            self.server.bootstrap, {"broker": self.server.process.pid, "redis": store.pid}, store
-        )
+        pids = {"broker": self.server.process.pid, "redis": store.pid}
+        self.cluster = Cluster(self.server.bootstrap, pids, store, keyspace)
 
     def close(self) -> None:
         self.server.stop()
