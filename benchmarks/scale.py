@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import socket
 import statistics
 import struct
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import uvloop
 
 from benchmarks.idle_consumers import TOPIC as IDLE_TOPIC
 from benchmarks.idle_consumers import RawConsumer
@@ -35,6 +38,7 @@ CREATE, DELETE, LIST_OFFSETS, METADATA, FETCH = 19, 20, 2, 3, 1
 METADATA_VERSION, FETCH_VERSION, PRODUCE_VERSION = 12, 11, 9
 # A quiet process still has its timers; over this while they average out.
 IDLE_S = 5.0
+IDLE_SETTLE_S = 4.0
 Figures = dict[str, float]
 
 
@@ -299,7 +303,7 @@ def _pipelined(server: KorvetServer, request: bytes, at_once: int, total: int) -
     async def run() -> None:
         loop = asyncio.get_running_loop()
         transport, producer = await loop.create_connection(
-            lambda: PipelinedProducer(request, at_once, total), server.host, server.port
+            partial(PipelinedProducer, request, at_once, total), server.host, server.port
         )
         await asyncio.wait_for(producer.done, 120)
         transport.close()
@@ -327,22 +331,28 @@ def latency(server: KorvetServer, consumers: int, rate: int = 1000, seconds: flo
     request = produce_request("timed", 0, 1)
     figures = _percentiles("alone", asker, request, rate, seconds)
 
-    async def beside() -> Figures:
-        loop = asyncio.get_running_loop()
-        opened = [
-            await loop.create_connection(
-                lambda number=number: RawConsumer(number % 10), server.host, server.port
-            )
-            for number in range(consumers)
-        ]
-        await asyncio.sleep(2)
+    # In a process of their own: what they do must not delay the one that takes the time.
+    idle = multiprocessing.get_context("spawn").Process(
+        target=_consume_idly, args=(server.host, server.port, consumers), daemon=True
+    )
+    idle.start()
+    try:
+        time.sleep(IDLE_SETTLE_S)
         what = f"beside {consumers} idle consumers"
-        found = await loop.run_in_executor(None, _percentiles, what, asker, request, rate, seconds)
-        for transport, _ in opened:
-            transport.close()
-        return found
+        return figures | _percentiles(what, asker, request, rate, seconds)
+    finally:
+        idle.kill()
+        idle.join()
 
-    return figures | asyncio.run(beside())
+
+def _consume_idly(host: str, port: int, consumers: int) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in range(consumers):
+            await loop.create_connection(partial(RawConsumer, number % 10), host, port)
+        await loop.create_future()
+
+    uvloop.run(run())
 
 
 def _percentiles(what: str, asker: Asker, request: bytes, rate: int, seconds: float) -> Figures:

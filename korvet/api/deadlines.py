@@ -1,7 +1,9 @@
-"""Deadlines of requests that wait, gathered so that many of them end in one turn of the event loop.
+"""Deadlines of requests that wait, gathered so that many of them end in one wake-up of the process.
 
-A thousand idle consumers poll two thousand times a second. Answered one by one, each costs a wake-up of the
-process; answered together, they also ask again together, and a turn of the loop reads and answers many.
+A thousand idle consumers poll two thousand times a second. Answered one by one, each costs a wake-up;
+answered together, they also ask again together, and a turn of the loop reads and answers many. But not all of
+them in one turn: a thousand that connected in the same moment would keep everybody else waiting for tens of
+ms.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 10
+# Of those due together so many are called before the requests of others are looked at: some 0.2 ms of work.
+_CALLS_AT_ONCE: Final = 8
 _NEVER: Final = -1
 
 
@@ -63,7 +67,13 @@ class Deadlines:
             bucket.append(deadline)
 
     def _ring(self, due_ms: int) -> None:
-        for deadline in self._buckets.pop(due_ms):
+        self._call(due_ms, self._buckets.pop(due_ms))
+
+    def _call(self, due_ms: int, waiting: list[Deadline]) -> None:
+        """Call some of those that wait for this time; the others when requests have had their turn."""
+        if len(waiting) > _CALLS_AT_ONCE:
+            self._loop.call_soon(self._call, due_ms, waiting[_CALLS_AT_ONCE:])
+        for deadline in waiting[:_CALLS_AT_ONCE]:
             if deadline.due_ms != due_ms:
                 continue
             deadline.due_ms = _NEVER

@@ -115,6 +115,7 @@ class _Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffer",
         "_end",
+        "_loop",
         "_on_lost",
         "_outbox",
         "_scanner",
@@ -133,6 +134,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._start = 0
         self._end = 0
         self._scanner = ReplyScanner()
+        # Asking for the running loop costs a system call each time.
+        self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
         # Commands that go out in one write when the loop's turn ends.
         self._outbox: list[bytes] = []
@@ -151,7 +154,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert self.transport is not None
         if self.lost or self.transport.is_closing():
             lost = LinkLost("the connection to Redis is broken")
-            asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
+            self._loop.call_soon(_answer, on_reply, lost)
             return
         outbox = self._outbox
         first = not outbox
@@ -165,7 +168,7 @@ class _Connection(asyncio.BufferedProtocol):
         if not self.waiting:
             self._flush()
         elif first:
-            asyncio.get_running_loop().call_soon(self._flush)
+            self._loop.call_soon(self._flush)
         self.unanswered_bytes += size
         self.waiting.append((on_reply, size, replies))
 
@@ -256,6 +259,7 @@ class RedisLink:
         """`name` is what CLIENT LIST shows. Use `connect`."""
         self.address = address
         self._name = name
+        self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
         self._reader = hiredis.Reader()
         self._reconnecting: asyncio.Task[None] | None = None
@@ -302,7 +306,7 @@ class RedisLink:
         connection = self._connection
         if connection is None:
             lost = LinkLost(f"no connection to Redis at {self.address}")
-            asyncio.get_running_loop().call_soon(_answer, on_reply, lost)
+            self._loop.call_soon(_answer, on_reply, lost)
             return
         connection.send(payload, on_reply, replies)
 
@@ -315,7 +319,7 @@ class RedisLink:
 
     def call_packed(self, send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.Future[Any]:
         """As `call`, for a packed command and another way of sending it."""
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
 
         def arrived(reply: memoryview | StorageError) -> None:
             if future.done():

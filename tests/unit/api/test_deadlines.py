@@ -18,12 +18,22 @@ class Clock:
     def __init__(self) -> None:
         self.now_s = 100.0
         self.calls: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+        self.soon: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def time(self) -> float:
         return self.now_s
 
     def call_at(self, when: float, callback: Callable[..., None], *arguments: Any) -> None:
         self.calls.append((when, callback, arguments))
+
+    def call_soon(self, callback: Callable[..., None], *arguments: Any) -> None:
+        self.soon.append((callback, arguments))
+
+    def turn(self) -> None:
+        """Make the calls that were left for the next turn."""
+        soon, self.soon = self.soon, []
+        for callback, arguments in soon:
+            callback(*arguments)
 
     def advance(self, to_s: float) -> None:
         """Make the calls that are due, each at its own time."""
@@ -33,6 +43,8 @@ class Clock:
                 self.calls.remove(call)
                 self.now_s = when
                 callback(*arguments)
+                while self.soon:
+                    self.turn()
         self.now_s = to_s
 
 
@@ -61,7 +73,27 @@ def test_rings_once_not_early_and_hardly_late(
         assert due_s <= rung[0] <= due_s + (late_ms + 1) / 1000
 
 
-def test_neighbours_ring_in_one_turn(clock: Clock, deadlines: Deadlines) -> None:
+def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: Deadlines) -> None:
+    rung: list[int] = []
+    made = [Deadline(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
+    for deadline in made:
+        deadlines.arm(deadline, 100.5)
+    ((when, callback, arguments),) = clock.calls
+    clock.now_s = when
+    callback(*arguments)
+    first = len(rung)
+    assert 0 < first < 20
+    made[50].cancel()
+    made[60].cancel()
+    deadlines.arm(made[60], 101.5)
+    while clock.soon:
+        before = len(rung)
+        clock.turn()
+        assert len(rung) - before <= first
+    assert rung == [number for number in range(100) if number not in (50, 60)]
+
+
+def test_neighbours_ring_in_one_wake_up(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     for step in range(100):
         deadlines.arm(Deadline(500, lambda: rung.append(clock.now_s)), 100.5 + step / 10_000)
