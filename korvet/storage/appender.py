@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _APPEND_FIXED_ARGUMENTS: Final = 16
-_GUARD_FIXED_ARGUMENTS: Final = 17
+_GUARD_FIXED_ARGUMENTS: Final = 19
 _MULTI: Final = pack("MULTI")
 _EXEC: Final = pack("EXEC")
 _OK: Final = b"+OK\r\n"
@@ -334,6 +334,8 @@ class Appender:
             append.epoch,
             entry_id(self._next - 1),
             form.position,
+            entry_id(form.position),
+            entry_id(form.position + form.record_count - 1),
             form.record_count,
             stamp.producer_id,
             stamp.producer_epoch,

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+# The format that a broker brings to FORMAT_VERSION when it opens a keyspace.
+_UPGRADED_FORMAT: Final = 1
 # Functions, entries-added and XINFO's first entry came with Redis 7.0; Valkey's first own release is 7.2.
 _OLDEST_REDIS: Final = (7, 0, 0)
 _OLDEST_VALKEY: Final = (7, 2, 0)
@@ -77,6 +79,7 @@ class Store:
         write.on_up = tails.clear
         self.lease: Lease | None = None
         self.cluster_id = ""
+        self._outdated = False
         self.server = ""
         """Kind and version of the server, such as "valkey 9.1.2"."""
         self.features: frozenset[str] = frozenset()
@@ -128,6 +131,8 @@ class Store:
             if lease_node_id is not None:
                 store.lease = await Lease.take(store, lease_node_id, lease_ms)
             await store.catalogue.load()
+            if store._outdated:
+                await store._upgrade()
         except BaseException as error:
             await store.close()
             if isinstance(error, StorageError) and not isinstance(error, StoreError):
@@ -143,7 +148,9 @@ class Store:
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
             await self.call("HSETNX", cluster, field, value)
         cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")
-        if version != b"%d" % FORMAT_VERSION:
+        if int(version) == _UPGRADED_FORMAT:
+            self._outdated = True
+        elif int(version) != FORMAT_VERSION:
             raise StoreError(
                 f"keyspace {self.keyspace.prefix!r} has format {version.decode()}; this korvet works with "
                 f"format {FORMAT_VERSION} only"
@@ -154,6 +161,24 @@ class Store:
                 f"{SEQUENCE_BITS}: its offsets would mean other entries"
             )
         self.cluster_id = cluster_id.decode()
+
+    async def _upgrade(self) -> None:
+        """Bring the keyspace to our format; a broker does that, as nobody else may write meanwhile."""
+        if self.lease is None:
+            raise StoreError(
+                f"keyspace {self.keyspace.prefix!r} has format {_UPGRADED_FORMAT}: start `korvet serve` on "
+                f"it once, which brings it to format {FORMAT_VERSION}"
+            )
+        for topic in self.catalogue.topics.values():
+            for partition in range(topic.partitions):
+                await self.fcall("korvet_upgrade", [self.keyspace.meta(topic.name, partition)])
+        await self.call("HSET", self.keyspace.cluster, "format", FORMAT_VERSION)
+        log.info(
+            "keyspace %r was brought from format %d to %d",
+            self.keyspace.prefix,
+            _UPGRADED_FORMAT,
+            FORMAT_VERSION,
+        )
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
         """The one PartitionLog of a partition; made when first asked for."""

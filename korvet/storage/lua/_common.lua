@@ -140,67 +140,43 @@ local function next_point(index, bias, position)
   return found[1] and decode_point(found[1])
 end
 
--- The meta hash of a partition.  `tail` is the last entry that an append of ours added.  `state` (one field) is what the index knows of the part of the stream up to
--- entry `last`: entries ever seen (before), of those still there (live), their bytes, the largest record,
--- the newest point's count and time, and what lies behind that point.
-local function load_meta(meta)
-  local found = redis.call('HMGET', meta, 'end', 'at', 'start', 'jump', 'epoch', 'state', 'tail')
-  local result = {
-    log_end = tonumber(found[1]) or 0,
-    at = tonumber(found[2]) or 0,
-    log_start = tonumber(found[3]) or 0,
-    jump = tonumber(found[4]) or 0,
-    epoch = found[5],
-    tail = found[7] or '',
-    last = '0-0',
-    before = 0,
-    live = 0,
-    bytes = 0,
-    big = 0,
-    span_bytes = 0,
-  }
-  if found[6] then
-    local last, before, live, bytes, big, point_before, point_ms, span_bytes, span_max, run_max =
-      string.match(found[6], '^(%S+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (%d+) (%S+) (%S+)$')
-    result.last = last
-    result.before = tonumber(before)
-    result.live = tonumber(live)
-    result.bytes = tonumber(bytes)
-    result.big = tonumber(big)
-    result.point_before = tonumber(point_before)
-    result.point_ms = tonumber(point_ms)
-    result.span_bytes = tonumber(span_bytes)
-    result.span_max = tonumber(span_max)
-    result.run_max = tonumber(run_max)
+-- The meta hash of a partition.  `last` is the entry up to which the index knows the stream, `tail` the last one that
+-- an append of ours added; `log` holds, as big-endian doubles (text costs a script more than all its commands):
+-- log end, time of the newest append, log start, where the lead over the clock is no burst of ours; of the entries up
+-- to `last` how many there ever were (before), of those still there (live) how many, their bytes, the largest one; the
+-- newest point's count and time, and what lies behind that point.  A number that is not known is NaN.
+local LOG_FORMAT = '>ddddddddddddd'
+
+local function known(number)
+  if number == number then
+    return number
   end
-  return result
 end
 
-local function encode_state(state)
-  return table.concat({
-    state.last,
-    integer(state.before),
-    integer(state.live),
-    integer(math.max(0, state.bytes)),
-    integer(state.big),
-    optional(state.point_before),
-    optional(state.point_ms),
-    integer(math.max(0, state.span_bytes)),
-    optional(state.span_max),
-    optional(state.run_max),
-  }, ' ')
+local function load_meta(meta)
+  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch')
+  local state = { last = found[2] or '0-0', tail = found[3] or '', epoch = found[4] }
+  if not found[1] then
+    state.log_end, state.at, state.log_start, state.jump = 0, 0, 0, 0
+    state.before, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0
+    return state
+  end
+  local point_before, point_ms, span_max, run_max
+  state.log_end, state.at, state.log_start, state.jump, state.before, state.live, state.bytes, state.big,
+    state.span_bytes, point_before, point_ms, span_max, run_max = struct.unpack(LOG_FORMAT, found[1])
+  state.point_before, state.point_ms = known(point_before), known(point_ms)
+  state.span_max, state.run_max = known(span_max), known(run_max)
+  return state
 end
 
 local function save_meta(meta, state)
-  redis.call(
-    'HSET', meta,
-    'end', integer(state.log_end),
-    'at', integer(state.at),
-    'start', integer(state.log_start),
-    'jump', integer(state.jump),
-    'tail', state.tail,
-    'state', encode_state(state)
-  )
+  local nan = 0 / 0
+  redis.call('HSET', meta, 'last', state.last, 'tail', state.tail, 'log', struct.pack(
+    LOG_FORMAT,
+    state.log_end, state.at, state.log_start, state.jump,
+    state.before, state.live, math.max(0, state.bytes), state.big, math.max(0, state.span_bytes),
+    state.point_before or nan, state.point_ms or nan, state.span_max or nan, state.run_max or nan
+  ))
 end
 
 -- Forget all points: nothing that they describe is there any more.

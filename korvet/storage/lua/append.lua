@@ -51,7 +51,7 @@ end
 
 -- The stream behind what the index knows was deleted by a native client: begin anew, offsets go on.
 local function notice_reset(index, state, found)
-  if id_less(found.last, state.last) then
+  if found.last ~= state.last and id_less(found.last, state.last) then
     clear_index(index, state)
     state.log_start = math.max(state.log_start, found.exists and 0 or state.log_end)
     state.last = '0-0'
@@ -141,13 +141,12 @@ local function note_stamp(meta, stamp, base_offset, now_ms)
 end
 
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
-local function conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
-  local previous_end = log_end(found, state, bias)
+local function conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
   local start = log_start(found, state, previous_end, bias)
   if found.length == 0 and start > 0 then
     start = base - bias
   end
-  state.tail = id_of(base + count - 1)
+  state.tail = last
   if indexed then
     state.last = state.tail
   end
@@ -301,7 +300,8 @@ local function append(keys, args)
   if bias == 1 then
     redis.call('HSET', meta, 'bias', '1')
   end
-  return conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
+  local last = id_of(base + count - 1)
+  return conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
 end
 
 local function refused(why)
@@ -309,18 +309,18 @@ local function refused(why)
 end
 
 -- KEYS: stream, index, meta, gate.
--- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position of the first
--- record, number of records, producer id (or "-1"), producer epoch, first sequence, largest entry (bytes), spans (each
--- "<records> <bytes> <largest timestamp>;"), then the field arguments of the first record.
+-- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position and ID of the
+-- first record, ID of the last, number of records, producer id (or "-1"), producer epoch, first sequence, largest entry
+-- (bytes), spans (each "<records> <bytes> <largest timestamp>;"), then the field arguments of the first record.
 -- Adds the first record of a batch whose IDs the broker has assigned.  More than one: renames the stream to the gate,
 -- where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
 -- Returns what korvet_append returns.  Errors: REFUSED where the broker's view is not ours (nothing is done, and
 -- korvet_append may be asked), and those of korvet_append but for THROTTLED.
 local function guard(keys, args)
   local stream, index, meta, gate = keys[1], keys[2], keys[3], keys[4]
-  local bias, base, count = tonumber(args[1]), tonumber(args[4]), tonumber(args[5])
-  local epoch, first, largest = tonumber(args[7]), tonumber(args[8]), tonumber(args[9])
-  if #keys ~= 4 or not (bias and base and count and epoch and first and largest) or #args < 12 or #args % 2 ~= 0 then
+  local bias, base, count = tonumber(args[1]), tonumber(args[4]), tonumber(args[7])
+  local epoch, first, largest = tonumber(args[9]), tonumber(args[10]), tonumber(args[11])
+  if #keys ~= 4 or not (bias and base and count and epoch and first and largest) or #args < 14 or #args % 2 ~= 0 then
     return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
   local found, fault = inspect(stream)
@@ -336,9 +336,10 @@ local function guard(keys, args)
     return refused('another append came in between')
   end
   local now_ms = clock_ms()
-  local previous_end = log_end(found, state, bias)
+  -- What was saved together needs no reckoning, which would parse an ID.
+  local previous_end = found.last == state.last and state.log_end or log_end(found, state, bias)
   local stamp, duplicate
-  stamp, duplicate, fault = check_stamp(meta, args[6], epoch, first, count)
+  stamp, duplicate, fault = check_stamp(meta, args[8], epoch, first, count)
   if fault then
     return fault
   end
@@ -355,7 +356,7 @@ local function guard(keys, args)
 
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
-  local added = redis.pcall('XADD', stream, id_of(base), unpack(args, 11))
+  local added = redis.pcall('XADD', stream, args[5], unpack(args, 13))
   if added.err then
     return added
   end
@@ -365,13 +366,13 @@ local function guard(keys, args)
   end
   if indexed then
     local position = base
-    for records, bytes, time_ms in string.gmatch(args[10], '(%d+) (%d+) (-?%d+);') do
+    for records, bytes, time_ms in string.gmatch(args[12], '(%d+) (%d+) (-?%d+);') do
       add_entries(index, bias, state, position, tonumber(records), tonumber(time_ms), tonumber(bytes), now_ms)
       position = position + tonumber(records)
     end
     state.big = math.max(state.big, largest)
   end
-  return conclude(meta, state, found, bias, base, count, now_ms, stamp, indexed)
+  return conclude(meta, state, found, bias, base, count, args[6], now_ms, previous_end, stamp, indexed)
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, ID of an entry.
