@@ -31,7 +31,7 @@ _CODEC_AT: Final = 22
 _CODEC_BITS: Final = 7
 _ZSTD: Final = 4
 # Batches smaller than this on average are joined: a segment of its own costs the transport more than a copy.
-_JOINED_BELOW_BYTES: Final = 2048
+_JOINED_BELOW_BYTES: Final = 512
 # Places of batches that are gone are given back once there are so many, and they are half of all.
 _DEAD_PLACES: Final = 64
 
