@@ -6,7 +6,6 @@ refuses the ID 0-0, so there offset o is stored under the ID of o + 1: `bias` is
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 # Ten bits leave 2^53 for the milliseconds of an int64 offset, and keep offsets below 2^53 (exact in a double,
@@ -19,8 +18,8 @@ MAX_OFFSET: Final = (1 << 63) - 1
 MAX_MS: Final = MAX_OFFSET >> SEQUENCE_BITS
 # Both halves of a Redis entry ID are uint64.
 MAX_ENTRY_ID_PART: Final = (1 << 64) - 1
-
-_ENTRY_ID_TEXT: Final = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
+# Digits of such a half, leading zeros included.
+_PART_DIGITS: Final = 20
 
 
 class AddressError(ValueError):
@@ -90,11 +89,13 @@ def _check_offset(offset: int) -> None:
 
 
 def _parse(entry_id: str | bytes) -> tuple[int, int]:
-    text = entry_id if isinstance(entry_id, str) else entry_id.decode("ascii", "replace")
-    match = _ENTRY_ID_TEXT.fullmatch(text)
-    if match is None:
-        raise AddressError(f"{text[:64]!r} is not an entry ID of the form ms-seq")
-    ms, seq = int(match[1]), int(match[2])
+    text = entry_id if isinstance(entry_id, bytes) else entry_id.encode("ascii", "replace")
+    left, _, right = text.partition(b"-")
+    is_number = left.isdigit() and right.isdigit()
+    if not is_number or len(left) > _PART_DIGITS or len(right) > _PART_DIGITS:
+        shown = text[:64].decode("ascii", "replace")
+        raise AddressError(f"{shown!r} is not an entry ID of the form ms-seq")
+    ms, seq = int(left), int(right)
     if ms > MAX_ENTRY_ID_PART or seq > MAX_ENTRY_ID_PART:
-        raise AddressError(f"entry ID {text} does not fit two unsigned 64 bit numbers")
+        raise AddressError(f"entry ID {text.decode()} does not fit two unsigned 64 bit numbers")
     return ms, seq

@@ -1,15 +1,18 @@
 """Loads a partition of `__consumer_offsets` into a group shard: the newest value of every key, in the log's
 order.
+
+The work is done in pages, with a turn of the event loop between them: other partitions are served meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value
-from korvet.offsets.packing import AddressError, entry_id, offset_of
+from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.storage.errors import StorageError, domain_error
 
@@ -24,16 +27,31 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Entry: TypeAlias = "tuple[bytes, list[bytes]]"
+Page: TypeAlias = dict[bytes, int]
+"""Wanted entries that lie close together: entry ID -> offset."""
 
 # Keys of the `latest` hash asked for at once.
 SCANNED_AT_ONCE: Final = 1_000
 # Superseded entries between two wanted ones that are read along rather than asking twice: a command costs
 # as much as about this many entries.
 READ_ALONG: Final = 8
-# Offsets that one XRANGE covers; bounds the size of a reply, also where group metadata is large.
-RANGE_OFFSETS: Final = 256
-# XRANGEs under way at once; together at most some 16,000 entries.
-RANGES_AT_ONCE: Final = 64
+# Offsets in a page, as bits: bounds the size of a reply, also where group metadata is large, and the time in
+# which it is replayed, to a few ms.
+PAGE_BITS: Final = 8
+# XRANGEs under way at once.
+RANGES_AT_ONCE: Final = 8
+# Bytes of the partition at the end of an OffsetCommitKey.
+_PARTITION_BYTES: Final = 4
+
+
+class _Topic:
+    """What the keys of one group and topic have in common, and where its offsets go."""
+
+    __slots__ = ("key", "partitions")
+
+    def __init__(self, key: OffsetCommitKey, partitions: dict[int, OffsetCommitValue]) -> None:
+        self.key = key
+        self.partitions = partitions
 
 
 class OffsetsLoader:
@@ -43,6 +61,8 @@ class OffsetsLoader:
         self._store = store
         self._log = log
         self._latest = store.keyspace.latest(log.topic.name, log.partition)
+        # By the bytes of a key before its partition.
+        self._topics: dict[bytes, _Topic] = {}
         self.commits: NewestCommits = {}
 
     async def replay_into(self, shard: GroupShard) -> None:
@@ -50,15 +70,19 @@ class OffsetsLoader:
 
         An entry that is no record of a coordinator (a native application's, say) is left out with a log line.
         """
-        offsets = await self._newest_offsets()
-        wanted = frozenset(offsets)
-        async for entries in self._read(offsets):
-            for entry in entries:
-                self._replay(shard, entry, wanted)
+        pages = await self._newest()
+        async for page, entries in self._read(pages):
+            for name, fields in entries:
+                offset = page.get(name)
+                if offset is not None:
+                    self._replay(shard, offset, fields)
+            await asyncio.sleep(0)
+        self._topics.clear()
 
-    async def _newest_offsets(self) -> list[int]:
-        """Where the newest record of every key is, ascending."""
-        ids: dict[bytes, bytes] = {}
+    async def _newest(self) -> dict[int, Page]:
+        """Where the newest record of every key is, by the number of the page."""
+        pages: dict[int, Page] = {}
+        bias = self._log.bias
         cursor = b"0"
         while True:
             try:
@@ -67,55 +91,82 @@ class OffsetsLoader:
                 )
             except StorageError as error:
                 raise domain_error(error) from error
-            # A field may come twice while the hash is resized.
-            ids.update(zip(fields[::2], fields[1::2], strict=True))
+            for name in fields[1::2]:
+                offset = offset_of(name, bias)
+                page = pages.get(offset >> PAGE_BITS)
+                if page is None:
+                    page = pages[offset >> PAGE_BITS] = {}
+                page[name] = offset
             if cursor == b"0":
-                break
-        return sorted(offset_of(entry, self._log.bias) for entry in ids.values())
+                return pages
 
-    async def _read(self, offsets: Sequence[int]) -> AsyncIterator[list[Entry]]:
-        """The entries at these offsets in order, and some between them."""
-        ranges = list(_ranges(offsets))
-        for at in range(0, len(ranges), RANGES_AT_ONCE):
-            calls = [self._range(first, last) for first, last in ranges[at : at + RANGES_AT_ONCE]]
-            try:
-                replies = await asyncio.gather(*calls)
-            except StorageError as error:
-                await asyncio.gather(*calls, return_exceptions=True)
-                raise domain_error(error) from error
-            for reply in replies:
-                yield reply
+    async def _read(self, pages: dict[int, Page]) -> AsyncIterator[tuple[Page, list[Entry]]]:
+        """The entries of the pages in order, and some between them; the pages are used up."""
+        calls: deque[tuple[Page, asyncio.Future[list[Entry]]]] = deque()
+        try:
+            for number in sorted(pages):
+                page = pages.pop(number)
+                for first, last in _ranges(sorted(page.values())):
+                    calls.append((page, self._range(first, last)))
+                    if len(calls) == RANGES_AT_ONCE:
+                        wanted, call = calls.popleft()
+                        yield wanted, await call
+            while calls:
+                wanted, call = calls.popleft()
+                yield wanted, await call
+        except StorageError as error:
+            raise domain_error(error) from error
+        finally:
+            await asyncio.gather(*(call for _, call in calls), return_exceptions=True)
 
     def _range(self, first: int, last: int) -> asyncio.Future[list[Entry]]:
         bias = self._log.bias
         return self._store.read.call("XRANGE", self._log.stream, entry_id(first, bias), entry_id(last, bias))
 
-    def _replay(self, shard: GroupShard, entry: Entry, wanted: frozenset[int]) -> None:
-        name, fields = entry
+    def _replay(self, shard: GroupShard, offset: int, fields: Sequence[bytes]) -> None:
         try:
-            offset = offset_of(name, self._log.bias)
-        except AddressError:
-            return  # a native entry between ours: no key of `latest` leads to it
-        if offset not in wanted:
-            return
-        content = dict(zip(fields[::2], fields[1::2], strict=True))
-        try:
-            key = decode_key(content[b"key"])
-            value = decode_value(key, content.get(b"value"))
+            if len(fields) >= 4 and fields[0] == b"key" and fields[2] == b"value":
+                self._replay_record(shard, offset, fields[1], fields[3])
+            else:
+                content = dict(zip(fields[::2], fields[1::2], strict=True))
+                self._replay_record(shard, offset, content[b"key"], content.get(b"value"))
         except (KeyError, DecodeError) as error:
             logger.warning("%s, offset %d: not loaded: %r", self._log.stream.decode(), offset, error)
-            return
+
+    def _replay_record(self, shard: GroupShard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
+        topic = self._topics.get(raw_key[:-_PARTITION_BYTES])
+        if topic is None:
+            key = decode_key(raw_key)
+            value = decode_value(key, raw_value)
+        else:
+            key, value = topic.key, decode_value(topic.key, raw_value)
+            if isinstance(value, OffsetCommitValue):
+                partition = int.from_bytes(raw_key[-_PARTITION_BYTES:], "big", signed=True)
+                topic.partitions[partition] = value
+                self._note_commit(key, partition, offset, value.offset)
+                return
+            key = decode_key(raw_key)
         shard.replay(key, value)
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
-            groups = self.commits.setdefault((key.topic, key.partition), {})
-            groups[key.group] = (offset, value.offset)
+            partitions = shard.partitions_to_load(key.group, key.topic)
+            self._topics[raw_key[:-_PARTITION_BYTES]] = _Topic(key, partitions)
+            self._note_commit(key, key.partition, offset, value.offset)
+        elif value is None:
+            self._topics.clear()  # what it removed may have been the last offset there
+
+    def _note_commit(self, key: OffsetCommitKey, partition: int, position: int, offset: int) -> None:
+        stream = key.topic, partition
+        groups = self.commits.get(stream)
+        if groups is None:
+            groups = self.commits[stream] = {}
+        groups[key.group] = (position, offset)
 
 
 def _ranges(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Ascending offsets as (first, last) ranges to read."""
     first = last = -1
     for offset in offsets:
-        if first >= 0 and offset - last <= READ_ALONG and offset - first < RANGE_OFFSETS:
+        if first >= 0 and offset - last <= READ_ALONG:
             last = offset
             continue
         if first >= 0:

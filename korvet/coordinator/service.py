@@ -41,7 +41,7 @@ FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 1.0
 FORGET_ATTEMPTS: Final = 3
 # Partitions that are read at the same time: each holds its replies and its newest keys in memory.
-LOADS_AT_ONCE: Final = 4
+LOADS_AT_ONCE: Final = 2
 
 
 class CoordinatorError(Exception):

@@ -39,7 +39,7 @@ from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommi
 if TYPE_CHECKING:
     from korvet.groups.context import Context
     from korvet.groups.membership import Membership
-    from korvet.groups.offset_table import OffsetTable, StoredOffset
+    from korvet.groups.offset_table import OffsetTable
 
 NO_EXPIRY_MS = -1
 RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timestamp
@@ -154,10 +154,9 @@ class Commits:
     def _fetch_one(self, request: FetchRequest, topic: str, partition: int) -> FetchedPartition:
         if request.require_stable and self._offsets.is_pending(request.group_id, topic, partition):
             return FetchedPartition(partition, error=ErrorCode.unstable_offset_commit)
-        stored = self._offsets.get(request.group_id, topic, partition)
-        if stored is None:
+        value = self._offsets.get(request.group_id, topic, partition)
+        if value is None:
             return FetchedPartition(partition)
-        value = stored.value
         return FetchedPartition(partition, value.offset, value.leader_epoch, value.metadata)
 
     # OffsetDelete, DeleteGroups, deleted topics
@@ -242,17 +241,12 @@ class Commits:
             if group.is_subscribed(topic):
                 nothing_left = False
                 continue
-            for partition, stored in partitions.items():
-                if self._may_expire(group.group_id, topic, partition, stored, is_expired):
+            for partition, value in partitions.items():
+                if is_expired(value) and not self._offsets.is_pending(group.group_id, topic, partition):
                     self._bury(group.group_id, topic, partition)
                 else:
                     nothing_left = False
         return nothing_left
-
-    def _may_expire(
-        self, group_id: str, topic: str, partition: int, stored: StoredOffset, is_expired: IsExpired
-    ) -> bool:
-        return is_expired(stored.value) and not self._offsets.is_pending(group_id, topic, partition)
 
     def _expiry_of(self, group: Group) -> IsExpired | None:
         """When offsets of the group expire; None if they don't.

@@ -17,8 +17,8 @@ Place: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
 
 
-class StoredOffset:
-    """A committed offset and when it was replayed, as a sequence number."""
+class _PendingOffset:
+    """An offset of an open transaction and when it was replayed, as a sequence number."""
 
     __slots__ = ("sequence", "value")
 
@@ -30,43 +30,50 @@ class StoredOffset:
 class OffsetTable:
     """Committed offsets by group, topic and partition."""
 
-    __slots__ = ("_committed", "_open_producers", "_pending", "_sequence")
+    __slots__ = ("_committed", "_open_producers", "_pending", "_sequence", "_sequences")
 
     def __init__(self) -> None:
-        self._committed: dict[str, dict[str, dict[int, StoredOffset]]] = {}
-        self._pending: dict[int, dict[Place, StoredOffset]] = {}  # by producer id
+        self._committed: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._pending: dict[int, dict[Place, _PendingOffset]] = {}  # by producer id
         self._open_producers: dict[str, set[int]] = {}  # by group
         self._sequence = 0
+        # When what is committed was replayed; only of groups with open transactions, and since these began.
+        self._sequences: dict[str, dict[Place, int]] = {}
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
         """Apply a record; producer_id -1 if it is not of a transaction."""
-        self._sequence += 1
         place = (key.group, key.topic, key.partition)
         if value is None:
             self._remove(place)
         elif producer_id == NO_PRODUCER_ID:
-            self._put(place, StoredOffset(value, self._sequence))
+            self._put(place, value)
         else:
-            self._pending.setdefault(producer_id, {})[place] = StoredOffset(value, self._sequence)
+            self._sequence += 1
+            self._pending.setdefault(producer_id, {})[place] = _PendingOffset(value, self._sequence)
             self._open_producers.setdefault(key.group, set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a control record: the pending offsets of this producer count now, or never did."""
         for place, pending in self._pending.pop(producer_id, {}).items():
-            self._close(place[0], producer_id)
-            present = self.get(*place)
-            if committed and (present is None or present.sequence < pending.sequence):
-                self._put(place, pending)
+            if committed and self._sequences.get(place[0], {}).get(place, 0) < pending.sequence:
+                self._put(place, pending.value)
+                self._sequences[place[0]][place] = pending.sequence
         for group_id in [g for g, producers in self._open_producers.items() if producer_id in producers]:
             self._close(group_id, producer_id)
 
-    def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:
+    def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         """What is committed there."""
         return self._committed.get(group_id, {}).get(topic, {}).get(partition)
 
-    def topics(self, group_id: str) -> dict[str, dict[int, StoredOffset]]:
+    def topics(self, group_id: str) -> dict[str, dict[int, OffsetCommitValue]]:
         """All that the group has committed; not to be changed."""
         return self._committed.get(group_id, {})
+
+    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, OffsetCommitValue]:
+        """Where the group's offsets of a topic are put as they are loaded, one at least; good until a
+        tombstone is replayed.
+        """
+        return self._committed.setdefault(group_id, {}).setdefault(topic, {})
 
     def has_any(self, group_id: str) -> bool:
         """Whether the group has committed offsets, or may have some when a transaction ends."""
@@ -99,9 +106,12 @@ class OffsetTable:
         group_ids = dict.fromkeys([*self._committed, *self._open_producers])
         return [place for group_id in group_ids for place in self.places(group_id) if place[1] in topics]
 
-    def _put(self, place: Place, stored: StoredOffset) -> None:
+    def _put(self, place: Place, value: OffsetCommitValue) -> None:
         group_id, topic, partition = place
-        self._committed.setdefault(group_id, {}).setdefault(topic, {})[partition] = stored
+        self._committed.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
+        if group_id in self._open_producers:
+            self._sequence += 1
+            self._sequences.setdefault(group_id, {})[place] = self._sequence
 
     def _remove(self, place: Place) -> None:
         group_id, topic, partition = place
@@ -121,3 +131,4 @@ class OffsetTable:
             producers.discard(producer_id)
             if not producers:
                 del self._open_producers[group_id]
+                self._sequences.pop(group_id, None)

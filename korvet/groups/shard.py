@@ -201,6 +201,16 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey) and not isinstance(value, OffsetCommitValue):
             self._replay_group(key, value)
 
+    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, OffsetCommitValue]:
+        """For a loader with many offsets of one group and topic: where to put them, by partition, instead of
+        replaying each.
+
+        At least one of them is to be put there, and before a tombstone is replayed.
+        """
+        if group_id not in self._context.groups:
+            self._context.groups[group_id] = Group(group_id, UNKNOWN_TIMESTAMP_MS)
+        return self._offsets.partitions_to_load(group_id, topic)
+
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Apply a control record."""
         self._offsets.end_transaction(producer_id, committed=committed)

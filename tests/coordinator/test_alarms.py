@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from korvet.coordinator.alarms import Alarms
-from korvet.coordinator.loader import RANGE_OFFSETS, READ_ALONG, _ranges
 from tests.support.polling import until_async
 
 
@@ -81,14 +77,3 @@ async def test_closed_alarms_are_silent() -> None:
     asyncio.get_running_loop().call_later(0.005, marker.set_result, None)
     await marker
     assert bell.rung == []
-
-
-@given(st.lists(st.integers(0, 3_000), unique=True).map(sorted))
-def test_ranges_cover_what_is_wanted_and_little_more(offsets: list[int]) -> None:
-    ranges = list(_ranges(offsets))
-    covered = [offset for first, last in ranges for offset in range(first, last + 1)]
-    assert covered == sorted(set(covered))
-    assert set(offsets) <= set(covered)
-    assert len(covered) <= READ_ALONG * max(1, len(offsets))
-    assert all(last - first < RANGE_OFFSETS for first, last in ranges)
-    assert all({first, last} <= set(offsets) for first, last in ranges)
