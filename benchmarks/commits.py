@@ -17,6 +17,7 @@ import struct
 import time
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -187,27 +188,26 @@ async def fill(store: Store, records: int, groups: int, partitions: int) -> None
     """Write the records of these commits as a coordinator would, and what it notes of their projection."""
     topic = store.catalogue.get(OFFSETS_TOPIC)
     assert topic is not None
-    waiting: dict[int, list[tuple[bytes, bytes, int]]] = {}
-    newest: dict[tuple[str, int], tuple[int, int]] = {}
-    counts = [(await store.log(topic, number).bounds()).log_end for number in range(topic.partitions)]
+    logs = [store.log(topic, number) for number in range(topic.partitions)]
+    ends = [(await log.bounds()).log_end for log in logs]
+    waiting: list[list[tuple[bytes, bytes, int]]] = [[] for _ in logs]
+    projected: dict[int, dict[str, str]] = {}
     now_ms = time.time_ns() // 1_000_000
     for group, partition, offset in commits(records, groups, partitions):
         number = partition_for(group)
         key = encode_key(OffsetCommitKey(group, TOPIC, partition))
         value = encode_value(OffsetCommitValue(offset, commit_timestamp_ms=now_ms))
-        batch = waiting.setdefault(number, [])
+        batch = waiting[number]
         batch.append((key, value, now_ms))
-        newest[group, partition] = (counts[number], offset)
-        counts[number] += 1
+        projected.setdefault(partition, {})[f"commit:{group}"] = f"{ends[number]} {offset}"
+        ends[number] += 1
         if len(batch) == APPEND_RECORDS:
-            await store.log(topic, number).append_wait(encode_append_records(batch))
+            await logs[number].append_wait(encode_append_records(batch))
             batch.clear()
-    for number, batch in waiting.items():
-        if batch:
-            await store.log(topic, number).append_wait(encode_append_records(batch))
-    for (group, partition), (position, offset) in newest.items():
-        meta = store.keyspace.meta(TOPIC, partition)
-        await store.call("HSET", meta, f"commit:{group}", f"{position} {offset}")
+    left = ((log, batch) for log, batch in zip(logs, waiting, strict=True) if batch)
+    await asyncio.gather(*(log.append_wait(encode_append_records(batch)) for log, batch in left))
+    for partition, fields in projected.items():
+        await store.call("HSET", store.keyspace.meta(TOPIC, partition), *chain.from_iterable(fields.items()))
 
 
 @asynccontextmanager

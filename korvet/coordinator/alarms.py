@@ -66,17 +66,17 @@ class Alarms:
             self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
+        """Ring one number: what it does may take its time, and clients wait between two of them."""
         self._handle = None
         try:
-            now_ms = self._clock()
-            for number in self._take_due(now_ms):
+            number = self._take_due(self._clock())
+            if number is not None:
                 self._ring(number)
         finally:
             self._arm()
 
-    def _take_due(self, now_ms: int) -> list[int]:
-        """The numbers whose deadline has come; entries that came up too early go back."""
-        ringing = []
+    def _take_due(self, now_ms: int) -> int | None:
+        """A number whose deadline has come; entries that came up too early go back."""
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, number = heappop(self._heap)
             if self._queued.get(number) != at_ms:
@@ -87,7 +87,6 @@ class Alarms:
                 continue
             if due_ms <= now_ms:
                 del self._due[number]
-                ringing.append(number)
-            else:
-                self._push(number, due_ms)
-        return ringing
+                return number
+            self._push(number, due_ms)
+        return None

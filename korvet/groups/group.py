@@ -5,7 +5,6 @@ Nothing here answers anybody, sets timers or makes decisions; membership.py does
 
 from __future__ import annotations
 
-from collections import deque
 from struct import error as StructError  # noqa: N812 - it is an exception class, named against the convention
 from struct import unpack_from
 from typing import TYPE_CHECKING
@@ -153,7 +152,7 @@ class Group:
         self.join_deadline: Deadline | None = None
         self.sync_deadline: Deadline | None = None
         self.has_record = False  # a simple group that only its offsets tell of has none
-        self.unconfirmed: deque[GroupMetadataValue] = deque()  # our own records, not replayed yet
+        self.unconfirmed: list[GroupMetadataValue] = []  # our own records, not replayed yet
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:

@@ -171,7 +171,7 @@ class GroupShard:
         return self._context.take_outcome()
 
     def next_deadline_ms(self) -> int | None:
-        """When tick is to be called next; None if nothing will ever be due by itself."""
+        """When tick is to be called next, at the latest; None if nothing will ever be due by itself."""
         if self._context.replies:
             return self._context.now_ms
         return self._context.timers.next_ms()
@@ -239,7 +239,7 @@ class GroupShard:
     def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         group = self._context.groups.get(key.group)
         if group is not None and group.unconfirmed and group.unconfirmed[0] == value:
-            self._confirm(group, group.unconfirmed.popleft())
+            self._confirm(group, group.unconfirmed.pop(0))
             return
         if group is not None:
             self._release(group, ErrorCode.unknown_member_id)

@@ -43,8 +43,11 @@ class TimerQueue:
             self._push(deadline, at_ms)
 
     def next_ms(self) -> int | None:
-        """When the earliest deadline is due, None if none is armed."""
-        return self._heap[0][0] if self._settle() else None
+        """No deadline is due before this; None if none is armed.
+
+        It may be the former time of one that was moved: finding that out is left to `pop_due`.
+        """
+        return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> Deadline | None:
         """Take out the earliest deadline that is due at now_ms, disarmed; None if there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 
 from korvet.coordinator.alarms import Alarms
 from tests.support.polling import until_async
@@ -31,6 +32,21 @@ async def test_rings_in_the_order_of_deadlines() -> None:
     await bell.rings(2)
     bell.now_ms = 1_004
     await bell.rings(2, 1)
+    bell.alarms.close()
+
+
+async def test_clients_find_room_between_two_that_ring() -> None:
+    bell = Bell()
+    for number in range(5):
+        bell.alarms.set(number, 1_001)
+    bell.now_ms = 1_001
+    seen: list[int] = []
+
+    async with asyncio.timeout(5):
+        while len(bell.rung) < 5:
+            seen.append(len(bell.rung))
+            await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise([*seen, 5])) == 1
     bell.alarms.close()
 
 
