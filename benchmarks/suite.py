@@ -90,9 +90,19 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
     "--json", "path", default=BUILD / "results.json", type=click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--server", metavar="PROGRAM", help="Another Redis or Valkey than korvet's own.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="Where korvet's CPU time went, as folded stacks."
+)
 @click.option("--kafka/--no-kafka", default=True, help="Measure Apache Kafka too, where it can be run.")
 def main(
-    only: str | None, quick: bool, seconds: float, repeat: int, path: Path, server: str | None, kafka: bool
+    only: str | None,
+    quick: bool,
+    seconds: float,
+    repeat: int,
+    path: Path,
+    server: str | None,
+    profile: Path | None,
+    kafka: bool,
 ) -> None:
     """Measure korvet beside Redis and Apache Kafka."""
     names = cases_of(only)
@@ -101,7 +111,7 @@ def main(
     with contextlib.ExitStack() as stack:
         store = Store(server)
         stack.callback(store.close)
-        korvet = Korvet(store)
+        korvet = Korvet(store, profile=profile)
         stack.callback(korvet.close)
         reference = None
         if kafka:

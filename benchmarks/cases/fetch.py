@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from benchmarks.rig.servers import Cluster, Store
 
 # Far more than any cache of the newest records holds.
-RECORDS = {Shape(100, 64 << 10): 2_000_000, Shape(1024, 64 << 10): 500_000}
+RECORDS = {Shape(100, 64 << 10): 1_000_000, Shape(1024, 64 << 10): 250_000}
 DEADLINE_S = 60
 
 

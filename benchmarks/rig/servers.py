@@ -136,9 +136,13 @@ class Cluster:
 class Korvet:
     """`korvet serve` on a store, with the settings that a user would start from."""
 
-    def __init__(self, store: Store, keyspace: str = "korvet", url: str | None = None) -> None:
-        """`url`: another way to the store than its unix socket."""
-        options = ("--log-level", "warning", "--set", f"keyspace={keyspace}")
+    def __init__(
+        self, store: Store, keyspace: str = "korvet", url: str | None = None, profile: Path | None = None
+    ) -> None:
+        """`url`: another way to the store than its unix socket; `profile`: where its profile goes."""
+        options = ["--log-level", "warning", "--set", f"keyspace={keyspace}"]
+        if profile is not None:
+            options += ["--profile", str(profile)]
         self.server = KorvetServer(*options, redis_url=url or store.url)
         self.server.start()
         pids = {"broker": self.server.process.pid, "redis": store.pid}
