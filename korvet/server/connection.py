@@ -32,7 +32,7 @@ _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _PRODUCE: Final = 0
 _LENGTH: Final = struct.Struct(">i")
 # Where the correlation id stands in every request header, behind the API's key and version.
-_CORRELATION_AT: Final = 4
+CORRELATION_AT: Final = 4
 
 
 class Slot:
@@ -69,14 +69,14 @@ class Repeat:
 
     def __init__(self, frame: memoryview, flexible: bool, submit: Callable[[Slot], None]) -> None:
         """frame: the request without its length; submit(slot) handles it again."""
-        self._head = bytes(frame[:_CORRELATION_AT])
-        self._tail = bytes(frame[_CORRELATION_AT + 4 :])
+        self._head = bytes(frame[:CORRELATION_AT])
+        self._tail = bytes(frame[CORRELATION_AT + 4 :])
         self._tags = b"\x00" if flexible else b""
         self._submit = submit
 
     def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
         """Handle the frame from begin to end if it is this request again."""
-        position = begin + _CORRELATION_AT
+        position = begin + CORRELATION_AT
         if not buffer.endswith(self._tail, position + 4, end) or end - position - 4 != len(self._tail):
             return False
         if not buffer.startswith(self._head, begin, position):
@@ -84,6 +84,13 @@ class Repeat:
         slot.header = bytes(buffer[position : position + 4]) + self._tags
         self._submit(slot)
         return True
+
+
+class Repeatable(Protocol):
+    """A request of which the next one of its API is probably a repetition."""
+
+    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
+        """Handle the frame from begin to end if it is one."""
 
 
 class Dispatch(Protocol):
@@ -149,7 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Takes no more requests; open still, while what was written is being sent."""
         self.closed = False
-        self.repeats: dict[int, Repeat] = {}
+        self.repeats: dict[int, Repeatable] = {}
         """By API key: the last request of the APIs that clients call over and over."""
         self.kept: Any = None
 

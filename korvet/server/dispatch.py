@@ -13,10 +13,11 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
+from korvet.api.produce_form import ProduceForm
 from korvet.protocol import registry
 from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
-from korvet.server.connection import Repeat
+from korvet.server.connection import CORRELATION_AT, Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,16 +71,25 @@ class Dispatcher:
         context = RequestContext(self._services, responses, api_version, header.client_id, connection)
         slot.header = response_header(correlation_id, responses.flexible)
         if api_key == _PRODUCE:
-            size_bytes = len(frame)
-            self._backpressure.take(size_bytes)
-            slot.on_answer = partial(self._backpressure.give_back, size_bytes)
-        if api.submit is not None:
+            form = ProduceForm.of(api_version, request, frame, position)
+            if form is not None:
+                connection.repeats[api_key] = _RepeatedProduce(self, api, context, form, frame)
+            self.submit_produce(api, context, request, len(frame), slot)
+        elif api.submit is not None:
             if api_key in _REPEATED:
                 again = partial(self._submit, api, context, request)
                 connection.repeats[api_key] = Repeat(frame, responses.flexible, again)
             self._submit(api, context, request, slot)
         else:
             self._start(api, context, request, slot)
+
+    def submit_produce(
+        self, api: registry.Api, context: RequestContext, request: Any, size_bytes: int, slot: Slot
+    ) -> None:
+        """Handle a Produce request, counting its bytes until it is answered."""
+        self._backpressure.take(size_bytes)
+        slot.on_answer = partial(self._backpressure.give_back, size_bytes)
+        self._submit(api, context, request, slot)
 
     async def finish(self) -> None:
         """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
@@ -136,6 +146,38 @@ class Dispatcher:
                 error or code.name,
             )
         return api.refuse(context, request, code)
+
+
+class _RepeatedProduce:
+    """What a producer sends next is mostly another batch in a request of the same form."""
+
+    __slots__ = ("_api", "_context", "_dispatcher", "_form", "_head", "_tags")
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        api: registry.Api,
+        context: RequestContext,
+        form: ProduceForm,
+        frame: memoryview,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._api = api
+        self._context = context
+        self._form = form
+        self._head = bytes(frame[:CORRELATION_AT])
+        self._tags = b"\x00" if context.schema.flexible else b""
+
+    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
+        if not buffer.startswith(self._head, begin):
+            return False
+        request = self._form.decode(memoryview(buffer)[begin:end])
+        if request is None:
+            return False
+        position = begin + CORRELATION_AT
+        slot.header = bytes(buffer[position : position + 4]) + self._tags
+        self._dispatcher.submit_produce(self._api, self._context, request, end - begin, slot)
+        return True
 
 
 def _unsupported(api_key: int) -> bytes:

@@ -1,0 +1,127 @@
+"""Produce requests as most producers send them, one batch for one partition, decoded in a few steps.
+
+All that such a request has before the partition is the same from one to the next. It is known by its bytes
+then, and what is left to read is the partition, the batch's length and the batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from korvet.protocol.headers import FIXED_HEADER_BYTES
+from korvet.protocol.primitives import MalformedRequest, length, read_unsigned_varint, string
+
+if TYPE_CHECKING:
+    import uuid
+
+_FLEXIBLE_SINCE: Final = 9
+_TOPIC_IDS_SINCE: Final = 13
+_INDEX_AND_SIZE: Final = struct.Struct(">ii")
+_ACKS_AND_TIMEOUT_BYTES: Final = 6
+# Tagged fields of partition, topic and request, of which there are none.
+_NO_TAGS: Final = b"\x00\x00\x00"
+
+
+class PartitionData:
+    """PartitionProduceData."""
+
+    __slots__ = ("index", "records")
+
+    def __init__(self, index: int, records: bytes) -> None:
+        self.index = index
+        self.records = records
+
+
+class TopicData:
+    """TopicProduceData of one partition; a name or an id, as the version has it."""
+
+    __slots__ = ("name", "partition_data", "topic_id")
+
+    def __init__(self, name: str, topic_id: uuid.UUID | None, data: PartitionData) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.partition_data = (data,)
+
+
+class ProduceOne:
+    """ProduceRequest, without a transaction, of one topic."""
+
+    __slots__ = ("acks", "topic_data", "transactional_id")
+
+    def __init__(self, acks: int, topic: TopicData) -> None:
+        self.transactional_id = None
+        self.acks = acks
+        self.topic_data = (topic,)
+
+
+class ProduceForm:
+    """What a producer's requests have in common, taken from one of them."""
+
+    __slots__ = ("_acks", "_flexible", "_name", "_start", "_topic_id")
+
+    def __init__(self, start: bytes, flexible: bool, request: Any) -> None:
+        """Use `of`."""
+        (topic,) = request.topic_data
+        self._start = start
+        self._flexible = flexible
+        self._acks: int = request.acks
+        self._name: str = getattr(topic, "name", "")
+        self._topic_id: uuid.UUID | None = getattr(topic, "topic_id", None)
+
+    @classmethod
+    def of(cls, version: int, request: Any, frame: memoryview, position: int) -> ProduceForm | None:
+        """The form of a decoded request whose body lies at `position`; None where it is no such request.
+
+        The form holds what is behind the correlation id: client id and tagged fields of the header, too.
+        """
+        if request.transactional_id is not None or len(request.topic_data) != 1:
+            return None
+        (topic,) = request.topic_data
+        if len(topic.partition_data) != 1:
+            return None
+        flexible = version >= _FLEXIBLE_SINCE
+        no_transaction = string(None, flexible)
+        settings = position + len(no_transaction)
+        start = b"".join(
+            (
+                no_transaction,
+                frame[settings : settings + _ACKS_AND_TIMEOUT_BYTES],
+                length(1, flexible),
+                _topic_start(version, topic, flexible),
+                length(1, flexible),
+            )
+        )
+        # Numbers can be written in more than one way: only the usual one is recognised.
+        if frame[position : position + len(start)] != start:
+            return None
+        return cls(bytes(frame[FIXED_HEADER_BYTES:position]) + start, flexible, request)
+
+    def decode(self, frame: memoryview) -> ProduceOne | None:
+        """The request in a frame of the same version, all values copied; None where it has another form."""
+        start = FIXED_HEADER_BYTES + len(self._start)
+        end = len(frame)
+        if end < start + 8 or frame[FIXED_HEADER_BYTES:start] != self._start:
+            return None
+        index, size = _INDEX_AND_SIZE.unpack_from(frame, start)
+        if self._flexible:
+            try:
+                size, start = read_unsigned_varint(frame, start + 4)
+            except MalformedRequest:
+                return None
+            size -= 1
+            end -= len(_NO_TAGS)
+            if bytes(frame[end:]) != _NO_TAGS:
+                return None
+        else:
+            start += 8
+        if size <= 0 or start + size != end:
+            return None
+        data = PartitionData(index, bytes(frame[start:end]))
+        return ProduceOne(self._acks, TopicData(self._name, self._topic_id, data))
+
+
+def _topic_start(version: int, topic: Any, flexible: bool) -> bytes:
+    if version < _TOPIC_IDS_SINCE:
+        return string(topic.name, flexible)
+    return b"\x00" * 16 if topic.topic_id is None else bytes(topic.topic_id.bytes)
