@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
 
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
@@ -43,8 +44,7 @@ CHANGES_AT_ONCE: Final = 64
 AT_ONCE: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class CommitChange:
+class CommitChange(msgspec.Struct, frozen=True, gc=False):
     """What the record at `position` of `__consumer_offsets` did to a committed offset; offset None: deleted
     it.
 

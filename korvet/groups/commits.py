@@ -70,18 +70,14 @@ class Commits:
             return
         if group is not None and group.state in KEEPS_SESSION:
             self._membership.refresh_session(group, request.member_id)
-        topics = tuple(
-            TopicResult(
-                topic.name,
-                tuple(
-                    PartitionResult(partition.partition, self._commit_one(request, topic, partition))
-                    for partition in topic.partitions
-                ),
-                topic.topic_id,
-            )
-            for topic in request.topics
-        )
-        self._context.reply(token, CommitReply(topics))
+        topics = []
+        for topic in request.topics:
+            results = [
+                PartitionResult(partition.partition, self._commit_one(request, topic, partition))
+                for partition in topic.partitions
+            ]
+            topics.append(TopicResult(topic.name, tuple(results), topic.topic_id))
+        self._context.reply(token, CommitReply(tuple(topics)))
 
     @staticmethod
     def _refuse_commit(group: Group | None, request: CommitRequest) -> ErrorCode:

@@ -949,19 +949,27 @@ def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, in
     parts: list[bytes] = []
     argc = 0
     payload = 0
+    keyless = 0
     for key, value, timestamp_ms in records:
-        fields: list[bytes] = []
-        if key is not None:
-            fields += [b"key", key]
+        count = 2
+        fields = b""
+        if key is None:
+            keyless += 1
+        else:
+            count += 2
+            payload += len(key)
+            fields = b"$3\r\nkey\r\n$%d\r\n%b\r\n" % (len(key), key)
         if value is not None:
-            fields += [b"value", value]
-        fields += [b"ts", b"%d" % timestamp_ms]
-        strings = [b"%d" % len(fields), b"%d" % len(fields), *fields]
-        parts += [b"$%d\r\n%s\r\n" % (len(string), string) for string in strings]
-        argc += len(strings)
-        payload += len(key or b"") + len(value or b"")
+            count += 2
+            payload += len(value)
+            fields += b"$5\r\nvalue\r\n$%d\r\n%b\r\n" % (len(value), value)
+        stamp = b"%d" % timestamp_ms
+        # The number of field arguments, and the place of the timestamp among them: the last one.
+        parts.append(
+            b"$1\r\n%d\r\n$1\r\n%d\r\n%b$2\r\nts\r\n$%d\r\n%b\r\n" % (count, count, fields, len(stamp), stamp)
+        )
+        argc += count + 2
     timestamps = [timestamp_ms for _, _, timestamp_ms in records]
-    keyless = sum(key is None for key, _, _ in records)
     return AppendArguments(
         b"".join(parts), argc, len(records), max(timestamps), min(timestamps), payload, keyless
     )

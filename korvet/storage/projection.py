@@ -8,13 +8,14 @@ and a late one does nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
+
 from korvet.offsets.packing import entry_id
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link import pack
+from korvet.storage.link import pack, pack_arguments
 
 if TYPE_CHECKING:
     from korvet.storage.store import Store
@@ -25,6 +26,9 @@ ACKNOWLEDGED_AT_ONCE: Final = 1_000
 SCANNED_AT_ONCE: Final = 1_000
 
 _COMMIT_FIELD: Final = b"commit:"
+# Arguments of a call of korvet_project: for all commits, and for each.
+_PROJECT_FIXED_ARGUMENTS: Final = 7
+_COMMIT_ARGUMENTS: Final = 5
 # What korvet_project replies for a commit of which pending entries are left.
 _MORE: Final = 2
 
@@ -32,8 +36,7 @@ Dropped: TypeAlias = Callable[[StorageError | None], None]
 Projected: TypeAlias = "Callable[[Sequence[GroupCommit] | StorageError], None]"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupCommit:
+class GroupCommit(msgspec.Struct, frozen=True, gc=False):
     """A commit of `offset` (a packed offset: the next one to be read) by a group.
 
     position: packed offset of the record in `__consumer_offsets` that says so. earliest: the offset of the
@@ -55,6 +58,18 @@ def entry_id_before(offset: int, bias: int) -> str:
     return entry_id(offset - 1, bias) if offset > 0 else "0-0"
 
 
+def _pack_commit(commit: GroupCommit, bias: int) -> bytes:
+    """The arguments of korvet_project for one commit, in one step: there are thousands a second."""
+    group, position = commit.group.encode(), b"%d" % commit.position
+    offset = b"%d" % max(commit.offset, 0)
+    earliest = b"" if commit.earliest is None else b"%d" % max(commit.earliest, 0)
+    before = entry_id_before(commit.offset, bias).encode()
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+        *(len(group), group, len(position), position, len(offset), offset),
+        *(len(earliest), earliest, len(before), before),
+    )
+
+
 class Projection:
     """The calls that move, drop and look up projected commits. Calls take effect in the order in which they
     are made.
@@ -73,13 +88,7 @@ class Projection:
         those of which pending entries are left: they are to be sent again. done(error) otherwise, and then
         the call may be repeated.
         """
-        arguments: list[bytes | str | int] = []
-        for commit in commits:
-            offset = max(commit.offset, 0)
-            earliest = "" if commit.earliest is None else max(commit.earliest, 0)
-            before = entry_id_before(offset, bias)
-            arguments += (commit.group, commit.position, offset, earliest, before)
-        command = pack(
+        arguments = pack_arguments(
             "FCALL",
             "korvet_project",
             3,
@@ -87,8 +96,10 @@ class Projection:
             self._keyspace.index(topic, partition),
             self._keyspace.meta(topic, partition),
             max(1, ACKNOWLEDGED_AT_ONCE // len(commits)),
-            *arguments,
         )
+        count = _PROJECT_FIXED_ARGUMENTS + _COMMIT_ARGUMENTS * len(commits)
+        packed = [_pack_commit(commit, bias) for commit in commits]
+        command = b"".join((b"*%d\r\n" % count, arguments, *packed))
         self._store.write_functions.send(command, partial(self._projected, commits, done))
 
     def drop(
