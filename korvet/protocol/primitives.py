@@ -14,15 +14,19 @@ class MalformedRequest(Exception):
 
 def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
     """An unsigned varint of at most 5 bytes and the position behind it. Raises MalformedRequest."""
-    value = 0
-    for shift in range(0, 35, 7):
-        if position >= len(frame):
-            raise MalformedRequest("a varint reaches past the frame")
+    try:
         byte = frame[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, position
+            return byte, position + 1
+        value = byte & 0x7F
+        for shift in (7, 14, 21, 28):
+            position += 1
+            byte = frame[position]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position + 1
+    except IndexError:
+        raise MalformedRequest("a varint reaches past the frame") from None
     raise MalformedRequest("a varint has more than 5 bytes")
 
 
