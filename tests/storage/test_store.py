@@ -15,9 +15,17 @@ import msgspec
 import pytest
 
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import CatalogueConflict, OffsetOutOfRange, StoreError, TopicExists, TopicGone
+from korvet.storage.errors import (
+    CatalogueConflict,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    StoreError,
+    TopicExists,
+    TopicGone,
+)
 from korvet.storage.keys import Keyspace
 from korvet.storage.lease import Holder
+from korvet.storage.log import ProducerStamp
 from korvet.storage.store import Store
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
@@ -61,7 +69,10 @@ def test_a_keyspace_of_format_1_is_brought_to_ours_by_a_broker(server: Server, p
     log = bench.log()
     bench.run(log.append_wait(encode_append_records([(None, b"v", 5)] * 300)))
     bench.run(log.trim(None, 0, 0))
-    bench.run(log.append_wait(encode_append_records([(None, b"later", 7)] * 300)))
+    marked = [(None, b"later", 7)] * 300
+    for number in range(7):
+        first = 300 * number
+        bench.run(log.append_wait(encode_append_records(marked), ProducerStamp(5, 2, first)))
     expected, points = bench.run(log.bounds()), server.client.zrange(log.keys[1], 0, -1, withscores=True)
     numbers = struct.unpack(">13d", server.client.hget(log.meta, "log"))
     end, at, start, jump, before, live, held, big, span_bytes, *unknown = (
@@ -72,6 +83,8 @@ def test_a_keyspace_of_format_1_is_brought_to_ours_by_a_broker(server: Server, p
     counts = [last, before, live, held, big, point_before, point_ms, span_bytes, span_max, run_max]
     old = {"end": end, "at": at, "start": start, "jump": jump, "state": " ".join(counts)}
     server.client.hdel(log.meta, "log", "last", "tail")
+    producer = struct.unpack(">17d", server.client.hget(log.meta, "p:5"))
+    old["p:5"] = " ".join(f"{number:.0f}" for number in producer)
     server.client.hset(log.meta, mapping=old)
     server.client.hset(f"{{{prefix}}}:cluster", "format", 1)
     bench.close()
@@ -83,10 +96,14 @@ def test_a_keyspace_of_format_1_is_brought_to_ours_by_a_broker(server: Server, p
         store = await Store.open(server.url, Keyspace(prefix), lease_node_id=1)
         again = store.log(store.catalogue.get("t"), 0)  # type: ignore[arg-type]
         assert await again.bounds() == expected
-        assert await again.count(0, expected.log_end) == 300
+        assert await again.count(0, expected.log_end) == 2100
         assert await again.offset_for_timestamp(6) is not None
-        await again.append_wait(encode_append_records([(None, b"v", 9)]))
-        assert await again.count(0, again.log_end) == 301
+        repeated = await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 900))
+        assert repeated.duplicate
+        with pytest.raises(OutOfOrderSequence):
+            await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 300))
+        await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 2100))
+        assert await again.count(0, again.log_end) == 2400
         await store.close()
 
     asyncio.run(upgraded())

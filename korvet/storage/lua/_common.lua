@@ -244,7 +244,7 @@ local function log_start(found, state, log_end, bias)
   local start = state.log_start
   if found.length == 0 then
     start = log_end
-  elseif start > 0 or found.added > found.length then
+  elseif not found.unchanged and (start > 0 or found.added > found.length) then
     local position = position_at(found.first) or position_after(found.first)
     start = math.max(start, position - bias)
   end

@@ -49,6 +49,16 @@ local function fold(stream, index, bias, state, found, budget)
   return state.last == found.last
 end
 
+-- What Redis knows of a stream, as `inspect` says it; cheaper where only our appends have changed the stream since the
+-- meta hash was saved: then `unchanged`.
+local function look(stream, state)
+  local length = redis.call('XLEN', stream)
+  if length > 0 and length == state.live and not redis.call('XRANGE', stream, '(' .. state.last, '+', 'COUNT', 1)[1] then
+    return { exists = true, length = length, last = state.last, unchanged = true }
+  end
+  return inspect(stream)
+end
+
 -- The stream behind what the index knows was deleted by a native client: begin anew, offsets go on.
 local function notice_reset(index, state, found)
   if found.last ~= state.last and id_less(found.last, state.last) then
@@ -81,41 +91,38 @@ local function next_base(found, state, bias, now_ms, cap_ms)
   return base
 end
 
--- Kafka's producer state (KIP-98): "<epoch> <ms>" and up to five times " <first sequence> <last> <base offset>".
--- Returns the field's new beginning, or nil and a duplicate's base offset, or nil, nil and an error reply.
-local function check_producer(text, epoch, first, last)
-  if not text then
-    return {}
+-- Kafka's producer state (KIP-98) is kept as big-endian doubles: epoch, time, and for each of the last batches, five at
+-- the most, first sequence, last one and base offset.
+local PRODUCER_BYTES = 16
+local BATCH_FORMAT, BATCH_BYTES = '>ddd', 24
+
+-- Returns the batches to be remembered of that, or nil and a duplicate's base offset, or nil, nil and an error reply.
+local function check_producer(packed, epoch, first, last)
+  if not packed then
+    return ''
   end
-  local numbers = {}
-  for number in string.gmatch(text, '%d+') do
-    numbers[#numbers + 1] = tonumber(number)
+  local known_epoch = struct.unpack('>d', packed)
+  if epoch < known_epoch then
+    return nil, nil, redis.error_reply('INVALIDPRODUCEREPOCH epoch ' .. epoch .. ' is older than ' .. known_epoch)
   end
-  if epoch < numbers[1] then
-    return nil, nil, redis.error_reply('INVALIDPRODUCEREPOCH epoch ' .. epoch .. ' is older than ' .. numbers[1])
-  end
-  if epoch > numbers[1] then
+  if epoch > known_epoch then
     if first ~= 0 then
       return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE a new epoch begins with sequence 0, not ' .. first)
     end
-    return {}
+    return ''
   end
-  local batches = {}
-  for at = 3, #numbers, 3 do
-    if numbers[at] == first and numbers[at + 1] == last then
-      return nil, numbers[at + 2]
+  local _, newest = struct.unpack(BATCH_FORMAT, packed, #packed - BATCH_BYTES + 1)
+  if first == (newest == MAX_SEQUENCE_NUMBER and 0 or newest + 1) then
+    local full = #packed == PRODUCER_BYTES + REMEMBERED_BATCHES * BATCH_BYTES
+    return string.sub(packed, PRODUCER_BYTES + 1 + (full and BATCH_BYTES or 0))
+  end
+  for at = PRODUCER_BYTES + 1, #packed, BATCH_BYTES do
+    local known_first, known_last, base_offset = struct.unpack(BATCH_FORMAT, packed, at)
+    if known_first == first and known_last == last then
+      return nil, base_offset
     end
-    batches[#batches + 1] = string.format('%d %d %.0f', numbers[at], numbers[at + 1], numbers[at + 2])
   end
-  local newest = numbers[#numbers - 1]
-  local expected = newest == MAX_SEQUENCE_NUMBER and 0 or newest + 1
-  if first ~= expected then
-    return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
-  end
-  if #batches == REMEMBERED_BATCHES then
-    table.remove(batches, 1)
-  end
-  return batches
+  return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
 end
 
 -- Checks an idempotent producer's mark on a batch of `count` records; `id` is "-1" where it has none.
@@ -135,9 +142,8 @@ local function check_stamp(meta, id, epoch, first, count)
 end
 
 local function note_stamp(meta, stamp, base_offset, now_ms)
-  local batches = stamp.batches
-  batches[#batches + 1] = string.format('%d %d %.0f', stamp.first, stamp.last, base_offset)
-  redis.call('HSET', meta, stamp.field, stamp.epoch .. ' ' .. integer(now_ms) .. ' ' .. table.concat(batches, ' '))
+  local newest = struct.pack(BATCH_FORMAT, stamp.first, stamp.last, base_offset)
+  redis.call('HSET', meta, stamp.field, struct.pack('>dd', stamp.epoch, now_ms) .. stamp.batches .. newest)
 end
 
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
@@ -253,7 +259,8 @@ local function append(keys, args)
   if not records_are_sound(args, 10, count) then
     return redis.error_reply('ERR korvet_append: malformed records')
   end
-  local found, fault = inspect(stream)
+  local state = load_meta(meta)
+  local found, fault = look(stream, state)
   if not found then
     return fault
   end
@@ -261,7 +268,6 @@ local function append(keys, args)
   if args[3] == '1' then
     redis.call('HLEN', keys[4])
   end
-  local state = load_meta(meta)
   if args[5] ~= '' and args[5] ~= state.epoch then
     return redis.error_reply('FENCED epoch ' .. args[5] .. ' is not ' .. (state.epoch or 'set'))
   end
@@ -323,12 +329,12 @@ local function guard(keys, args)
   if #keys ~= 4 or not (bias and base and count and epoch and first and largest) or #args < 14 or #args % 2 ~= 0 then
     return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
-  local found, fault = inspect(stream)
+  local state = load_meta(meta)
+  local found, fault = look(stream, state)
   if not found then
     return fault
   end
   redis.call('ZCARD', index)
-  local state = load_meta(meta)
   if args[2] ~= '' and args[2] ~= state.epoch then
     return redis.error_reply('FENCED epoch ' .. args[2] .. ' is not ' .. (state.epoch or 'set'))
   end

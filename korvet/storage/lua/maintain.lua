@@ -203,8 +203,8 @@ local function expire_producers(keys, args)
   local page = redis.call('HSCAN', keys[1], args[2], 'MATCH', 'p:*', 'COUNT', 500)
   local forgotten = 0
   for at = 1, #page[2], 2 do
-    local seen_ms = tonumber(string.match(page[2][at + 1], '^%d+ (%d+)'))
-    if seen_ms and seen_ms < cutoff_ms then
+    local _, seen_ms = struct.unpack('>dd', page[2][at + 1])
+    if seen_ms < cutoff_ms then
       redis.call('HDEL', keys[1], page[2][at])
       forgotten = forgotten + 1
     end
@@ -212,7 +212,15 @@ local function expire_producers(keys, args)
   return { page[1], forgotten }
 end
 
-local FREES_MEMORY = { 'allow-oom' }
+-- The numbers in a text, as doubles.
+local function packed_numbers(text)
+  local packed = {}
+  for number in string.gmatch(text, '%d+') do
+    packed[#packed + 1] = struct.pack('>d', tonumber(number))
+  end
+  return table.concat(packed)
+end
+
 -- KEYS: meta.  Brings a meta hash of keyspace format 1, whose numbers were text in fields of their own, to format 2.
 -- Returns 1 where there was something to do.
 local function upgrade(keys)
@@ -230,14 +238,23 @@ local function upgrade(keys)
   end
   if #words == 10 then
     state.last = words[1]
-    state.before, state.live, state.bytes, state.big = tonumber(words[2]), tonumber(words[3]), tonumber(words[4]), tonumber(words[5])
+    state.before, state.live = tonumber(words[2]), tonumber(words[3])
+    state.bytes, state.big = tonumber(words[4]), tonumber(words[5])
     state.point_before, state.point_ms = tonumber(words[6]), tonumber(words[7])
     state.span_bytes, state.span_max, state.run_max = tonumber(words[8]), tonumber(words[9]), tonumber(words[10])
   end
   save_meta(meta, state)
   redis.call('HDEL', meta, 'end', 'at', 'start', 'jump', 'state')
+  local fields = redis.call('HGETALL', meta)
+  for at = 1, #fields, 2 do
+    if string.find(fields[at], '^p:') then
+      redis.call('HSET', meta, fields[at], packed_numbers(fields[at + 1]))
+    end
+  end
   return 1
 end
+
+local FREES_MEMORY = { 'allow-oom' }
 
 redis.register_function({ function_name = 'korvet_recount', callback = recount, flags = FREES_MEMORY })
 redis.register_function({ function_name = 'korvet_trim', callback = trim, flags = FREES_MEMORY })
