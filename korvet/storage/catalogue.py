@@ -66,27 +66,27 @@ class Catalogue:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._topics: dict[str, Topic] = {}
+        self._deleting: dict[str, Topic] = {}
         # As they are in Redis, byte for byte: what compare and set compares.
         self._encoded: dict[str, bytes] = {}
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Topics by name, those being deleted left out."""
-        return {name: topic for name, topic in self._topics.items() if not topic.deleting}
+        """Topics by name as they are now, those being deleted left out."""
+        return dict(self._topics)
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name, as last read; None where there is none, or it is being deleted."""
-        topic = self._topics.get(name)
-        return None if topic is None or topic.deleting else topic
+        return self._topics.get(name)
 
     def pending_deletes(self) -> list[Topic]:
         """Topics whose deletion was begun and not finished, say by a broker that died."""
-        return [topic for topic in self._topics.values() if topic.deleting]
+        return list(self._deleting.values())
 
     async def load(self) -> Mapping[str, Topic]:
         """Read the catalogue (HGETALL)."""
         reply = await self._store.call("HGETALL", self._store.keyspace.topics)
-        self._topics, self._encoded = {}, {}
+        self._topics, self._deleting, self._encoded = {}, {}, {}
         for encoded in reply[1::2]:
             self._keep(msgspec.json.decode(encoded, type=Topic), encoded)
         return self.topics
@@ -172,7 +172,7 @@ class Catalogue:
             lambda partition: ("UNLINK", *keys.partition_keys(topic.name, partition)),
         )
         await self._swap(topic.name, b"")
-        self._topics.pop(topic.name, None)
+        self._deleting.pop(topic.name, None)
         self._encoded.pop(topic.name, None)
         log.info("deleted topic %s", topic.name)
 
@@ -212,5 +212,9 @@ class Catalogue:
         await self._store.fcall("korvet_swap", [self._store.keyspace.topics], name, self._encoded[name], new)
 
     def _keep(self, topic: Topic, encoded: bytes) -> None:
-        self._topics[topic.name] = topic
+        if topic.deleting:
+            self._topics.pop(topic.name, None)
+            self._deleting[topic.name] = topic
+        else:
+            self._topics[topic.name] = topic
         self._encoded[topic.name] = encoded

@@ -130,7 +130,8 @@ class NativeWatcher:
                 if not str(error).startswith("WRONGTYPE"):
                     raise
                 newer = await self._ask_singly(group)
-            await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
+            if newer:
+                await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
 
     def _grouped(self) -> list[_Group]:
         if self._groups is None:
