@@ -25,7 +25,15 @@ from korvet.offsets.schema import (
 )
 from korvet.offsets.wire import DecodeError, EncodeError, Reader, Writer
 
-__all__ = ["DecodeError", "EncodeError", "decode_key", "decode_value", "encode_key", "encode_value"]
+__all__ = [
+    "DecodeError",
+    "EncodeError",
+    "decode_key",
+    "decode_value",
+    "encode_key",
+    "encode_value",
+    "plain_commit_offset",
+]
 
 OFFSET_COMMIT_KEY_VERSIONS: Final = (0, 1)
 GROUP_METADATA_KEY_VERSION: Final = 2
@@ -46,6 +54,8 @@ _INT64: Final = struct.Struct(">q")
 _KEY_HEAD: Final = struct.Struct(">hh")
 _VALUE_HEAD: Final = struct.Struct(">hqih")
 _COMMON_VALUE_VERSION: Final = 3
+_PLAIN_VERSION: Final = b"\x00\x03"
+_PLAIN_VALUE_BYTES: Final = 24
 
 
 def decode_key(data: bytes | bytearray | memoryview) -> Key:
@@ -150,6 +160,16 @@ def _decode_commit_value(data: bytes) -> OffsetCommitValue | None:
         return OffsetCommitValue(offset, leader_epoch, metadata, commit_timestamp_ms)
     except (struct.error, UnicodeDecodeError):
         return None
+
+
+def plain_commit_offset(data: bytes) -> int | None:
+    """The offset in an OffsetCommitValue of version 3 without metadata, which nearly all are; None for
+    anything else, damaged or not.
+    """
+    if len(data) != _PLAIN_VALUE_BYTES or not data.startswith(_PLAIN_VERSION) or data[14:16] != b"\0\0":
+        return None
+    offset: int = _INT64.unpack_from(data, 2)[0]
+    return offset
 
 
 def _decode_value(key: Key, data: bytes | bytearray | memoryview) -> Value:

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from korvet.offsets.codec import DecodeError, decode_key, decode_value
+from korvet.offsets.codec import DecodeError, decode_key, decode_value, plain_commit_offset
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.storage.errors import StorageError, domain_error
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from korvet.coordinator.projector import NewestCommits
+    from korvet.groups.offset_table import KeptValue
     from korvet.groups.shard import GroupShard
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
@@ -49,7 +50,7 @@ class _Topic:
 
     __slots__ = ("key", "partitions")
 
-    def __init__(self, key: OffsetCommitKey, partitions: dict[int, OffsetCommitValue]) -> None:
+    def __init__(self, key: OffsetCommitKey, partitions: dict[int, KeptValue]) -> None:
         self.key = key
         self.partitions = partitions
 
@@ -139,13 +140,14 @@ class OffsetsLoader:
             key = decode_key(raw_key)
             value = decode_value(key, raw_value)
         else:
-            key, value = topic.key, decode_value(topic.key, raw_value)
-            if isinstance(value, OffsetCommitValue):
+            committed = None if raw_value is None else plain_commit_offset(raw_value)
+            if raw_value is not None and committed is not None:
                 partition = int.from_bytes(raw_key[-_PARTITION_BYTES:], "big", signed=True)
-                topic.partitions[partition] = value
-                self._note_commit(key, partition, offset, value.offset)
+                topic.partitions[partition] = raw_value
+                self._note_commit(topic.key, partition, offset, committed)
                 return
             key = decode_key(raw_key)
+            value = decode_value(key, raw_value)
         shard.replay(key, value)
         if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
             partitions = shard.partitions_to_load(key.group, key.topic)

@@ -33,6 +33,7 @@ from korvet.groups.messages import (
     Token,
     TopicResult,
 )
+from korvet.groups.offset_table import value_of
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 
@@ -237,8 +238,10 @@ class Commits:
             if group.is_subscribed(topic):
                 nothing_left = False
                 continue
-            for partition, value in partitions.items():
-                if is_expired(value) and not self._offsets.is_pending(group.group_id, topic, partition):
+            for partition, kept in partitions.items():
+                if is_expired(value_of(kept)) and not self._offsets.is_pending(
+                    group.group_id, topic, partition
+                ):
                     self._bury(group.group_id, topic, partition)
                 else:
                     nothing_left = False

@@ -6,15 +6,31 @@ an abort drops it. Tombstones remove both. "Younger" goes by the order of replay
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Final, TypeAlias
 
-if TYPE_CHECKING:
-    from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.codec import decode_value
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 
 NO_PRODUCER_ID = -1
 
 Place: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
+
+KeptValue: TypeAlias = OffsetCommitValue | bytes
+"""A committed value. One that was loaded may be kept as it is in the log: that takes a third of the memory,
+and the garbage collector has nothing to look at."""
+
+# decode_value wants to know the kind of key only.
+_ANY_KEY: Final = OffsetCommitKey("", "", 0)
+
+
+def value_of(kept: KeptValue) -> OffsetCommitValue:
+    """The value, decoded where need be."""
+    if isinstance(kept, OffsetCommitValue):
+        return kept
+    value = decode_value(_ANY_KEY, kept)
+    assert isinstance(value, OffsetCommitValue)
+    return value
 
 
 class _PendingOffset:
@@ -33,7 +49,7 @@ class OffsetTable:
     __slots__ = ("_committed", "_open_producers", "_pending", "_sequence", "_sequences")
 
     def __init__(self) -> None:
-        self._committed: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
+        self._committed: dict[str, dict[str, dict[int, KeptValue]]] = {}
         self._pending: dict[int, dict[Place, _PendingOffset]] = {}  # by producer id
         self._open_producers: dict[str, set[int]] = {}  # by group
         self._sequence = 0
@@ -63,13 +79,14 @@ class OffsetTable:
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         """What is committed there."""
-        return self._committed.get(group_id, {}).get(topic, {}).get(partition)
+        kept = self._committed.get(group_id, {}).get(topic, {}).get(partition)
+        return None if kept is None else value_of(kept)
 
-    def topics(self, group_id: str) -> dict[str, dict[int, OffsetCommitValue]]:
+    def topics(self, group_id: str) -> dict[str, dict[int, KeptValue]]:
         """All that the group has committed; not to be changed."""
         return self._committed.get(group_id, {})
 
-    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, OffsetCommitValue]:
+    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
         """Where the group's offsets of a topic are put as they are loaded, one at least; good until a
         tombstone is replayed.
         """

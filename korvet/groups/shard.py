@@ -44,7 +44,7 @@ from korvet.groups.messages import (
     Token,
     Value,
 )
-from korvet.groups.offset_table import NO_PRODUCER_ID, OffsetTable
+from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
 from korvet.offsets.schema import (
@@ -201,7 +201,7 @@ class GroupShard:
         elif isinstance(key, GroupMetadataKey) and not isinstance(value, OffsetCommitValue):
             self._replay_group(key, value)
 
-    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, OffsetCommitValue]:
+    def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
         """For a loader with many offsets of one group and topic: where to put them, by partition, instead of
         replaying each.
 

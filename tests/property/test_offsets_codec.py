@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.offsets.codec import DecodeError, decode_key, decode_value, encode_key, encode_value
+from korvet.offsets.codec import (
+    DecodeError,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+    plain_commit_offset,
+)
 from korvet.offsets.consumer_protocol import (
     Assignment,
     Subscription,
@@ -97,6 +104,7 @@ def groups(draw: st.DrawFn) -> GroupMetadataValue:
 
 
 OFFSET_KEYS = st.builds(OffsetCommitKey, TEXT, TEXT, INT32, st.integers(0, 1))
+PLAIN_COMMITS = st.builds(OffsetCommitValue, INT64, INT32, st.just(""), INT64)
 GROUP_KEYS = st.builds(GroupMetadataKey, TEXT)
 OTHER_KEYS = st.builds(UnknownKey, st.integers(3, 32767) | st.integers(-32768, -1), BLOB)
 KEYS = OFFSET_KEYS | GROUP_KEYS | OTHER_KEYS
@@ -178,6 +186,13 @@ def test_keys_decode_in_one_step_as_field_by_field(data: bytes) -> None:
 @given(OFFSET_KEYS, damaged(offset_commits().map(encode_value)) | BLOB)
 def test_values_decode_in_one_step_as_field_by_field(key: OffsetCommitKey, data: bytes) -> None:
     assert outcome(decode_value, key, data) == outcome(decode_value, key, memoryview(data))
+
+
+@given(OFFSET_KEYS, damaged((offset_commits() | PLAIN_COMMITS).map(encode_value)) | BLOB)
+def test_offset_of_a_plain_value(key: OffsetCommitKey, data: bytes) -> None:
+    value = outcome(decode_value, key, data)
+    is_plain = isinstance(value, OffsetCommitValue) and value.version == 3 and not value.metadata
+    assert plain_commit_offset(data) == (value.offset if is_plain else None)  # type: ignore[attr-defined]
 
 
 @given(GROUP_KEYS, groups())
