@@ -47,6 +47,7 @@ _WAY_BACK_TAKEN: Final = b"\r\n:1\r\n"
 _ABORTED: Final = b"\r\n-EXECABORT"
 _ABORT_ROOM: Final = 200
 # The guard's reply is an array of seven integers; an error reply is longer at times.
+_GUARD_REPLY: Final = b"*7\r\n"
 _GUARD_REPLY_LINES: Final = 8
 _GUARD_REPLY_ROOM: Final = 400
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
@@ -215,14 +216,22 @@ class Appender:
             self._held.append(append)
 
     def close(self) -> None:
-        """Refuse what has not been sent yet."""
+        """Refuse what has not been sent yet; the log is closed."""
         if self._settling is not None:
             self._settling.cancel()
-        waiting = [append for append, _ in self._undone] + list(self._held)
-        self._undone.clear()
-        self._held.clear()
-        for append in waiting:
-            append.done(TopicGone(f"topic {self._log.topic.name} is deleted"))
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Nothing more is sent: end all that waits for that."""
+        undone, self._undone = self._undone, []
+        held, self._held = self._held, deque()
+        for append, unknown in undone:
+            append.done(LinkLost("the connection broke before Redis answered") if unknown else self._gone())
+        for append in held:
+            append.done(self._gone())
+
+    def _gone(self) -> TopicGone:
+        return TopicGone(f"topic {self._log.topic.name} is deleted")
 
     # which way, and when
 
@@ -374,7 +383,9 @@ class Appender:
         if first.startswith(head + b"-"):
             message = first[len(head) + 1 :].partition(b"\r\n")[0].decode("utf-8", "replace")
             self._guard_failed(RedisFault(message, message.partition(" ")[0]))
-        elif first.startswith(head) and bytes(reply[-len(_WAY_BACK_TAKEN) :]) == _WAY_BACK_TAKEN:
+        elif first.startswith(head + _GUARD_REPLY) and (
+            _is_duplicate(first[len(head) :]) or bytes(reply[-len(_WAY_BACK_TAKEN) :]) == _WAY_BACK_TAKEN
+        ):
             lines = first[len(head) :].split(b"\r\n", _GUARD_REPLY_LINES)
             self._guard_opened(b"\r\n".join([*lines[:_GUARD_REPLY_LINES], b""]))
         elif _ABORTED in bytes(reply[-_ABORT_ROOM:]):
@@ -386,8 +397,7 @@ class Appender:
     def _guard_opened(self, reply: bytes) -> None:
         append = self._guarded.popleft()
         self._next_rest = _FIRST_REST
-        duplicate = reply.split(b"\r\n", 7)[6] == b":1"
-        self._took_effect(append, reply, last=duplicate)
+        self._took_effect(append, reply, last=_is_duplicate(reply))
         self._after_guarded()
 
     def _guard_failed(self, fault: StorageError) -> None:
@@ -405,7 +415,9 @@ class Appender:
     def _after_guarded(self) -> None:
         if self._guarded:
             return
-        if any(unknown for _, unknown in self._undone):
+        if self._log.closed:
+            self._give_up()
+        elif any(unknown for _, unknown in self._undone):
             self._settling = asyncio.get_running_loop().create_task(self._settle())
         else:
             self._resend()
@@ -469,3 +481,8 @@ class Appender:
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
+
+
+def _is_duplicate(reply: bytes) -> bool:
+    """Whether an append function says so; it has added nothing then, and opened no gate."""
+    return reply.split(b"\r\n", 7)[6] == b":1"

@@ -217,6 +217,17 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
     assert values_of(bench.client, log.stream) == [b"first", *sent]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_last_id_that_was_set_ahead(bench: Bench, log: PartitionLog, count: int) -> None:
+    """XSETID changes neither the entries nor their number."""
+    ahead = pack(int(time.time() * 1000) + 200, 7)
+    bench.client.execute_command("XSETID", log.stream, entry_id(ahead))
+    appended = [bench.run(produced(log, *[b"%d" % number] * count)) for number in range(20)]
+    assert appended[0].base_offset > ahead
+    expected = [b"first", *(b"%d" % number for number in range(20) for _ in range(count))]
+    assert values_of(bench.client, log.stream) == expected
+
+
 def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog) -> None:
     async def load() -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -266,7 +277,9 @@ def test_a_key_of_another_type_refuses_the_batch_whole(
     assert bench.client.exists(gate_of(bench)) == 0
 
 
-def test_producer_state_as_by_script(bench: Bench, log: PartitionLog) -> None:
+def test_producer_state_as_by_script(
+    bench: Bench, log: PartitionLog, caplog: pytest.LogCaptureFixture
+) -> None:
     """KIP-98 through the guard: in order, duplicates of the last five, gaps, epochs."""
     stamps: list[tuple[int, int, int] | None] = [(7, 0, 2 * number) for number in range(7)]
     found = bench.run(all_produced(log, [(b"%d" % number, b"x") for number in range(7)], stamps))
@@ -281,6 +294,7 @@ def test_producer_state_as_by_script(bench: Bench, log: PartitionLog) -> None:
     with pytest.raises(InvalidProducerEpoch):
         bench.run(produced(log, b"old", stamp=(7, 0, 14)))
     assert bench.client.xlen(log.stream) == 1 + 14 + 5 + 2
+    assert not caplog.messages
 
 
 def test_a_refused_batch_does_not_let_its_followers_overtake(bench: Bench, log: PartitionLog) -> None:
@@ -498,6 +512,46 @@ def test_a_deleted_topic_refuses_what_waits(bench: Bench, log: PartitionLog) -> 
     outcomes = bench.run(work())
     assert sum(isinstance(outcome, TopicGone) for outcome in outcomes) == 3
     assert values_of(bench.client, log.stream) == [b"first", b"own"]
+
+
+def test_nothing_is_sent_again_to_a_deleted_topic(bench: Bench, log: PartitionLog) -> None:
+    """Guarded appends that are refused after the topic's logs were closed."""
+    future = pack(int(time.time() * 1000) + 500, 0)
+    bench.client.execute_command("XADD", log.stream, entry_id(future), "native", "1")
+
+    async def work() -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for number in range(3):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+        bench.store.close_logs("t")
+        await until(lambda: len(outcomes) == 3)
+        return outcomes
+
+    assert all(isinstance(outcome, TopicGone) for outcome in bench.run(work()))
+    assert bench.client.xlen(log.stream) == 2
+
+
+def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        log = store.log(await store.catalogue.create("t", 1), 0)
+        await produced(log, b"first")
+        proxy.hold_replies()
+        outcomes: list[Outcome] = []
+        for number in range(3):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append)
+        await until(lambda: server.client.xlen(log.stream) == 7)
+        proxy.refusing = True
+        await proxy.cut()
+        proxy.release_replies()
+        await store.close()
+        assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
+        assert len(outcomes) == 3
+        await proxy.close()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("reader", ["XREAD", "XREADGROUP"])
