@@ -90,7 +90,9 @@ def test_consumers_through_cuts(server, proxy):
     """A group member reads every record once and in order, although its connections are cut all the time."""
     records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(20_000)]
     offsets = send(producer(proxy.address), TOPIC, 0, records)
-    member = LoadConsumer(proxy.address, TOPIC, "cut-group", max_partition_fetch_bytes=20_000)
+    # librdkafka looks for its coordinator behind a fetch on the same connection, and often several times.
+    quick = {"max_partition_fetch_bytes": 20_000, "fetch_wait_max_ms": 20}
+    member = LoadConsumer(proxy.address, TOPIC, "cut-group", **quick)
     while len(member.seen.values) < len(records):
         before = len(member.seen.values)
         until(lambda before=before: len(member.seen.values) > before, 30, "the consumer gets on")
