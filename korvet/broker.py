@@ -49,6 +49,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         lead_cap_ms=config.append_lead_max_ms,
         tail_cache_bytes=config.tail_cache_bytes,
         tail_cache_partition_bytes=config.tail_cache_partition_bytes,
+        readahead_bytes=config.fetch_readahead_bytes,
     )
     coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
     try:

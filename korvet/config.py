@@ -151,6 +151,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tail_cache_partition_bytes: Annotated[
         Count, Meta(description="Share of one partition in that memory, at the most.")
     ] = 4_194_304
+    fetch_readahead_bytes: Annotated[
+        Count,
+        Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),
+    ] = 33_554_432
     producer_id_expiration_ms: Annotated[
         Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
     ] = 86_400_000

@@ -27,7 +27,8 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.link import pack
-from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched, Read
+from korvet.storage.readahead import ReadAhead
+from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -78,6 +79,7 @@ class PartitionLog:
     """
 
     __slots__ = (
+        "_ahead",
         "_appender",
         "_bounds_read_at",
         "_dense_jump_told",
@@ -138,6 +140,7 @@ class PartitionLog:
         self._topic = topic
         self.native = native_rule(topic.native_format)
         self._appender = Appender(self, store)
+        self._ahead = ReadAhead(self, store)
 
     @property
     def topic(self) -> Topic:
@@ -275,15 +278,15 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]) -> None:
         """Read record batches from `offset` on, about `max_bytes` of them and one record at least.
 
-        At the log end the answer is empty. `done` is called later with the result, or with OffsetOutOfRange
-        (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
-        XRANGE.
+        At the log end the answer is empty. `done` is called, at once where it was read ahead, with the
+        result, or with OffsetOutOfRange (both ends were read again before), WrongType, TopicGone, LinkLost
+        or StorageFault. Redis command XRANGE.
         """
         if self.closed:
             gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
             asyncio.get_running_loop().call_soon(done, gone)
             return
-        Read(self, self._store, offset, max_bytes, done).start()
+        self._ahead.read(offset, max_bytes, done)
 
     def cached(
         self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
@@ -561,6 +564,7 @@ class PartitionLog:
         """Refuse further use; listeners are told, so that nobody waits for what will not come."""
         self.closed = True
         self.tail.clear()
+        self._ahead.clear()
         self._store.watcher.unwatch(self)
         self._appender.close()
         if self._folding is not None:

@@ -23,6 +23,8 @@ from korvet.storage.lease import Lease
 from korvet.storage.library import FunctionCaller, ensure_library
 from korvet.storage.link import RedisLink, pack
 from korvet.storage.log import PartitionLog
+from korvet.storage.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
+from korvet.storage.readahead import ReadAheadBudget
 from korvet.storage.watcher import NativeWatcher
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ class Store:
         watch_interval_ms: int,
         lead_cap_ms: int,
         tails: TailBudget,
+        readaheads: ReadAheadBudget,
     ) -> None:
         """Use `open`."""
         self.keyspace = keyspace
@@ -76,7 +79,8 @@ class Store:
         self.watcher = NativeWatcher(self, watch_interval_ms)
         self.lead_cap_ms = lead_cap_ms
         self.tails = tails
-        write.on_up = tails.clear
+        self.readaheads = readaheads
+        write.on_up = self._forget_contents
         self.lease: Lease | None = None
         self.cluster_id = ""
         self._outdated = False
@@ -101,6 +105,7 @@ class Store:
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
         tail_cache_bytes: int = DEFAULT_BYTES,
         tail_cache_partition_bytes: int = DEFAULT_PARTITION_BYTES,
+        readahead_bytes: int = DEFAULT_READAHEAD_BYTES,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
 
@@ -124,6 +129,7 @@ class Store:
             watch_interval_ms=watch_interval_ms,
             lead_cap_ms=lead_cap_ms,
             tails=TailBudget(tail_cache_bytes, tail_cache_partition_bytes),
+            readaheads=ReadAheadBudget(readahead_bytes),
         )
         try:
             store.server = server
@@ -230,6 +236,11 @@ class Store:
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
             return producer_id
+
+    def _forget_contents(self) -> None:
+        """The connection was away: what Redis holds may have changed."""
+        self.tails.clear()
+        self.readaheads.clear()
 
     async def close(self) -> None:
         """Give the lease back and close all connections."""

@@ -1,0 +1,209 @@
+"""Reads begun before they are asked for: the same records as without, and never old ones."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import LinkLost, OffsetOutOfRange, StorageError, TopicGone
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
+from tests.storage.batches import decode, read_everything
+from tests.storage.proxy import Proxy, until
+
+if TYPE_CHECKING:
+    from korvet.storage.log import Fetched, PartitionLog
+    from tests.storage.conftest import Bench, Server
+
+RECORDS = 600
+CHUNK_BYTES = 2_000
+
+
+async def fill(log: PartitionLog, first: int = 0) -> list[int]:
+    """Appended as the broker's own records are, which the tail cache does not keep; their offsets."""
+    rows: list[tuple[bytes | None, bytes | None, int]] = [
+        (None, b"%05d" % (first + number) + bytes(95), 5) for number in range(RECORDS)
+    ]
+    appended = await log.append_wait(encode_append_records(rows))
+    return [appended.base_offset + number for number in range(RECORDS)]
+
+
+@pytest.fixture
+def log(bench: Bench) -> PartitionLog:
+    return bench.log()
+
+
+@pytest.fixture
+def offsets(bench: Bench, log: PartitionLog) -> list[int]:
+    return bench.run(fill(log))
+
+
+def reads(client: Any) -> int:
+    """How often Redis was asked for entries so far, functions left out: none of theirs is in these tests."""
+    return int(client.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0))
+
+
+async def chunk(log: PartitionLog, offset: int) -> Fetched:
+    return await log.read_wait(offset, CHUNK_BYTES)
+
+
+async def two_chunks(log: PartitionLog, offset: int) -> int:
+    """Read as a consumer that goes through; where it goes on."""
+    first = await chunk(log, offset)
+    return (await chunk(log, first.next_offset)).next_offset
+
+
+def held(bench: Bench) -> int:
+    return bench.store.readaheads.held_bytes
+
+
+def test_everything_is_read_once(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    before = reads(bench.client)
+    assert bench.run(read_everything(log, CHUNK_BYTES)) == offsets
+    ahead = reads(bench.client) - before
+    bench.store.readaheads.limit_bytes = 0
+    before = reads(bench.client)
+    assert bench.run(read_everything(log, CHUNK_BYTES)) == offsets
+    alone = reads(bench.client) - before
+    # How many entries make a chunk is learnt as they are read, so the walks differ a little.
+    assert alone > 20
+    assert abs(ahead - alone) <= 3
+    assert held(bench) == 0
+
+
+def test_the_next_chunk_is_there_before_it_is_asked_for(
+    bench: Bench, log: PartitionLog, offsets: list[int]
+) -> None:
+    async def work() -> None:
+        at = await two_chunks(log, offsets[0])
+        before = reads(bench.client)
+        # Long enough for the reply to be there: another command's comes behind it.
+        await bench.store.read.call("PING")
+        assert 0 < held(bench) <= 2 * CHUNK_BYTES
+        fetched: list[Fetched | StorageError] = []
+        log.read(at, CHUNK_BYTES, fetched.append)
+        (found,) = fetched
+        assert not isinstance(found, StorageError)
+        assert decode(found.data)[0].offset == at
+        await bench.store.read.call("PING")
+        assert reads(bench.client) == before + 1
+
+    bench.run(work())
+
+
+def test_a_single_read_begins_nothing(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    async def work() -> None:
+        for offset in (offsets[0], offsets[100], offsets[0]):
+            before = reads(bench.client)
+            await chunk(log, offset)
+            await bench.store.read.call("PING")
+            assert reads(bench.client) == before + 1
+
+    bench.run(work())
+    assert held(bench) == 0
+
+
+def test_what_is_older_than_a_second_is_read_again(
+    bench: Bench, log: PartitionLog, offsets: list[int]
+) -> None:
+    async def work() -> None:
+        at = await two_chunks(log, offsets[0])
+        await until(lambda: held(bench) > 0)
+        (entry, _), *_ = bench.client.xrange(log.stream, min=f"{at >> 10}-{at & 1023}", count=1)
+        bench.client.xdel(log.stream, entry)
+        await until(lambda: held(bench) == 0)
+        fetched = await chunk(log, at)
+        assert decode(fetched.data)[0].offset == at + 1
+
+    bench.run(work())
+
+
+def test_what_was_trimmed_is_out_of_range(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    async def work() -> None:
+        at = await two_chunks(log, offsets[0])
+        await log.trim(None, 0, 0)
+        with pytest.raises(OffsetOutOfRange):
+            await chunk(log, at)
+
+    bench.run(work())
+
+
+def test_the_ends_are_those_of_now(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    async def work() -> None:
+        at = await two_chunks(log, offsets[0])
+        await bench.store.read.call("PING")
+        added = await fill(log, RECORDS)
+        assert (await chunk(log, at)).log_end == added[-1] + 1
+
+    bench.run(work())
+
+
+def test_memory_is_bounded(bench: Bench) -> None:
+    bench.store.readaheads.limit_bytes = 3 * CHUNK_BYTES
+
+    async def work() -> None:
+        topic = await bench.store.catalogue.create("many", 8)
+        logs = [bench.store.log(topic, partition) for partition in range(8)]
+        for log in logs:
+            await fill(log)
+        walks = await asyncio.gather(*(read_everything(log, CHUNK_BYTES) for log in logs))
+        assert [len(walk) for walk in walks] == [RECORDS] * 8
+        positions = [await two_chunks(log, walk[0]) for log, walk in zip(logs, walks, strict=True)]
+        assert len(positions) == 8
+        assert CHUNK_BYTES <= held(bench) <= bench.store.readaheads.limit_bytes + CHUNK_BYTES
+
+    bench.run(work())
+
+
+def test_a_deleted_topic(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    """Somebody waits for what is being read ahead."""
+
+    async def work() -> list[Fetched | StorageError]:
+        at = await two_chunks(log, offsets[0])
+        outcomes: list[Fetched | StorageError] = []
+        log.read(at, CHUNK_BYTES, outcomes.append)
+        bench.store.close_logs("t")
+        await until(lambda: len(outcomes) == 1)
+        return outcomes
+
+    (outcome,) = bench.run(work())
+    assert isinstance(outcome, TopicGone)
+    assert held(bench) == 0
+
+
+def test_a_lost_connection(server: Server, prefix: str) -> None:
+    """Who waits for it is told; what nobody waits for is forgotten, and read when it is asked for."""
+
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        topic = await store.catalogue.create("t", 2)
+        waited, unwaited = store.log(topic, 0), store.log(topic, 1)
+        positions = []
+        for log in (waited, unwaited):
+            offsets = await fill(log)
+            first = await chunk(log, offsets[0])
+            positions.append(first.next_offset)
+        outcomes: list[Fetched | StorageError] = []
+        for log, at in zip((waited, unwaited), positions, strict=True):
+            second = await chunk(log, at)
+            if log is waited:
+                proxy.hold_replies()
+                log.read(second.next_offset, CHUNK_BYTES, outcomes.append)
+                await proxy.cut()
+                proxy.release_replies()
+                await until(lambda: len(outcomes) == 1)
+                await store.read.wait_connected(5_000)
+            else:
+                await proxy.cut()
+                await until(lambda: store.readaheads.held_bytes == 0)
+                await store.read.wait_connected(5_000)
+                assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
+        assert isinstance(outcomes[0], LinkLost)
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
