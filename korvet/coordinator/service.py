@@ -22,7 +22,7 @@ from korvet.coordinator.term import Done, Handler, Term
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
+from korvet.storage.errors import FencedEpoch, LinkLost, StorageError, TopicExists
 from korvet.storage.projection import Projection
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.groups.messages import Token
     from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -63,12 +64,14 @@ class _Status(Enum):
 class _Partition:
     """A partition and its term while it has one; `changed` is set unless it is being loaded."""
 
-    __slots__ = ("changed", "number", "status", "term")
+    __slots__ = ("changed", "moved", "number", "status", "term")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.term: Term | None = None
         self.status = _Status.LOADING
+        self.moved = False
+        """Whether another server took the log over since it began to be read."""
         self.changed = asyncio.Event()
 
 
@@ -121,6 +124,7 @@ class CoordinatorService:
         """Create `__consumer_offsets` if it is missing, and begin to load it. Raises StorageError."""
         topic = await self._offsets_topic()
         self._partitions = [_Partition(number) for number in range(topic.partitions)]
+        self._store.on_moved = self._log_moved
         for partition in self._partitions:
             self._spawn(self._load(topic, partition))
 
@@ -242,8 +246,10 @@ class CoordinatorService:
         while True:
             try:
                 async with self._load_slots:
+                    partition.moved = False
                     term = await self._read(topic, partition)
-                break
+                if not partition.moved:
+                    break
             except StorageError as error:
                 logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
             except Exception:
@@ -280,6 +286,15 @@ class CoordinatorService:
             on_failure=lambda error: self._failed(topic, partition, term, error),
         )
         return term
+
+    def _log_moved(self, log: PartitionLog) -> None:
+        """Another server took a log over: what it lacks of ours never happened."""
+        if log.topic.name != OFFSETS_TOPIC:
+            return
+        partition = self._partitions[log.partition]
+        partition.moved = True
+        if partition.term is not None:
+            self._failed(log.topic, partition, partition.term, LinkLost("another server took its log over"))
 
     def _failed(self, topic: Topic, partition: _Partition, term: Term, error: Exception) -> None:
         """An append or a handler failed: the shard is no longer what the log says."""

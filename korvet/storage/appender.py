@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -25,8 +26,16 @@ import msgspec
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, TopicGone, domain_error
+from korvet.storage.errors import (
+    LinkLost,
+    RedisFault,
+    SlotUnavailable,
+    StorageError,
+    TopicGone,
+    domain_error,
+)
 from korvet.storage.link import pack, pack_arguments
+from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_APPEND_FIXED_ARGUMENTS: Final = 16
+_APPEND_FIXED_ARGUMENTS: Final = 12
 _GUARD_FIXED_ARGUMENTS: Final = 19
 _MULTI: Final = pack("MULTI")
 _EXEC: Final = pack("EXEC")
@@ -44,14 +53,17 @@ _OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
 # How an EXEC reply ends where the stream was renamed back: by RENAMENX's 1.
 _WAY_BACK_TAKEN: Final = b"\r\n:1\r\n"
-_ABORTED: Final = b"\r\n-EXECABORT"
+# How it ends where EXEC did nothing: a command was refused when it was queued, or the slot has moved.
+_DISCARDED: Final = re.compile(
+    rb"\r\n-(EXECABORT|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
+)
 _ABORT_ROOM: Final = 200
 # The guard's reply is an array of seven integers; an error reply is longer at times.
 _GUARD_REPLY: Final = b"*7\r\n"
 _GUARD_REPLY_LINES: Final = 8
 _GUARD_REPLY_ROOM: Final = 400
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
-_FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR"))
+_FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
 _FIRST_REST: Final = 8
 _LONGEST_REST: Final = 256
@@ -137,7 +149,6 @@ class Appender:
     """Appends batches to one partition. Use through PartitionLog."""
 
     __slots__ = (
-        "_clock",
         "_command",
         "_guard_prefix",
         "_guarded",
@@ -147,18 +158,19 @@ class Appender:
         "_next",
         "_next_rest",
         "_rest",
+        "_script_argc",
         "_script_prefix",
         "_scripts",
         "_settling",
         "_store",
         "_undone",
         "_way_back",
+        "_write",
     )
 
     def __init__(self, log: PartitionLog, store: Store) -> None:
         self._log = log
         self._store = store
-        self._clock = store.clock
         self._next = -1
         """The position behind our last append, those in flight included; -1 where it is not known."""
         self._scripts = 0
@@ -173,19 +185,23 @@ class Appender:
         """So many appends go by script before the guard is tried again."""
         self._next_rest = _FIRST_REST
         self._settling: asyncio.Task[None] | None = None
+        self._write = log.links.write
+        """The link of the guarded appends in flight."""
         self.configure()
 
     def configure(self) -> None:
         """Take over the topic's configuration."""
         log = self._log
-        stream, index, meta, latest = log.keys
+        stream, index, meta, _ = log.keys
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
+        keys = log.keys if log.topic.compacted else (stream, index, meta)
         append_time = log.topic.log_append_time and log.bias == 1
+        self._script_argc = _APPEND_FIXED_ARGUMENTS + len(keys)
         self._script_prefix = pack_arguments(
             "FCALL",
             "korvet_append",
-            4,
-            *(stream, index, meta, latest),
+            len(keys),
+            *keys,
             log.bias,
             log.lead_cap_ms,
             int(log.topic.compacted),
@@ -239,7 +255,7 @@ class Appender:
         """The form for a batch that nothing waits before."""
         log = self._log
         if self._scripts == 0 and self._next >= 0 and self._rest == 0 and self._guards:
-            now_ms = self._clock.now_ms()
+            now_ms = log.links.clock.now_ms()
             position = self._next if log.bias else max(self._next, now_ms << SEQUENCE_BITS)
             # A burst too far ahead of the clock is for the script to refuse.
             if log.bias or (position >> SEQUENCE_BITS) - now_ms <= log.lead_cap_ms:
@@ -258,7 +274,11 @@ class Appender:
         """Send it; False where it has to wait for those in flight."""
         form = append.form
         if isinstance(form, AppendCommands):
-            if self._scripts == 0 and form.position >= self._next >= 0:
+            # Behind one that another server has yet to answer it would overtake.
+            write = self._log.links.write
+            same = write is self._write or not self._guarded
+            if self._scripts == 0 and form.position >= self._next >= 0 and same:
+                self._write = write
                 self._send_guarded(append, form)
                 return True
             assert append.received is not None
@@ -290,7 +310,7 @@ class Appender:
 
     def _send_script(self, append: _Append, form: AppendArguments) -> None:
         stamp = append.stamp
-        head = b"*%d\r\n" % (_APPEND_FIXED_ARGUMENTS + form.argc)
+        head = b"*%d\r\n" % (self._script_argc + form.argc)
         tail = pack_arguments(
             append.epoch,
             form.record_count,
@@ -314,14 +334,14 @@ class Appender:
                 if self._scripts == 0:
                     self._go_on()
 
-        self._store.write_functions.send((head + self._script_prefix + tail, form.resp), arrived)
+        self._log.links.write_functions.send((head + self._script_prefix + tail, form.resp), arrived)
 
     def _took_effect(self, append: _Append, reply: bytes, *, last: bool) -> None:
         """Take an append function's reply, seven integers; `last`: none is in flight behind it."""
         _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
             int(line[1:] or 0) for line in reply.split(b"\r\n")
         )
-        self._clock.observe(append_ms)
+        self._log.links.clock.observe(append_ms)
         if last:
             self._next = -1 if duplicate else base + append.form.record_count + self._log.bias
         outcome = Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
@@ -356,12 +376,12 @@ class Appender:
         self._next = form.position + form.record_count
         self._guarded.append(append)
         if form.record_count == 1:
-            self._store.write.send(guard, self._guarded_one)
+            self._write.send(guard, self._guarded_one)
         else:
             # MULTI and EXEC, the guard, the way back, and an XADD for each record but the first.
             replies = form.record_count + 3
             payload = (_MULTI + guard, form.rest, self._way_back)
-            self._store.write.send(payload, self._guarded_many, replies)
+            self._write.send(payload, self._guarded_many, replies)
 
     def _guarded_one(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -380,15 +400,16 @@ class Appender:
         regular = bytes(reply[: len(queued)]) == queued
         # The guard's reply; those of the XADDs need no look.
         first = bytes(reply[len(queued) : len(queued) + _GUARD_REPLY_ROOM]) if regular else b""
-        if first.startswith(head + b"-"):
-            message = first[len(head) + 1 :].partition(b"\r\n")[0].decode("utf-8", "replace")
+        if first.startswith((b"-", head + b"-")):
+            # Of the guard, or of EXEC where the slot went away after all was queued.
+            message = first.partition(b"-")[2].partition(b"\r\n")[0].decode("utf-8", "replace")
             self._guard_failed(RedisFault(message, message.partition(" ")[0]))
         elif first.startswith(head + _GUARD_REPLY) and (
             _is_duplicate(first[len(head) :]) or bytes(reply[-len(_WAY_BACK_TAKEN) :]) == _WAY_BACK_TAKEN
         ):
             lines = first[len(head) :].split(b"\r\n", _GUARD_REPLY_LINES)
             self._guard_opened(b"\r\n".join([*lines[:_GUARD_REPLY_LINES], b""]))
-        elif _ABORTED in bytes(reply[-_ABORT_ROOM:]):
+        elif _DISCARDED.search(bytes(reply[-_ABORT_ROOM:])):
             self._guard_failed(RedisFault("the transaction was discarded", "REFUSED"))
         else:
             log.error("%s: an append was answered with %r", self._log.stream.decode(), bytes(reply[:200]))
@@ -443,7 +464,9 @@ class Appender:
                 outcome = await self._read_back(append, deadline_s) if unknown else None
             except StorageError as error:
                 self._undone.pop(0)
-                self._failed(append, error)
+                # Who says that nothing was written means the question.
+                lost = isinstance(error, SlotUnavailable)
+                self._failed(append, LinkLost(f"the outcome is unknown: {error}") if lost else error)
                 continue
             self._undone.pop(0)
             if outcome is None:
@@ -464,14 +487,14 @@ class Appender:
         form = append.commands
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
-            await self._store.write.wait_connected(max(0, int(left_s * 1000)))
             try:
                 _, start, now_ms, fields = await self._store.fcall(
                     "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.position)
                 )
                 break
             except StorageError as error:
-                if left_s <= 0 or not (isinstance(error, LinkLost) or _LOADING in str(error)):
+                passing = isinstance(error, LinkLost | SlotUnavailable) or _LOADING in str(error)
+                if left_s <= 0 or not passing:
                     raise
             await asyncio.sleep(_SETTLE_POLL_S)
         if pack_arguments(*fields) != form.first:

@@ -21,6 +21,12 @@ class LinkLost(StorageError):
     """The connection to Redis is gone. A command that was in flight may or may not have taken effect."""
 
 
+class SlotUnavailable(StorageError):
+    """No node of the cluster serves the key's slot now (it is on its way, or its primary failed); nothing was
+    written.
+    """
+
+
 class OutOfMemory(StorageError):
     """Redis is at maxmemory and refused the write; nothing was written."""
 

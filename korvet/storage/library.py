@@ -11,6 +11,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.link import Caller, pack
 
 if TYPE_CHECKING:
     from korvet.storage.link import OnReply, Payload, RedisLink
@@ -49,7 +50,12 @@ async def ensure_library(link: RedisLink) -> None:
         await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
 
 
-class FunctionCaller:
+def is_library_missing(reply: object) -> bool:
+    """Whether an error reply says that Redis has lost the library."""
+    return isinstance(reply, RedisFault) and _MISSING in reply.message
+
+
+class FunctionCaller(Caller):
     """Calls functions over one link, in order; reloads the library when Redis has lost it (FUNCTION FLUSH,
     failover).
 
@@ -77,7 +83,7 @@ class FunctionCaller:
     def _first_attempt(self, payload: Payload, on_reply: OnReply) -> OnReply:
         def arrived(reply: memoryview | StorageError) -> None:
             self._outstanding -= 1
-            lost = isinstance(reply, RedisFault) and _MISSING in reply.message
+            lost = is_library_missing(reply)
             if lost:
                 self._recovering = True
                 self._repeat.append((payload, on_reply))
@@ -96,7 +102,7 @@ class FunctionCaller:
         self._repeat.clear()
         self._held.clear()
         self._recovering = False
-        self._link.send(self._link.pack("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
+        self._link.send(pack("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
         for payload, on_reply in waiting:
             self._link.send(payload, on_reply)
 

@@ -14,15 +14,16 @@ import logging
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
-import msgspec
 
 from korvet.records.batch import BatchError
 from korvet.records.kernel import ReplyScanner
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+
+if TYPE_CHECKING:
+    from korvet.storage.address import RedisAddress
 
 log = logging.getLogger(__name__)
 
@@ -42,57 +43,6 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 # The transport may hold all that its callers send: they watch pressure() and stop.
 _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
 _DASH: Final = ord("-")
-
-
-class RedisAddress(msgspec.Struct, frozen=True):
-    """Where Redis is and who we are there; `socket_path` is set for unix sockets."""
-
-    host: str
-    port: int
-    socket_path: str | None
-    tls: bool
-    username: str | None
-    password: str | None
-    database: int
-
-    def __str__(self) -> str:
-        return self.socket_path or f"{self.host}:{self.port}"
-
-
-def parse_url(url: str) -> RedisAddress:
-    """Parse redis://, rediss:// and unix:// URLs with [user:password@], a path or ?db=N. Raises
-    StoreError.
-    """
-    parts = urlsplit(url)
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if parts.scheme not in {"redis", "rediss", "unix"}:
-        raise StoreError(f"{_without_password(url)}: a Redis URL begins with redis://, rediss:// or unix://")
-    local = parts.scheme == "unix"
-    database = query.get("db", "" if local else parts.path.strip("/")) or "0"
-    if not database.isdecimal():
-        raise StoreError(f"{_without_password(url)}: the database is {database!r}, not a number")
-    if local and not parts.path:
-        raise StoreError(f"{_without_password(url)}: no socket path, as in unix:///run/redis.sock")
-    try:
-        port = parts.port or 6379
-    except ValueError as error:
-        raise StoreError(f"{_without_password(url)}: {error}") from error
-    username = unquote(parts.username) if parts.username else query.get("username")
-    password = unquote(parts.password) if parts.password else query.get("password")
-    return RedisAddress(
-        host=parts.hostname or "localhost",
-        port=port,
-        socket_path=unquote(parts.path) if local else None,
-        tls=parts.scheme == "rediss",
-        username=username,
-        password=password,
-        database=int(database),
-    )
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
 
 
 def pack(*args: bytes | str | int) -> bytes:
@@ -154,7 +104,7 @@ class _Connection(asyncio.BufferedProtocol):
         assert self.transport is not None
         if self.lost or self.transport.is_closing():
             lost = LinkLost("the connection to Redis is broken")
-            self._loop.call_soon(_answer, on_reply, lost)
+            self._loop.call_soon(answer, on_reply, lost)
             return
         outbox = self._outbox
         first = not outbox
@@ -220,11 +170,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
 
     def _deliver(self, on_reply: OnReply, reply: memoryview) -> None:
-        if reply[0] == _DASH:
-            message = bytes(reply[1:-2]).decode("utf-8", "replace")
-            _answer(on_reply, RedisFault(message, message.partition(" ")[0]))
-        else:
-            _answer(on_reply, reply)
+        answer(on_reply, fault_of(reply) or reply)
 
     def _abort(self, reason: str) -> None:
         log.error("closing the connection to Redis: %s", reason)
@@ -240,11 +186,12 @@ class _Connection(asyncio.BufferedProtocol):
         waiting, self.waiting = self.waiting, deque()
         self.unanswered_bytes = 0
         for on_reply, _, _ in waiting:
-            _answer(on_reply, LinkLost("the connection to Redis broke before it answered"))
+            answer(on_reply, LinkLost("the connection to Redis broke before it answered"))
         self._on_lost(exc)
 
 
-def _answer(on_reply: OnReply, reply: memoryview | StorageError) -> None:
+def answer(on_reply: OnReply, reply: memoryview | StorageError) -> None:
+    """Hand a reply over."""
     # One caller's mistake must not cost the others their replies.
     try:
         on_reply(reply)
@@ -252,7 +199,67 @@ def _answer(on_reply: OnReply, reply: memoryview | StorageError) -> None:
         log.exception("a reply of Redis could not be handled")
 
 
-class RedisLink:
+class Caller:
+    """What takes packed commands and hands their replies over, in the order of the calls."""
+
+    __slots__ = ()
+
+    def send(self, payload: Payload, on_reply: OnReply) -> None:
+        """Send one packed command; `on_reply` is called once, never before this returns."""
+        raise NotImplementedError
+
+    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
+        """Send one command; the future gives the parsed reply (bytes, int, list, None).
+
+        It raises RedisFault on an error reply and LinkLost where the connection is gone.
+        """
+        return ask(self.send, pack(*args))
+
+    def call_packed(self, payload: Payload) -> asyncio.Future[Any]:
+        """As `call`, for a packed command."""
+        return ask(self.send, payload)
+
+
+def ask(send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.Future[Any]:
+    """The parsed reply of a packed command that `send` sends; see Caller.call."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def arrived(reply: memoryview | StorageError) -> None:
+        if future.done():
+            return
+        if isinstance(reply, StorageError):
+            future.set_exception(reply)
+        else:
+            future.set_result(parse_reply(reply))
+
+    send(payload, arrived)
+    return future
+
+
+def parse_reply(reply: memoryview) -> Any:
+    """A raw reply as bytes, int, list or None."""
+    reader = hiredis.Reader()
+    reader.feed(bytes(reply))
+    return reader.gets()
+
+
+def parse_replies(replies: memoryview, count: int) -> list[Any]:
+    """As parse_reply, for several replies, of which any may be an error: a RedisFault in its place."""
+    reader = hiredis.Reader(replyError=_fault)
+    reader.feed(bytes(replies))
+    return [reader.gets() for _ in range(count)]
+
+
+def fault_of(reply: memoryview) -> RedisFault | None:
+    """The error that a raw reply is; None where it is none."""
+    return _fault(bytes(reply[1:-2]).decode("utf-8", "replace")) if reply[0] == _DASH else None
+
+
+def _fault(message: str) -> RedisFault:
+    return RedisFault(message, message.partition(" ")[0])
+
+
+class RedisLink(Caller):
     """A connection to Redis that comes back after it broke. Use from one event loop only."""
 
     def __init__(self, address: RedisAddress, name: str) -> None:
@@ -261,26 +268,34 @@ class RedisLink:
         self._name = name
         self._loop = asyncio.get_running_loop()
         self._connection: _Connection | None = None
-        self._reader = hiredis.Reader()
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
         self._up = asyncio.Event()
         self.on_up: Callable[[], None] | None = None
         """Called each time the link is usable again after it was lost."""
+        self.on_down: Callable[[], None] | None = None
+        """Called each time the link is lost."""
 
     @classmethod
-    async def connect(cls, url: str, name: str = "korvet") -> RedisLink:
+    async def connect(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
         """Connect, authenticate (AUTH) and select the database (SELECT).
 
         Raises StoreError where Redis cannot be reached or refuses us.
         """
-        link = cls(parse_url(url), name)
+        link = cls(address, name)
         try:
             await link._open()
         except RedisFault as fault:
             raise StoreError(f"Redis at {link.address} refuses the connection: {fault.message}") from fault
         except (OSError, TimeoutError, LinkLost) as error:
             raise StoreError(f"Redis at {link.address} cannot be reached: {_reason(error)}") from error
+        return link
+
+    @classmethod
+    def begin(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
+        """A link that is lost yet: it connects by itself, and goes on trying."""
+        link = cls(address, name)
+        link._come_back()
         return link
 
     @property
@@ -295,10 +310,6 @@ class RedisLink:
         except TimeoutError:
             raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms") from None
 
-    def pack(self, *args: bytes | str | int) -> bytes:
-        """One command as RESP."""
-        return pack(*args)
-
     def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
         """Send one packed command, or several that get `replies` replies; `on_reply` is called once, never
         before this returns.
@@ -306,36 +317,9 @@ class RedisLink:
         connection = self._connection
         if connection is None:
             lost = LinkLost(f"no connection to Redis at {self.address}")
-            self._loop.call_soon(_answer, on_reply, lost)
+            self._loop.call_soon(answer, on_reply, lost)
             return
         connection.send(payload, on_reply, replies)
-
-    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
-        """Send one command; the future gives the parsed reply (bytes, int, list, None).
-
-        It raises RedisFault on an error reply and LinkLost where the connection is gone.
-        """
-        return self.call_packed(self.send, pack(*args))
-
-    def call_packed(self, send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.Future[Any]:
-        """As `call`, for a packed command and another way of sending it."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def arrived(reply: memoryview | StorageError) -> None:
-            if future.done():
-                return
-            if isinstance(reply, StorageError):
-                future.set_exception(reply)
-            else:
-                future.set_result(self.parse(reply))
-
-        send(payload, arrived)
-        return future
-
-    def parse(self, reply: memoryview) -> Any:
-        """A raw reply as bytes, int, list or None."""
-        self._reader.feed(bytes(reply))
-        return self._reader.gets()
 
     def pressure(self) -> int:
         """Bytes of commands sent and not answered yet, what waits in the socket's buffer included."""
@@ -392,7 +376,7 @@ class RedisLink:
         if self.address.database:
             commands.append(("SELECT", self.address.database))
         commands.append(("PING",))
-        replies = [self.call_packed(connection.send, pack(*command)) for command in commands]
+        replies = [ask(connection.send, pack(*command)) for command in commands]
         await asyncio.gather(*replies)
         # A name is a convenience; servers that do not know the command are no worse for it.
         connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
@@ -408,6 +392,11 @@ class RedisLink:
         if self._closed:
             return
         log.warning("lost the connection to Redis at %s: %s", self.address, _reason(exc))
+        self._come_back()
+        if self.on_down is not None:
+            self.on_down()
+
+    def _come_back(self) -> None:
         self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
@@ -420,7 +409,7 @@ class RedisLink:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _BACKOFF_CAP_S)
                 continue
-            log.info("connected to Redis at %s again", self.address)
+            log.info("connected to Redis at %s", self.address)
             if self.on_up is not None:
                 self.on_up()
             return

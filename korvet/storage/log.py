@@ -26,7 +26,7 @@ from korvet.storage.errors import (
     TopicGone,
     domain_error,
 )
-from korvet.storage.link import pack
+from korvet.storage.link import pack, parse_reply
 from korvet.storage.readahead import ReadAhead
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 
@@ -98,6 +98,7 @@ class PartitionLog:
         "keys",
         "largest_bytes",
         "leader_epoch",
+        "links",
         "loaded",
         "log_end",
         "log_start",
@@ -115,6 +116,7 @@ class PartitionLog:
         self.partition = partition
         self.keys = store.keyspace.partition_keys(topic.name, partition)
         self.stream, _, self.meta, _ = self.keys
+        self.links = store.links(self.stream)
         self.bias = topic.bias
         self._lead_cap_ms = store.lead_cap_ms
         self.leader_epoch = 0
@@ -249,6 +251,12 @@ class PartitionLog:
         """Nobody knows what became of an append: what is cached may end before it."""
         self.tail.clear()
 
+    def moved(self) -> None:
+        """Another server took over, which may lack what was written last: it has to tell both ends anew."""
+        self.tail.clear()
+        self._ahead.clear()
+        self.loaded = False
+
     async def acquire_epoch(self) -> int:
         """Take the next writers' epoch; appends with an older one are refused from now on. Raises
         StorageError.
@@ -298,12 +306,12 @@ class PartitionLog:
         found = self.tail.read(offset, max_bytes, room_bytes, zstd=zstd)
         if found is not None and time.monotonic() > self._start_known_at + BOUNDS_FRESH_S:
             self._start_known_at = time.monotonic()
-            self._store.read_functions.send(self.bounds_payload(), self._bounds_arrived)
+            self.links.read_functions.send(self.bounds_payload(), self._bounds_arrived)
         return found
 
     def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
         if not isinstance(reply, StorageError):
-            self.take_bounds(self._store.read.parse(reply))
+            self.take_bounds(parse_reply(reply))
 
     async def read_wait(self, offset: int, max_bytes: int) -> Fetched:
         """As `read`, awaited; raises what `read` would give to `done`."""
@@ -375,7 +383,10 @@ class PartitionLog:
         return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
     def _ends_known(self, start: int, end: int) -> None:
-        self.loaded = True
+        if not self.loaded:
+            self.loaded = True
+            self.log_start = start
+            self.log_end = min(self.log_end, end)
         self.log_start = max(self.log_start, start)
         self.tail.cut(self.log_start)
         self.grown_to(end)
@@ -552,7 +563,7 @@ class PartitionLog:
     async def _call_read(self, *args: bytes | str | int) -> Any:
         self._check_open()
         try:
-            return await self._store.read.call(*args)
+            return await self.links.read.call(*args)
         except StorageError as error:
             raise domain_error(error) from error
 

@@ -15,7 +15,7 @@ import msgspec
 
 from korvet.offsets.packing import entry_id
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link import pack, pack_arguments
+from korvet.storage.link import pack, pack_arguments, parse_reply
 
 if TYPE_CHECKING:
     from korvet.storage.store import Store
@@ -100,7 +100,8 @@ class Projection:
         count = _PROJECT_FIXED_ARGUMENTS + _COMMIT_ARGUMENTS * len(commits)
         packed = [_pack_commit(commit, bias) for commit in commits]
         command = b"".join((b"*%d\r\n" % count, arguments, *packed))
-        self._store.write_functions.send(command, partial(self._projected, commits, done))
+        links = self._store.links(self._keyspace.stream(topic, partition))
+        links.write_functions.send(command, partial(self._projected, commits, done))
 
     def drop(
         self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Dropped
@@ -121,7 +122,8 @@ class Projection:
             position,
             int(force),
         )
-        self._store.write_functions.send(command, lambda reply: done(_error_of(reply)))
+        links = self._store.links(self._keyspace.stream(topic, partition))
+        links.write_functions.send(command, lambda reply: done(_error_of(reply)))
 
     async def projected(self, topic: str, partition: int) -> dict[str, int]:
         """By group: the position of its newest projected commit in one partition. Raises StorageError."""
@@ -130,7 +132,7 @@ class Projection:
         cursor = b"0"
         while True:
             try:
-                cursor, fields = await self._store.read.call(
+                cursor, fields = await self._store.links(meta).read.call(
                     "HSCAN", meta, cursor, "MATCH", _COMMIT_FIELD + b"*", "COUNT", SCANNED_AT_ONCE
                 )
             except StorageError as error:
@@ -149,7 +151,7 @@ class Projection:
         if isinstance(reply, StorageError):
             done(domain_error(reply))
             return
-        states = self._store.write.parse(reply)
+        states = parse_reply(reply)
         done([commit for commit, state in zip(commits, states, strict=True) if state == _MORE])
 
 

@@ -11,7 +11,7 @@ from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches
 from korvet.storage.entries import empty_batch
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
-from korvet.storage.link import pack
+from korvet.storage.link import pack, parse_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,7 @@ class Read:
             payload = pack(
                 "FCALL", "korvet_reading_limit", 1, self._index_key(), self._offset, self._max_bytes
             )
-            self._store.read_functions.send(payload, self._limit_known)
+            self._log.links.read_functions.send(payload, self._limit_known)
         else:
             self._range(_LAST_ID)
 
@@ -105,7 +105,7 @@ class Read:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        limit = self._store.read.parse(reply)
+        limit = parse_reply(reply)
         if limit < 0:
             self._count = min(self._count, _FEW_ENTRIES)
             self._range(_LAST_ID)
@@ -116,7 +116,7 @@ class Read:
     def _range(self, last_id: str) -> None:
         first_id = entry_id(self._at, self._log.bias)
         payload = pack("XRANGE", self._log.stream, first_id, last_id, "COUNT", self._count)
-        self._store.read.send(payload, self._range_arrived)
+        self._log.links.read.send(payload, self._range_arrived)
 
     def _range_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -183,7 +183,7 @@ class Read:
             if isinstance(reply, StorageError):
                 self._done(domain_error(reply))
                 return
-            bounds = self._log.take_bounds(self._store.read.parse(reply))
+            bounds = self._log.take_bounds(parse_reply(reply))
             if self._offset < bounds.log_start:
                 self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))
             else:
@@ -191,7 +191,7 @@ class Read:
                     msgspec.structs.replace(fetched, log_start=bounds.log_start, log_end=self._log.log_end)
                 )
 
-        self._store.read_functions.send(self._log.bounds_payload(), arrived)
+        self._log.links.read_functions.send(self._log.bounds_payload(), arrived)
 
     def _recheck(self) -> None:
         """Read both ends again; then, where the offset is between them, ask once more.
@@ -199,13 +199,13 @@ class Read:
         In this order: an entry that comes in between is then found by the second XRANGE, not taken for a gap.
         """
         self._rechecked = True
-        self._store.read_functions.send(self._log.bounds_payload(), self._bounds_arrived)
+        self._log.links.read_functions.send(self._log.bounds_payload(), self._bounds_arrived)
 
     def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        bounds = self._log.take_bounds(self._store.read.parse(reply))
+        bounds = self._log.take_bounds(parse_reply(reply))
         self._gap_end = bounds.log_end
         if bounds.log_start <= self._offset <= bounds.log_end:
             self._range(_LAST_ID)

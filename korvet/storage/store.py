@@ -1,36 +1,37 @@
-"""Opening the store: links, checks of the server, the library, the cluster's identity and the
-broker's lease.
+"""Opening the store: one server or a cluster, checks of the servers, the library, the keyspace's identity and
+the broker's lease.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import logging
 import re
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-import redis.asyncio
-
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.storage.address import parse_url
 from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
-from korvet.storage.clock import RedisClock
+from korvet.storage.cluster import Cluster
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, domain_error
 from korvet.storage.lease import Lease
-from korvet.storage.library import FunctionCaller, ensure_library
+from korvet.storage.library import ensure_library
 from korvet.storage.link import RedisLink, pack
 from korvet.storage.log import PartitionLog
 from korvet.storage.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
 from korvet.storage.readahead import ReadAheadBudget
+from korvet.storage.server import OneServer, Server
 from korvet.storage.watcher import NativeWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from korvet.storage.address import RedisAddress
     from korvet.storage.keys import Keyspace
+    from korvet.storage.server import Links, Router
 
 log = logging.getLogger(__name__)
 
@@ -50,16 +51,12 @@ _OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
 
 
 class Store:
-    """One keyspace in one Redis. `write` and `read` are separate links, so that reads never wait behind
-    appends.
-    """
+    """One keyspace in one Redis, or in a cluster of them."""
 
     def __init__(
         self,
         keyspace: Keyspace,
-        write: RedisLink,
-        read: RedisLink,
-        client: redis.asyncio.Redis,
+        router: Router,
         *,
         watch_interval_ms: int,
         lead_cap_ms: int,
@@ -68,19 +65,18 @@ class Store:
     ) -> None:
         """Use `open`."""
         self.keyspace = keyspace
-        self.write = write
-        self.read = read
-        self.redis = client
-        """For what is not hot."""
-        self.clock = RedisClock()
-        self.write_functions = FunctionCaller(write)
-        self.read_functions = FunctionCaller(read)
+        self.router = router
+        self.links: Callable[[bytes], Links] = router.links
+        """The ways to the server that holds a key."""
         self.catalogue = Catalogue(self)
-        self.watcher = NativeWatcher(self, watch_interval_ms)
+        self.watcher = NativeWatcher(watch_interval_ms)
         self.lead_cap_ms = lead_cap_ms
         self.tails = tails
         self.readaheads = readaheads
-        write.on_up = self._forget_contents
+        router.on_up = self._forget_contents
+        router.on_moved = self._moved
+        self.on_moved: Callable[[PartitionLog], None] | None = None
+        """Called for each log that another server took over, which may lack what was written last."""
         self.lease: Lease | None = None
         self.cluster_id = ""
         self._outdated = False
@@ -110,22 +106,13 @@ class Store:
         """Connect and check everything that would otherwise fail later.
 
         With `lease_node_id` this process becomes the keyspace's one broker; tools leave it out. Raises
-        StoreError with a message for the terminal: unreachable, refused, too old, a cluster, a replica, an
-        eviction policy that may drop our keys, another format, held by another broker.
+        StoreError with a message for the terminal: unreachable, refused, too old, a replica, an eviction
+        policy that may drop our keys, another format, held by another broker.
         """
-        write = await RedisLink.connect(url, "korvet-write")
-        try:
-            server = await _check_server(write)
-            read = await RedisLink.connect(url, "korvet-read")
-        except BaseException:
-            await write.close()
-            raise
-        client = redis.asyncio.Redis.from_url(url)
+        router, server = await connect(url)
         store = cls(
             keyspace,
-            write,
-            read,
-            client,
+            router,
             watch_interval_ms=watch_interval_ms,
             lead_cap_ms=lead_cap_ms,
             tails=TailBudget(tail_cache_bytes, tail_cache_partition_bytes),
@@ -142,13 +129,15 @@ class Store:
         except BaseException as error:
             await store.close()
             if isinstance(error, StorageError) and not isinstance(error, StoreError):
-                raise StoreError(f"Redis at {write.address}: {error}") from error
+                raise StoreError(f"Redis at {parse_url(url)[0]}: {error}") from error
             raise
         return store
 
     async def _prepare(self) -> None:
-        await ensure_library(self.write)
-        self.features = await _features(self.write)
+        servers = self.router.servers()
+        await asyncio.gather(*(ensure_library(server.write) for server in servers))
+        found = await asyncio.gather(*(_features(server.write) for server in servers))
+        self.features = frozenset.intersection(*found)
         cluster = self.keyspace.cluster
         fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
@@ -205,9 +194,10 @@ class Store:
             found.close()
 
     async def call(self, *args: bytes | str | int) -> Any:
-        """One command over the write link, parsed. Raises StorageError."""
+        """One command over the write link, parsed; its first argument is its key. Raises StorageError."""
+        key = args[1] if isinstance(args[1], bytes) else str(args[1]).encode()
         try:
-            return await self.write.call(*args)
+            return await self.links(key).write_functions.call(*args)
         except StorageError as error:
             raise domain_error(error) from error
 
@@ -217,9 +207,10 @@ class Store:
         """One function call, over the read link where asked; reloads the library when it is gone. Raises
         StorageError.
         """
-        link, functions = (self.read, self.read_functions) if read else (self.write, self.write_functions)
+        links = self.links(keys[0])
+        functions = links.read_functions if read else links.write_functions
         try:
-            return await link.call_packed(functions.send, pack("FCALL", name, len(keys), *keys, *args))
+            return await functions.call_packed(pack("FCALL", name, len(keys), *keys, *args))
         except StorageError as error:
             raise domain_error(error) from error
 
@@ -249,15 +240,62 @@ class Store:
             self.close_logs(name)
         if self.lease is not None:
             await self.lease.release()
-        await self.read.close()
-        await self.write.close()
-        with contextlib.suppress(redis.RedisError):
-            await self.redis.aclose()
+        await self.router.close()
+
+    def _moved(self, has_moved: Callable[[bytes], bool]) -> None:
+        """Another server took some keys over."""
+        for logs in self._logs.values():
+            for found in logs.values():
+                if has_moved(found.stream):
+                    found.moved()
+                    if self.on_moved is not None:
+                        self.on_moved(found)
 
 
-async def _check_server(link: RedisLink) -> str:
+async def connect(url: str) -> tuple[Router, str]:
+    """Connect to a server, or to all primaries of the cluster that it belongs to.
+
+    Returns also kind and version. Raises StoreError.
+    """
+    addresses = parse_url(url)
+    first = await _first_link(addresses)
+    try:
+        info = await _info_when_loaded(first)
+        clustered = info.get("cluster_enabled") == "1"
+        if not clustered:
+            if len(addresses) > 1:
+                raise StoreError(f"Redis at {first.address} is no cluster: name one server only")
+            server = _checked(info, first)
+            if info.get("role") == "slave":
+                raise StoreError(f"Redis at {first.address} is a replica: connect to its primary")
+            read = await RedisLink.connect(first.address, "korvet-read")
+            return OneServer(Server(first, read)), server
+    except BaseException:
+        await first.close()
+        raise
+    await first.close()
+    cluster = await Cluster.open(addresses)
+    try:
+        for node in cluster.servers():
+            server = _checked(await _info_when_loaded(node.write), node.write)
+    except BaseException:
+        await cluster.close()
+        raise
+    return cluster, server
+
+
+async def _first_link(addresses: Sequence[RedisAddress]) -> RedisLink:
+    """A link to the first server that can be reached."""
+    for address in addresses[:-1]:
+        try:
+            return await RedisLink.connect(address, "korvet-write")
+        except StoreError as error:
+            log.warning("%s", error)
+    return await RedisLink.connect(addresses[-1], "korvet-write")
+
+
+def _checked(info: dict[str, str], link: RedisLink) -> str:
     """Refuse a server that we cannot work with; return its kind and version."""
-    info = await _info_when_loaded(link)
     kind, text = (
         ("valkey", info["valkey_version"]) if "valkey_version" in info else ("redis", info["redis_version"])
     )
@@ -265,10 +303,6 @@ async def _check_server(link: RedisLink) -> str:
     where = f"Redis at {link.address}"
     if version < (_OLDEST_VALKEY if kind == "valkey" else _OLDEST_REDIS):
         raise StoreError(f"{where} is {kind} {text}: Redis 7.0 or Valkey 7.2, or newer, is needed")
-    if info.get("redis_mode", info.get("server_mode")) == "cluster" or info.get("cluster_enabled") == "1":
-        raise StoreError(f"{where} runs in cluster mode, which is not supported yet")
-    if info.get("role") == "slave":
-        raise StoreError(f"{where} is a replica: connect to its primary")
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys-"):
         raise StoreError(

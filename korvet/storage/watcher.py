@@ -8,20 +8,25 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id
-from korvet.storage.errors import StorageError
-from korvet.storage.link import pack_arguments
+from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.link import pack_arguments, parse_replies
+from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from korvet.storage.link import Caller
     from korvet.storage.log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.storage.server import Links, Server
 
 log = logging.getLogger(__name__)
 
 # Streams of one XREAD: they cost Redis about 0.1 ms, in which it does nothing else.
 _STREAMS_AT_ONCE: Final = 500
 _NO_ENTRY: Final = b"0-0"
+_ONE_KEYS_FAULTS: Final = REDIRECTIONS | {"WRONGTYPE"}
+# What XREAD replies where there is no newer entry.
+_NOTHING: Final = b"*-1\r\n"
 _UNKNOWN: Final = -1
 
 
@@ -47,28 +52,50 @@ class _Watched:
 
 
 class _Group:
-    """Logs that are asked about by one command."""
+    """Logs of one server that are asked about at once: by one XREAD, or in a cluster, where the keys of a
+    command have to share a slot, by one for each slot.
+    """
 
-    __slots__ = ("_command", "_head", "_members")
+    __slots__ = ("_commands", "_heads", "_members", "replies", "server")
 
     def __init__(self, members: Sequence[_Watched]) -> None:
-        self._members = members
-        head = b"*%d\r\n" % (4 + 2 * len(members)) + pack_arguments("XREAD", "COUNT", 1, "STREAMS")
-        self._head = head + b"".join([one.packed_stream for one in members])
-        self._command = b""
+        self.server = members[0].log.links.server
+        by_links: dict[Links, list[_Watched]] = {}
+        for one in members:
+            by_links.setdefault(one.log.links, []).append(one)
+        self._members = list(by_links.values())
+        self._heads = [_head(some) for some in self._members]
+        self._commands = b""
+        self.replies = len(self._members)
 
-    def command(self) -> bytes:
-        """XREAD COUNT 1, packed; the one of the last time where no log has grown since."""
-        changed = [one for one in self._members if one.log_end != one.log.log_end]
+    def commands(self) -> bytes:
+        """XREAD COUNT 1, packed, as often as `replies` says; those of the last time where no log has grown
+        since.
+        """
+        changed = [one for some in self._members for one in some if one.log_end != one.log.log_end]
         for one in changed:
             one.pack_id()
-        if changed or not self._command:
-            self._command = self._head + b"".join([one.packed_id for one in self._members])
-        return self._command
+        if changed or not self._commands:
+            parts = []
+            for head, some in zip(self._heads, self._members, strict=True):
+                parts.append(head)
+                parts += [one.packed_id for one in some]
+            self._commands = b"".join(parts)
+        return self._commands
 
-    def singly(self) -> list[_Group]:
-        """A group for each of its logs."""
-        return [_Group([one]) for one in self._members]
+    def has_moved(self) -> bool:
+        """Whether another server holds some of the logs now."""
+        return any(some[0].log.links.server is not self.server for some in self._members)
+
+    def singly(self) -> list[tuple[Caller, bytes]]:
+        """A command for each of its logs, and how to send it."""
+        return [(one.log.links.read, _head([one]) + one.packed_id) for some in self._members for one in some]
+
+
+def _head(members: Sequence[_Watched]) -> bytes:
+    """XREAD without the IDs."""
+    command = b"*%d\r\n" % (4 + 2 * len(members)) + pack_arguments("XREAD", "COUNT", 1, "STREAMS")
+    return command + b"".join([one.packed_stream for one in members])
 
 
 class NativeWatcher:
@@ -78,8 +105,7 @@ class NativeWatcher:
     while nobody waits, and what was asked once is asked again in the same bytes.
     """
 
-    def __init__(self, store: Store, interval_ms: int) -> None:
-        self._store = store
+    def __init__(self, interval_ms: int) -> None:
         self._interval_ms = interval_ms
         self._watched: dict[bytes, _Watched] = {}
         # None when logs have come or gone since they were made.
@@ -125,27 +151,51 @@ class NativeWatcher:
         for group in self._grouped():
             try:
                 newer = await self._ask(group)
-            except StorageError as error:
-                # One key of another type fails them all: ask one by one, which is rare.
-                if not str(error).startswith("WRONGTYPE"):
+            except LinkLost as error:
+                # The other servers may well answer.
+                log.debug("native entries cannot be looked for: %s", error)
+                continue
+            except RedisFault as fault:
+                # One key of another type or server fails them all: ask one by one, which is rare.
+                if fault.code not in _ONE_KEYS_FAULTS:
                     raise
                 newer = await self._ask_singly(group)
             if newer:
                 await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
 
     def _grouped(self) -> list[_Group]:
-        if self._groups is None:
-            watched = list(self._watched.values())
-            starts = range(0, len(watched), _STREAMS_AT_ONCE)
-            self._groups = [_Group(watched[start : start + _STREAMS_AT_ONCE]) for start in starts]
-        return self._groups
+        groups = self._groups
+        if groups is None or any(group.has_moved() for group in groups):
+            by_server: dict[Server, list[_Watched]] = {}
+            for one in self._watched.values():
+                by_server.setdefault(one.log.links.server, []).append(one)
+            groups = self._groups = [
+                _Group(watched[start : start + _STREAMS_AT_ONCE])
+                for watched in by_server.values()
+                for start in range(0, len(watched), _STREAMS_AT_ONCE)
+            ]
+        return groups
 
     async def _ask(self, group: _Group) -> list[Any]:
-        link = self._store.read
-        return await link.call_packed(link.send, group.command()) or []
+        link = group.server.read
+        answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            if answers.done():
+                return
+            if isinstance(reply, StorageError):
+                answers.set_exception(reply)
+            elif bytes(reply) == _NOTHING * group.replies:
+                answers.set_result([])
+            else:
+                _settle(answers, parse_replies(reply, group.replies))
+
+        link.send(group.commands(), arrived, group.replies)
+        return await answers
 
     async def _ask_singly(self, group: _Group) -> list[Any]:
-        answers = await asyncio.gather(*map(self._ask, group.singly()), return_exceptions=True)
+        calls = (caller.call_packed(command) for caller, command in group.singly())
+        answers = await asyncio.gather(*calls, return_exceptions=True)
         newer: list[Any] = []
         for answer in answers:
             if isinstance(answer, StorageError):
@@ -153,7 +203,7 @@ class NativeWatcher:
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                newer += answer
+                newer += answer or []
         return newer
 
     async def _notice(self, stream: bytes) -> None:
@@ -163,6 +213,17 @@ class NativeWatcher:
         # The last ID, not the one found: entries that no offset names are newer than the log end for ever.
         watched.seen = (await watched.log.bounds()).last_id
         watched.log_end = _UNKNOWN
+
+
+def _settle(answers: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+    """All streams with newer entries, or the first error."""
+    newer: list[Any] = []
+    for reply in replies:
+        if isinstance(reply, RedisFault):
+            answers.set_exception(reply)
+            return
+        newer += reply or []
+    answers.set_result(newer)
 
 
 def _id_parts(entry: bytes) -> tuple[int, int]:

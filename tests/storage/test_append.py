@@ -286,7 +286,7 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
         for number in range(300):
             log.append(batch(b"%d" % number), ProducerStamp(1, 0, number), done)
             if number % 60 == 30:
-                bench.store.write.send(bench.store.write.pack("FUNCTION", "FLUSH"), lambda reply: None)
+                bench.store.links(log.stream).write.call("FUNCTION", "FLUSH")
             if number % 20 == 0:
                 await asyncio.sleep(0)
         await finished
@@ -310,7 +310,7 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
         proxy.release_replies()
         with pytest.raises(LinkLost):
             await lost
-        await store.write.wait_connected(10_000)
+        await store.links(log.stream).write.wait_connected(10_000)
         again = await log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1))
         assert again.duplicate
         assert server.client.xlen(log.stream) == 2

@@ -205,8 +205,8 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
             produce(log, records(*batch), outcomes.append)
             sent += batch
             if number % 60 == 30:
-                bench.store.write.send(bench.store.write.pack("FUNCTION", "FLUSH"), lambda reply: None)
-                bench.store.write.send(bench.store.write.pack("SCRIPT", "FLUSH"), lambda reply: None)
+                bench.store.links(log.stream).write.call("FUNCTION", "FLUSH")
+                bench.store.links(log.stream).write.call("SCRIPT", "FLUSH")
             if number % 20 == 0:
                 await asyncio.sleep(0)
         await until(lambda: len(outcomes) == 300)
@@ -234,7 +234,7 @@ def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog
         for number in range(60):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
             if number == 30:
-                bench.store.write.send(bench.store.write.pack("DEL", log.stream), lambda reply: None)
+                bench.store.links(log.stream).write.call("DEL", log.stream)
         await until(lambda: len(outcomes) == 60)
         return outcomes
 
@@ -431,7 +431,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
         proxy.hold_requests()
         batches = [(b"%d" % number, b"x")[: 1 + number % 2] for number in range(10)]
         waiting = asyncio.ensure_future(all_produced(log, batches))
-        await until(lambda: store.write.pressure() > 0)
+        await until(lambda: store.links(log.stream).write.pressure() > 0)
         await proxy.cut()
         proxy.release_requests()
         await waiting
@@ -455,13 +455,13 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
         await produced(log, b"first")
         proxy.hold_requests()
         waiting = asyncio.ensure_future(all_outcomes(log, [(b"a", b"b"), (b"c",)]))
-        await until(lambda: store.write.pressure() > 0)
+        await until(lambda: store.links(log.stream).write.pressure() > 0)
         proxy.refusing = True
         await proxy.cut()
         proxy.release_requests()
         assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
         proxy.refusing = False
-        await store.write.wait_connected(10_000)
+        await store.links(log.stream).write.wait_connected(10_000)
         await produced(log, b"later", b"x")
         assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
         await store.close()

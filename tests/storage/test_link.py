@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+from korvet.storage.address import parse_url
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
-from korvet.storage.link import RedisLink, pack, parse_url
+from korvet.storage.link import RedisLink, pack
 from tests.storage.proxy import Proxy, until
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Run = Callable[[Coroutine[Any, Any, None]], None]
 
 @asynccontextmanager
 async def linked(url: str) -> AsyncIterator[RedisLink]:
-    link = await RedisLink.connect(url)
+    link = await RedisLink.connect(*parse_url(url))
     try:
         yield link
     finally:
@@ -166,16 +167,16 @@ def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
         async with linked(f"unix://:other@{path}") as link:
             assert await link.call("ACL", "WHOAMI") == b"default"
         with pytest.raises(StoreError, match="WRONGPASS"):
-            await RedisLink.connect(f"unix://ada:wrong@{path}")
+            await RedisLink.connect(*parse_url(f"unix://ada:wrong@{path}"))
         with pytest.raises(StoreError, match="NOAUTH"):
-            await RedisLink.connect(f"unix://{path}")
+            await RedisLink.connect(*parse_url(f"unix://{path}"))
 
     asyncio.run(work())
 
 
 def test_nobody_listening_is_said(tmp_path: Any) -> None:
     with pytest.raises(StoreError, match="cannot be reached"):
-        asyncio.run(RedisLink.connect(f"unix://{tmp_path}/none"))
+        asyncio.run(RedisLink.connect(*parse_url(f"unix://{tmp_path}/none")))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,7 @@ def test_nobody_listening_is_said(tmp_path: Any) -> None:
     ],
 )
 def test_urls(url: str, expected: tuple[object, ...]) -> None:
-    address = parse_url(url)
+    (address,) = parse_url(url)
     assert expected == (
         address.host,
         address.port,
@@ -200,7 +201,24 @@ def test_urls(url: str, expected: tuple[object, ...]) -> None:
     )
 
 
-@pytest.mark.parametrize("url", ["http://h", "redis://u:secret@h/x", "unix://", "redis://h:port"])
+def test_several_nodes_share_what_the_url_says() -> None:
+    found = parse_url("rediss://u:a,b@one:7,two,[::1]:8")
+    assert [(address.host, address.port) for address in found] == [("one", 7), ("two", 6379), ("::1", 8)]
+    assert {(address.tls, address.username, address.password) for address in found} == {(True, "u", "a,b")}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://h",
+        "redis://u:secret@h/x",
+        "unix://",
+        "redis://h:port",
+        "redis://:secret@h:70000",
+        "redis://:secret@one:7,two:x",
+        "redis://:secret@[::1",
+    ],
+)
 def test_bad_urls_are_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(StoreError) as caught:
         parse_url(url)

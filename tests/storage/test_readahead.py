@@ -81,14 +81,14 @@ def test_the_next_chunk_is_there_before_it_is_asked_for(
         at = await two_chunks(log, offsets[0])
         before = reads(bench.client)
         # Long enough for the reply to be there: another command's comes behind it.
-        await bench.store.read.call("PING")
+        await log.links.read.call("PING")
         assert 0 < held(bench) <= 2 * CHUNK_BYTES
         fetched: list[Fetched | StorageError] = []
         log.read(at, CHUNK_BYTES, fetched.append)
         (found,) = fetched
         assert not isinstance(found, StorageError)
         assert decode(found.data)[0].offset == at
-        await bench.store.read.call("PING")
+        await log.links.read.call("PING")
         assert reads(bench.client) == before + 1
 
     bench.run(work())
@@ -99,7 +99,7 @@ def test_a_single_read_begins_nothing(bench: Bench, log: PartitionLog, offsets: 
         for offset in (offsets[0], offsets[100], offsets[0]):
             before = reads(bench.client)
             await chunk(log, offset)
-            await bench.store.read.call("PING")
+            await log.links.read.call("PING")
             assert reads(bench.client) == before + 1
 
     bench.run(work())
@@ -134,7 +134,7 @@ def test_what_was_trimmed_is_out_of_range(bench: Bench, log: PartitionLog, offse
 def test_the_ends_are_those_of_now(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
     async def work() -> None:
         at = await two_chunks(log, offsets[0])
-        await bench.store.read.call("PING")
+        await log.links.read.call("PING")
         added = await fill(log, RECORDS)
         assert (await chunk(log, at)).log_end == added[-1] + 1
 
@@ -196,11 +196,11 @@ def test_a_lost_connection(server: Server, prefix: str) -> None:
                 await proxy.cut()
                 proxy.release_replies()
                 await until(lambda: len(outcomes) == 1)
-                await store.read.wait_connected(5_000)
+                await log.links.server.read.wait_connected(5_000)
             else:
                 await proxy.cut()
                 await until(lambda: store.readaheads.held_bytes == 0)
-                await store.read.wait_connected(5_000)
+                await log.links.server.read.wait_connected(5_000)
                 assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
         assert isinstance(outcomes[0], LinkLost)
         await store.close()

@@ -268,7 +268,7 @@ def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
         proxy.release_replies()
         await asyncio.wait([lost])
         assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-        await store.write.wait_connected(10_000)
+        await store.links(log.stream).write.wait_connected(10_000)
         await append(log, values(b"c"))
         stored = await from_redis(log, 0)
         assert [record.value for record in stored] == [b"a", b"b", b"c"]

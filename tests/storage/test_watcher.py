@@ -43,17 +43,17 @@ def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
     log = bench.store.log(topic, 0)
     watched = _Watched(log)
     group = _Group([watched, _Watched(bench.store.log(bench.topic("u"), 0))])
-    first = group.command()
+    first = group.commands()
     stream = log.stream
     assert first.startswith(b"*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$1\r\n1\r\n$7\r\nSTREAMS\r\n")
     assert stream in first
     assert first.count(b"0-0") == 2
-    assert group.command() is first
+    assert group.commands() is first
     log.grown_to(5 << 10 | 7)
-    again = group.command()
+    again = group.commands()
     assert again.endswith(b"$3\r\n5-6\r\n$3\r\n0-0\r\n")
     assert again.startswith(first[:-18])
-    assert group.command() is again
+    assert group.commands() is again
 
 
 def test_an_entry_beyond_what_offsets_can_name_is_not_asked_for_again(bench: Bench) -> None:
@@ -62,6 +62,6 @@ def test_an_entry_beyond_what_offsets_can_name_is_not_asked_for_again(bench: Ben
     watched.seen = b"9-2000"
     log.grown_to(9 << 10)
     group = _Group([watched])
-    assert group.command().endswith(b"$6\r\n9-2000\r\n")
+    assert group.commands().endswith(b"$6\r\n9-2000\r\n")
     log.grown_to(11 << 10)
-    assert group.command().endswith(b"$7\r\n10-1023\r\n")
+    assert group.commands().endswith(b"$7\r\n10-1023\r\n")

@@ -243,7 +243,8 @@ local function write_records(keys, args, at, count, base, options)
   return nil
 end
 
--- KEYS: stream, index, meta, latest.
+-- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
+-- that are not there keep a call from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
 -- append time, epoch to be fenced by (or ""), number of records, producer id (or "-1"), producer epoch, first
 -- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
@@ -254,7 +255,8 @@ local function append(keys, args)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
   local epoch, first = tonumber(args[8]), tonumber(args[9])
-  if #keys ~= 4 or not (bias and cap_ms and count and epoch and first) or count < 1 then
+  local compacted = args[3] == '1'
+  if #keys ~= (compacted and 4 or 3) or not (bias and cap_ms and count and epoch and first) or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
   if not records_are_sound(args, 10, count) then
@@ -266,7 +268,7 @@ local function append(keys, args)
     return fault
   end
   redis.call('ZCARD', index)
-  if args[3] == '1' then
+  if compacted then
     redis.call('HLEN', keys[4])
   end
   if args[5] ~= '' and args[5] ~= state.epoch then
@@ -297,7 +299,7 @@ local function append(keys, args)
     state = state,
     bias = bias,
     now_ms = now_ms,
-    compact = args[3] == '1',
+    compact = compacted,
     stamp_ms = args[4] == '1' and integer(now_ms) or nil,
     indexed = indexed,
   })

@@ -1,0 +1,130 @@
+"""The connections to one server, and what users of keys see of them (`Links`), with a cluster or without."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from korvet.storage.clock import RedisClock
+from korvet.storage.library import FunctionCaller
+from korvet.storage.link import RedisLink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from korvet.storage.address import RedisAddress
+    from korvet.storage.link import Caller
+
+
+class Links(Protocol):
+    """The ways to the server that holds some keys. With a cluster it may become another server's at any time.
+
+    Commands on one of them take effect in the order of the calls; writing and reading go apart, so that reads
+    never wait behind appends.
+    """
+
+    @property
+    def server(self) -> Server:
+        """The server that holds the keys now."""
+
+    @property
+    def write(self) -> RedisLink:
+        """Its link for guarded appends. What is sent here is not sent on where the keys have moved."""
+
+    @property
+    def write_functions(self) -> Caller:
+        """For functions and commands that write."""
+
+    @property
+    def read(self) -> Caller:
+        """For commands that read."""
+
+    @property
+    def read_functions(self) -> Caller:
+        """For functions that read."""
+
+    @property
+    def clock(self) -> RedisClock:
+        """The server's clock."""
+
+
+class Router(Protocol):
+    """Knows which server holds a key."""
+
+    on_up: Callable[[], None] | None
+    """Called each time a server can be written to again after its connection was lost."""
+    on_moved: Callable[[Callable[[bytes], bool]], None] | None
+    """Called with a test of keys when another server took over and may lack what was written last."""
+
+    def links(self, key: bytes) -> Links:
+        """The ways to the server that holds a key."""
+
+    def servers(self) -> Collection[Server]:
+        """All servers that hold keys."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class Server:
+    """The connections to one server, which are `Links` to it for ever."""
+
+    __slots__ = ("address", "clock", "read", "read_functions", "write", "write_functions")
+
+    def __init__(self, write: RedisLink, read: RedisLink) -> None:
+        self.address = write.address
+        self.write = write
+        self.read = read
+        self.write_functions = FunctionCaller(write)
+        self.read_functions = FunctionCaller(read)
+        self.clock = RedisClock()
+
+    @classmethod
+    def begin(cls, address: RedisAddress) -> Server:
+        """The links connect by themselves, and go on trying."""
+        return cls(RedisLink.begin(address, "korvet-write"), RedisLink.begin(address, "korvet-read"))
+
+    @property
+    def server(self) -> Server:
+        """Itself: see Links."""
+        return self
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can be asked now."""
+        return self.write.connected and self.read.connected
+
+    @property
+    def busy(self) -> bool:
+        """Whether commands wait for their replies."""
+        return bool(self.write.pressure() or self.read.pressure())
+
+    async def close(self) -> None:
+        """Close both links; what is in flight fails with LinkLost."""
+        await asyncio.gather(self.read.close(), self.write.close())
+
+
+class OneServer:
+    """A Redis that is no cluster: it holds every key."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.on_up: Callable[[], None] | None = None
+        self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
+        server.write.on_up = self._came_up
+
+    def links(self, key: bytes) -> Links:
+        """See Router."""
+        return self._server
+
+    def servers(self) -> Collection[Server]:
+        """See Router."""
+        return (self._server,)
+
+    async def close(self) -> None:
+        """See Router."""
+        await self._server.close()
+
+    def _came_up(self) -> None:
+        if self.on_up is not None:
+            self.on_up()

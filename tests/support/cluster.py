@@ -1,0 +1,181 @@
+"""A real cluster of servers on the loopback address, and moving its slots about."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any, Final
+
+import redis
+
+from korvet.storage.slots import SLOTS, slot_of
+from tests.support.polling import until
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_FORMED_S: Final = 30
+# How long a node may be silent before the others take it for dead.
+_NODE_TIMEOUT_MS: Final = 500
+
+
+class ClusterNode:
+    """One server of a cluster, without persistence."""
+
+    def __init__(self, program: str, folder: Path, *options: str) -> None:
+        folder.mkdir()
+        self.port, self.bus_port = free_port(), free_port()
+        self._command = [
+            program,
+            *("--port", str(self.port), "--cluster-port", str(self.bus_port), "--bind", "127.0.0.1"),
+            *("--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)),
+            *("--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"),
+            *("--save", "", "--dir", str(folder), "--logfile", "log", *options),
+        ]
+        self.client: Any = redis.Redis(port=self.port)
+        self.start()
+        self.node_id: str = self.client.execute_command("CLUSTER MYID").decode()
+
+    def start(self) -> None:
+        """Start it, or start it again: it knows its cluster, and has no data."""
+        self.process = subprocess.Popen(self._command)
+        until(self._answers, _FORMED_S, "a cluster node answers")
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, "the node ended"
+        try:
+            return bool(self.client.ping())
+        except redis.ConnectionError:
+            return False
+
+    def info(self, section: str, field: str) -> str:
+        return str(self.client.info(section).get(field))
+
+    def state(self) -> dict[str, str]:
+        """CLUSTER INFO."""
+        return dict(self.client.execute_command("CLUSTER INFO"))
+
+    def replicates(self) -> bool:
+        """Whether it is a replica that has all that its primary has."""
+        return self.info("replication", "master_link_status") == "up"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class RedisCluster:
+    """Primaries that share the slots evenly, and replicas, one each for the first primaries."""
+
+    def __init__(self, program: str, folder: Path, primaries: int = 3, replicas: int = 0) -> None:
+        self._program = program
+        self._folder = folder
+        self.nodes: list[ClusterNode] = []
+        try:
+            self._form(primaries, replicas)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _form(self, primaries: int, replicas: int) -> None:
+        for number in range(primaries + replicas):
+            node = self._start()
+            node.client.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
+        for number, node in enumerate(self.nodes[:primaries]):
+            first, behind = number * SLOTS // primaries, (number + 1) * SLOTS // primaries
+            node.client.execute_command("CLUSTER ADDSLOTSRANGE", first, behind - 1)
+        self._meet(self.nodes)
+        for primary, replica in zip(self.nodes, self.nodes[primaries:], strict=False):
+            until(
+                lambda primary=primary, replica=replica: self._replicates(replica, primary),
+                _FORMED_S,
+                "a replica follows its primary",
+            )
+        until(self.formed, _FORMED_S, "the cluster is formed")
+
+    def _start(self) -> ClusterNode:
+        self.nodes.append(ClusterNode(self._program, self._folder / str(len(self.nodes))))
+        return self.nodes[-1]
+
+    def _meet(self, nodes: list[ClusterNode]) -> None:
+        for node in nodes:
+            if node is not self.nodes[0]:
+                node.client.execute_command(
+                    "CLUSTER MEET", "127.0.0.1", self.nodes[0].port, self.nodes[0].bus_port
+                )
+
+    @staticmethod
+    def _replicates(replica: ClusterNode, primary: ClusterNode) -> bool:
+        try:
+            replica.client.execute_command("CLUSTER REPLICATE", primary.node_id)
+        except redis.ResponseError:
+            # It has not heard of it yet.
+            return False
+        return replica.replicates()
+
+    def add_primary(self) -> ClusterNode:
+        """A node more, without slots."""
+        node = self._start()
+        self._meet([node])
+        until(self.formed, _FORMED_S, "the new node is known")
+        return node
+
+    @property
+    def running(self) -> list[ClusterNode]:
+        return [node for node in self.nodes if node.process.poll() is None]
+
+    @property
+    def url(self) -> str:
+        """Names all nodes."""
+        return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    def formed(self) -> bool:
+        """Whether all running nodes know all others and serve."""
+        states = [node.state() for node in self.running]
+        return all(
+            state["cluster_state"] == "ok" and int(state["cluster_known_nodes"]) == len(self.nodes)
+            for state in states
+        )
+
+    def owner(self, key: bytes) -> ClusterNode:
+        """The node that serves a key, as most nodes know it."""
+        slot = slot_of(key)
+        for first, last, primary, *_ in self.running[0].client.execute_command("CLUSTER SLOTS"):
+            if first <= slot <= last:
+                return next(node for node in self.nodes if node.port == primary[1])
+        raise AssertionError(f"slot {slot} is nobody's")
+
+    def call(self, key: bytes, *command: Any) -> Any:
+        """A command on the node that serves a key."""
+        return self.owner(key).client.execute_command(*command)
+
+    def migrating(self, key: bytes, target: ClusterNode) -> Iterator[bytes]:
+        """Move a key's slot to another node, as its operators do; gives each key before that moves."""
+        source, slot = self.owner(key), slot_of(key)
+        target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.node_id)
+        source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.node_id)
+        while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+            for moved in keys:
+                yield moved
+                source.client.execute_command("MIGRATE", "127.0.0.1", target.port, moved, 0, 5000)
+        yield b""
+        for node in (target, source):
+            node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.node_id)
+        for node in self.running:
+            if node not in {target, source} and node.info("replication", "role") == "master":
+                node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.node_id)
+
+    def move(self, key: bytes, target: ClusterNode) -> None:
+        """The same at one go."""
+        for _ in self.migrating(key, target):
+            pass
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            node.client.close()
+            node.kill()
