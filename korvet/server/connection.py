@@ -1,7 +1,7 @@
 """One client connection: frames out of a receive buffer, requests taken in turn, responses in request order.
 
-As in Kafka a connection has one request at work at a time; only Produce requests overtake the answer of the
-Produce before them, because their order in the log is kept by the link to Redis.
+As in Kafka a connection has one request at work at a time; only Produce and OffsetCommit requests overtake
+the answer of one of their kind before them, because their order in the log is kept by the link to Redis.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ _KEEP_BUFFER_BYTES: Final = 256 * 1024
 # Unsent response bytes at which the next request waits for a slow reader.
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _PRODUCE: Final = 0
+_OFFSET_COMMIT: Final = 8
+# APIs of which several requests may be at work together, and how many at the most.
+_OVERLAPPING: Final = {_PRODUCE: 1 << 30, _OFFSET_COMMIT: 64}
 _LENGTH: Final = struct.Struct(">i")
 # Where the correlation id stands in every request header, behind the API's key and version.
 CORRELATION_AT: Final = 4
@@ -119,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
         "_end",
         "_in_flight",
         "_max_request_bytes",
-        "_only_produce",
+        "_newest_api",
         "_outbox",
         "_processing",
         "_reading_paused",
@@ -145,7 +148,8 @@ class Connection(asyncio.BufferedProtocol):
         self._in_flight: deque[Slot] = deque()
         # Responses that go out in one write with those that are about to follow.
         self._outbox: list[bytes] = []
-        self._only_produce = True
+        # Of the requests at work, which are all of one API.
+        self._newest_api = _PRODUCE
         self._reading_paused = False
         self._writing_paused = False
         self._blocked = False
@@ -297,15 +301,17 @@ class Connection(asyncio.BufferedProtocol):
             return False
         buffer = self._buffer
         api_key = buffer[begin] << 8 | buffer[begin + 1]
-        is_produce = api_key == _PRODUCE
-        if self._writing_paused or (self._in_flight and not (is_produce and self._only_produce)):
+        in_flight = self._in_flight
+        if self._writing_paused or (
+            in_flight and (api_key != self._newest_api or len(in_flight) >= _OVERLAPPING.get(api_key, 1))
+        ):
             return False
-        if is_produce and self._is_blocked():
+        if api_key == _PRODUCE and self._is_blocked():
             return False
-        self._only_produce = is_produce
+        self._newest_api = api_key
         self._start = end
         slot = Slot(self)
-        self._in_flight.append(slot)
+        in_flight.append(slot)
         repeat = self.repeats.get(api_key)
         if repeat is not None and repeat.take(buffer, begin, end, slot):
             return True

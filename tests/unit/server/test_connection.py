@@ -11,7 +11,7 @@ import pytest
 from korvet.protocol.primitives import MalformedRequest
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
 
-PRODUCE, FETCH, METADATA = 0, 1, 3
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
 SMALL_BUFFER = 4096
 KEPT_BUFFER = 256 * 1024
 
@@ -64,8 +64,9 @@ def test_many_frames_in_one_read_are_taken_one_after_the_other(wire: Wire, held:
     assert unframed(wire.transport.written) == b"01234"
 
 
-def test_produce_requests_overtake_the_answer_but_answers_keep_their_order(wire: Wire, held: Held) -> None:
-    wire.feed(b"".join(framed(request(number, PRODUCE)) for number in range(4)))
+@pytest.mark.parametrize("api", [PRODUCE, OFFSET_COMMIT])
+def test_requests_overtake_the_answer_but_answers_keep_their_order(wire: Wire, held: Held, api: int) -> None:
+    wire.feed(b"".join(framed(request(number, api)) for number in range(4)))
     assert len(held.frames) == 4
     held.answers[2]([b"c"])
     held.answers[1]([b"b"])
@@ -102,12 +103,29 @@ def test_answers_that_wait_for_others_are_sent_before_the_connection_closes(wire
     assert unframed(wire.transport.written) == b"a"
 
 
-def test_nothing_but_produce_overtakes(wire: Wire, held: Held) -> None:
-    keys = (PRODUCE, METADATA, PRODUCE, PRODUCE, FETCH)
+def test_commits_in_flight_are_limited(wire: Wire, held: Held) -> None:
+    wire.feed(b"".join(framed(request(number, OFFSET_COMMIT)) for number in range(200)))
+    most = len(held.frames)
+    assert 1 < most < 200
+    held.answers[1]([b"x"])
+    assert len(held.frames) == most, "the answer before it is not there"
+    held.answers[0]([b"x"])
+    assert len(held.frames) == most + 2
+    for answer in held.answers[2:most]:
+        answer([b"x"])
+    for number in range(most, 200):
+        held.answers[number]([b"x"])
+    held.end_turn()
+    assert unframed(wire.transport.written) == b"x" * 200
+
+
+@pytest.mark.parametrize(("api", "other"), [(PRODUCE, METADATA), (OFFSET_COMMIT, PRODUCE)])
+def test_nothing_of_another_kind_overtakes(wire: Wire, held: Held, api: int, other: int) -> None:
+    keys = (api, other, api, api, FETCH)
     wire.feed(b"".join(framed(request(number, key)) for number, key in enumerate(keys)))
-    assert len(held.frames) == 1, "Metadata waits for the Produce before it"
+    assert len(held.frames) == 1, "the second waits for the one before it"
     held.answers[0]([b"0"])
-    assert len(held.frames) == 2, "Produce waits for the Metadata before it"
+    assert len(held.frames) == 2, "the third waits for the one before it"
     held.answers[1]([b"1"])
     assert len(held.frames) == 4
     held.answers[3]([b"3"])
