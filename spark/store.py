@@ -1,19 +1,21 @@
 """What the data source asks of Redis: the catalogue, the bounds of streams, pages of entries.
 
-A raw redis-py connection (RESP2, hiredis): no command objects and no decoding, which is most of the cost of
-a read.
+Raw redis-py connections (RESP2, hiredis): no command objects and no decoding, which is most of the cost of
+a read. In a Redis Cluster there is one to each node that is asked.
 """
 
 from __future__ import annotations
 
 import json
+from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, RedisError, ResponseError
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
 from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Entry, Origin
@@ -32,6 +34,11 @@ FIRST_PAGE_ENTRIES = 64
 MAX_PAGE_ENTRIES = 1000
 PAGE_TARGET_BYTES = 4 << 20
 PAGE_SAMPLE_ENTRIES = 16
+# A key that is sent after more often than this is chased in circles.
+MOST_REDIRECTIONS = 5
+
+Node = tuple[str, int]
+Arguments = tuple[str | bytes | int, ...]
 
 
 class SourceError(ValueError):
@@ -40,7 +47,10 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A Redis server and the keyspace in it. The password is apart from the URL and never in a repr."""
+    """A Redis server, or nodes of a cluster, and the keyspace in it.
+
+    The password is apart from the URL and never in a repr. Hosts of several nodes are separated by commas.
+    """
 
     url: str = DEFAULT_URL
     password: str | None = field(default=None, repr=False)
@@ -60,6 +70,14 @@ class Address:
             raise SourceError("the redis URL starts with redis://, rediss:// or unix://")
         if not self.keyspace or any(brace in self.keyspace for brace in "{}"):
             raise SourceError(f"{self.keyspace!r} is no keyspace name: it is not empty and holds no braces")
+
+    def server_urls(self) -> list[str]:
+        """A URL for each node named."""
+        parts = urlsplit(self.url)
+        if "," not in parts.netloc:
+            return [self.url]
+        user, at, places = parts.netloc.rpartition("@")
+        return [urlunsplit(parts._replace(netloc=user + at + place)) for place in places.split(",")]
 
     def stream(self, topic: str, partition: int) -> str:
         """The key of a partition's stream."""
@@ -101,51 +119,130 @@ class StreamRange:
 
 
 class Connection:
-    """One raw connection.
+    """One raw connection, or in a cluster one for each node. The first argument of a command is its key.
 
     Raises SourceError when Redis can't be reached, RedisError when it refuses a command.
     """
 
     def __init__(self, address: Address) -> None:
-        options: dict[str, Any] = {
+        self._options: dict[str, Any] = {
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": REPLY_TIMEOUT_S,
         }
         if address.password is not None:
-            options["password"] = address.password
-        pool: Any = redis.ConnectionPool.from_url(address.url, **options)
-        self._raw = pool.make_connection()
+            self._options["password"] = address.password
+        self._address = address
+        self._first = self._reach()
+        self._nodes: dict[Node, Any] = {}
+        # The connections on which replies are to come, in order, and to what.
+        self._asked: deque[tuple[Any, Arguments]] = deque()
+        # (first slot, last slot, node); empty where there is no cluster.
+        self._map: list[tuple[int, int, Node]] = []
+        self._map_is_old = True
+
+    def _reach(self) -> Any:
+        """A connection to the first server that answers."""
+        reason: Exception | None = None
+        for url in self._address.server_urls():
+            self._url = url
+            try:
+                return self._open(None)
+            except RedisError as error:
+                reason = error
+        raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from reason
+
+    def _open(self, node: Node | None) -> Any:
+        """A new connection; to the server of the URL where no node is named."""
+        pool: Any = redis.ConnectionPool.from_url(self._url, **self._options)
+        if node is not None:
+            if pool.connection_kwargs.pop("path", None) is not None:
+                pool.connection_class = redis.Connection
+            pool.connection_kwargs.update(host=node[0], port=node[1])
+        raw = pool.make_connection()
+        raw.connect()
+        return raw
+
+    def _read_map(self) -> None:
+        self._map_is_old = False
+        self._first.send_command("CLUSTER", "SLOTS")
         try:
-            self._raw.connect()
-        except RedisError as error:
-            raise SourceError(f"no usable Redis at {address.url}: {error}") from error
+            found = self._first.read_response(disable_decoding=True)
+        except ResponseError:
+            # No cluster.
+            return
+        asked = urlsplit(self._url).hostname or "localhost"
+        self._map = [
+            (first, last, (primary[0].decode() if primary[0] else asked, primary[1]))
+            for first, last, primary, *_ in found
+        ]
+
+    def _raw_for(self, key: str | bytes | int) -> Any:
+        if self._map_is_old and not self._asked:
+            self._read_map()
+        if not self._map:
+            return self._first
+        slot = key_slot(key if isinstance(key, bytes) else str(key).encode())
+        node = next((node for first, last, node in self._map if first <= slot <= last), None)
+        if node is None:
+            raise SourceError(f"no node of the cluster at {self._address.url} holds slot {slot}")
+        if node not in self._nodes:
+            self._nodes[node] = self._open(node)
+        return self._nodes[node]
 
     def close(self) -> None:
-        """Close the socket; calling it again does nothing."""
-        self._raw.disconnect()
+        """Close the sockets; calling it again does nothing."""
+        for raw in (self._first, *self._nodes.values()):
+            raw.disconnect()
 
     def send(self, *arguments: str | bytes | int) -> None:
         """Send one command; its reply is the next one that `reply` gives."""
-        self._raw.send_command(*arguments)
+        raw = self._raw_for(arguments[1])
+        raw.send_command(*arguments)
+        self._asked.append((raw, arguments))
 
     def reply(self) -> Any:
         """The reply of the oldest command not yet answered, bytes undecoded.
 
         Raises ResponseError for an error reply.
         """
-        return self._raw.read_response(disable_decoding=True)
+        raw, arguments = self._asked.popleft()
+        try:
+            return raw.read_response(disable_decoding=True)
+        except AskError as error:
+            return self._reply_elsewhere(arguments, error)
+
+    def _reply_elsewhere(self, arguments: Arguments, error: AskError) -> Any:
+        """Ask the node that a key has moved to (MOVED), or is moving to (ASK), on a connection of its own."""
+        self._map_is_old = True
+        for _ in range(MOST_REDIRECTIONS):
+            raw = self._open((error.host, error.port))
+            try:
+                if not isinstance(error, MovedError):
+                    raw.send_command("ASKING")
+                    raw.read_response()
+                raw.send_command(*arguments)
+                return raw.read_response(disable_decoding=True)
+            except AskError as again:
+                error = again
+            finally:
+                raw.disconnect()
+        raise error
 
     def call(self, *arguments: str | bytes | int) -> Any:
         """One command and its reply."""
         self.send(*arguments)
         return self.reply()
 
-    def pipeline(self, commands: Sequence[tuple[str | bytes | int, ...]]) -> list[Any]:
+    def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Many commands in one go; an error reply is raised after all replies are read."""
-        if not commands:
-            return []
-        self._raw.send_packed_command(self._raw.pack_commands(commands))
+        by_raw: dict[Any, list[Arguments]] = {}
+        raws = [self._raw_for(command[1]) for command in commands]
+        for raw, command in zip(raws, commands, strict=True):
+            by_raw.setdefault(raw, []).append(command)
+        for raw, some in by_raw.items():
+            raw.send_packed_command(raw.pack_commands(some))
+        self._asked.extend(zip(raws, commands, strict=True))
         replies: list[Any] = []
         for _ in commands:
             try:
@@ -219,7 +316,7 @@ def select_topics(topics: Mapping[str, TopicInfo], names: Sequence[str], address
 def bounds(connection: Connection, address: Address, topics: Sequence[TopicInfo]) -> list[StreamRange]:
     """Every non-empty partition of the topics, from offset 0 to behind the last entry of this moment."""
     places = [(topic, partition) for topic in topics for partition in range(topic.partitions)]
-    commands: list[tuple[str | bytes | int, ...]] = []
+    commands: list[Arguments] = []
     for topic, partition in places:
         stream = address.stream(topic.name, partition)
         commands += [("XLEN", stream), ("XREVRANGE", stream, "+", "-", "COUNT", 1)]

@@ -15,6 +15,7 @@ import redis
 from korvet.cli.client import ClientError
 from korvet.config import ConfigError
 from korvet.embedded import EmbeddedServerError
+from korvet.storage.errors import StoreError
 
 ENTRY_POINTS = "korvet.commands"
 
@@ -44,7 +45,7 @@ _SUMMARIES = {
 }
 # Packages that only an extra brings, by the name they are imported by.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")
-_USER_ERRORS = (ConfigError, EmbeddedServerError, ClientError)
+_USER_ERRORS = (ConfigError, EmbeddedServerError, ClientError, StoreError)
 
 
 class KorvetGroup(click.Group):

@@ -1,10 +1,12 @@
 """`korvet doctor`: is this Redis fit to hold the data, and is everything in it addressable by an offset?"""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import click
+import msgspec
 import redis
 from rich.console import Console
 from rich.progress import Progress
@@ -15,6 +17,8 @@ from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import MAX_SEQUENCE
+from korvet.storage.address import RedisAddress, parse_url
+from korvet.storage.slots import SLOTS, Place, parse_slots
 
 # Name of the Function library that brokers load.
 LIBRARY = "korvet"
@@ -41,8 +45,9 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
     address = find_redis(url, data_dir)
     if address is None:
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
-    with redis.Redis.from_url(address) as client:
-        findings = [*check_server(client), *check_entries(client, keyspace)]
+    with contextlib.ExitStack() as stack:
+        servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
+        findings = [*check_servers(servers), *check_entries([*servers.values()], keyspace)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -51,6 +56,62 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         table(("", "CHECK", "FOUND"), [(f.state, f.subject, f.text) for f in findings])
     if any(finding.state == _FAULT for finding in findings):
         raise SystemExit(1)
+
+
+def find_servers(url: str) -> "dict[Place, redis.Redis]":
+    """A client of the server, or of each primary of a cluster. Raises StoreError, redis.RedisError."""
+    addresses = parse_url(url)
+    reason: redis.RedisError | None = None
+    for address in addresses:
+        first = _client(address)
+        try:
+            if not first.info("cluster").get("cluster_enabled"):
+                return {(address.host, address.port): first}
+            with first:
+                ranges = parse_slots(_ask(first, "CLUSTER", "SLOTS"), address.host)
+        except redis.ConnectionError as error:
+            first.close()
+            reason = error
+            continue
+        primaries = sorted({found.primary for found in ranges})
+        return {place: _client(_at(address, place)) for place in primaries}
+    assert reason is not None
+    raise reason
+
+
+def _ask(client: Any, *command: str) -> Any:
+    """A reply as Redis sent it."""
+    return client.execute_command(*command)
+
+
+def _at(address: RedisAddress, place: Place) -> RedisAddress:
+    return msgspec.structs.replace(address, host=place[0], port=place[1], socket_path=None)
+
+
+def _client(address: RedisAddress) -> "redis.Redis":
+    options: dict[str, Any] = {"username": address.username, "password": address.password}
+    if address.socket_path is not None:
+        return redis.Redis(unix_socket_path=address.socket_path, db=address.database, **options)
+    return redis.Redis(address.host, address.port, db=address.database, ssl=address.tls, **options)
+
+
+def check_servers(servers: "Mapping[Place, redis.Redis]") -> Iterator[Finding]:
+    """What the servers themselves say; in a cluster each finding names its node."""
+    if len(servers) == 1:
+        (client,) = servers.values()
+        yield from check_server(client)
+        return
+    yield _cluster(next(iter(servers.values())), len(servers))
+    for (host, port), client in servers.items():
+        for finding in check_server(client):
+            yield finding._replace(subject=f"{finding.subject}, {host}:{port}")
+
+
+def _cluster(client: "redis.Redis", primaries: int) -> Finding:
+    text = _ask(client, "CLUSTER", "INFO").decode()
+    state = dict(line.split(":", 1) for line in text.split())
+    text = f"{primaries} primaries, {state['cluster_slots_ok']} of {SLOTS} slots served"
+    return Finding("cluster", _OK if state["cluster_state"] == "ok" else _FAULT, text)
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
@@ -103,10 +164,15 @@ def _eviction(info: dict[str, Any]) -> Finding:
     return Finding("eviction", _WARNING, f"{policy}; noeviction is the safe one")
 
 
-def check_entries(client: "redis.Redis", keyspace: str) -> Iterator[Finding]:
+def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Entries without an offset: those that native writers made beyond 1,024 in one millisecond."""
-    streams = sorted(client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream"))
-    lengths = {stream: int(client.xlen(stream)) for stream in streams}
+    holders = {
+        stream: client
+        for client in servers
+        for stream in client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream")
+    }
+    streams = sorted(holders)
+    lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
     found = 0
     # On standard error, and only for people: the findings themselves may go to a program.
     console = Console(stderr=True)
@@ -114,7 +180,7 @@ def check_entries(client: "redis.Redis", keyspace: str) -> Iterator[Finding]:
         task = progress.add_task("reading entries", total=sum(lengths.values()))
         for stream in streams:
             count, first = 0, b""
-            for page in _pages(client, stream):
+            for page in _pages(holders[stream], stream):
                 progress.advance(task, len(page))
                 lost = [entry_id for entry_id in page if int(entry_id.partition(b"-")[2]) > MAX_SEQUENCE]
                 count += len(lost)

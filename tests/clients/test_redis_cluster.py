@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from korvet.offsets.packing import entry_id
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, send
 from tests.support.polling import until
+from tests.support.processes import run
 from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
@@ -66,3 +71,38 @@ def test_produce_consume_commit(server: KorvetServer, redis_cluster: RedisCluste
         (group,) = redis_cluster.owner(stream).client.xinfo_groups(stream)
         assert group["last-delivered-id"].decode() == entry_id(offsets[partition][-1])
         assert group["lag"] == 0
+
+
+def korvet_command(*arguments: str) -> str:
+    done = run([sys.executable, "-m", "korvet", *arguments], timeout_s=60)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+    return done.stdout.decode()
+
+
+def test_commands_that_look_into_redis(
+    server: KorvetServer, redis_cluster: RedisCluster, keyspace: str
+) -> None:
+    """One names a node that is away first."""
+    create_topic(server.bootstrap, "t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        send(producer(server.bootstrap), "t", partition, [Record(b"k", b"v", (), NOW_MS)] * 5)
+    client = consumer(server.bootstrap, "g", auto_offset_reset="earliest", enable_auto_commit=False)
+    client.commit(
+        offsets=[TopicPartition("t", number, 0) for number in range(PARTITIONS)], asynchronous=False
+    )
+    client.close()
+    where = "--redis", redis_cluster.nodes[2].url, "--keyspace", keyspace
+    described = korvet_command(
+        "groups", "describe", "g", "--bootstrap-server", server.bootstrap, *where, "--json"
+    )
+    assert {row["record_lag"] for row in json.loads(described)["offsets"]} == {5}
+    url = f"redis://127.0.0.1:1,127.0.0.1:{redis_cluster.nodes[0].port}"
+    done = run(
+        [sys.executable, "-m", "korvet", "doctor", "--redis", url, "--keyspace", keyspace], timeout_s=60
+    )
+    text = done.stdout.decode()
+    assert "3 primaries, 16384 of 16384 slots served" in text
+    assert all(f"persistence, 127.0.0.1:{node.port}" in text for node in redis_cluster.nodes[:3])
+    # Those of __consumer_offsets are there too.
+    assert re.search(r"entries .*[0-9]+ in [0-9]+ streams, all with an offset", text)
+    assert done.returncode == 1, "without persistence"

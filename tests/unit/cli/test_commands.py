@@ -42,6 +42,8 @@ def test_every_command_has_help_of_its_own(name: str) -> None:
         ("serve", "--set", "no.such.key=1"),
         ("serve", "--config", "does-not-exist.toml"),
         ("doctor", "--redis", "redis://127.0.0.1:1"),
+        ("doctor", "--redis", "redis://127.0.0.1:1,127.0.0.1:2"),
+        ("doctor", "--redis", "redis://127.0.0.1:x"),
         ("doctor", "--data-dir", "does-not-exist"),
     ],
 )

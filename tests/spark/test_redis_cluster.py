@@ -1,0 +1,78 @@
+"""Spark's data source on a Redis Cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis.cluster import RedisCluster as Client
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.spark.store import Address, Connection, bounds, connected, load_topics, pages
+from tests.spark.keyspace import Keyspace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+    from tests.support.cluster import ClusterNode, RedisCluster
+
+PARTITIONS = 12
+FIRST = pack(1_700_000_000_000, 0)
+
+
+@pytest.fixture
+def keyspace(redis_cluster: RedisCluster) -> Iterator[Keyspace]:
+    """Of one topic, its records numbered in each partition; the URL begins with a node that is away."""
+    for node in redis_cluster.nodes:
+        node.client.flushall()
+    client: Any = Client.from_url(redis_cluster.nodes[0].url, protocol=2)
+    made = Keyspace(client, f"redis://127.0.0.1:1,127.0.0.1:{redis_cluster.nodes[0].port}")
+    made.topic("t", PARTITIONS)
+    for partition in range(PARTITIONS):
+        for number in range(100):
+            made.record("t", partition, FIRST + number, b"%d-%d" % (partition, number))
+    yield made
+    client.close()
+
+
+def test_all_nodes_are_read(spark: SparkSession, keyspace: Keyspace) -> None:
+    frame = keyspace.read(spark, "t")
+    found = [(row.partition, row.offset, bytes(row.value)) for row in frame.collect()]
+    assert sorted(found) == [
+        (partition, FIRST + number, b"%d-%d" % (partition, number))
+        for partition in range(PARTITIONS)
+        for number in range(100)
+    ]
+
+
+def entries_of(connection: Connection, address: Address, partition: int) -> list[str]:
+    topics = [load_topics(connection, address)["t"]]
+    part = next(part for part in bounds(connection, address, topics) if part.origin.partition == partition)
+    return [entry[0].decode() for page in pages(connection, part) for entry in page]
+
+
+def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Keyspace) -> None:
+    address = Address(keyspace.url)
+    stream = address.stream("t", 3).encode()
+    expected = [entry_id(FIRST + number) for number in range(100)]
+
+    def other() -> ClusterNode:
+        owner = redis_cluster.owner(stream)
+        return next(node for node in redis_cluster.running if node is not owner)
+
+    with connected(address) as connection:
+        assert entries_of(connection, address, 3) == expected
+        for _ in redis_cluster.migrating(stream, other()):
+            # Before the key has moved, and after: its old node sends us on (ASK).
+            assert entries_of(connection, address, 3) == expected
+        assert entries_of(connection, address, 3) == expected
+        redis_cluster.move(stream, other())
+        part = next(
+            part
+            for part in bounds(connection, address, [load_topics(connection, address)["t"]])
+            if part.origin.partition == 3
+        )
+        redis_cluster.move(stream, other())
+        assert [entry[0].decode() for page in pages(connection, part) for entry in page] == expected
