@@ -209,7 +209,7 @@ local function write_records(keys, args, at, count, base, options)
     end
     local id = ms_text .. '-' .. sequence
     local size, stamp = tonumber(args[at]), tonumber(args[at + 1])
-    local time_ms = ms
+    local time_ms, sent = ms, nil
     if stamp > 0 then
       local place = at + 1 + stamp
       local text = options.stamp_ms or args[place]
@@ -217,12 +217,16 @@ local function write_records(keys, args, at, count, base, options)
         shifted = text
         shift = difference(text, ms)
       end
+      sent = args[place]
       args[place] = shift
       time_ms = tonumber(text)
     end
     if i == 0 then
       local added = redis.pcall('XADD', stream, id, unpack(args, at + 2, at + 1 + size))
       if added.err then
+        if stamp > 0 then
+          args[at + 1 + stamp] = sent
+        end
         return added
       end
     else
@@ -243,15 +247,8 @@ local function write_records(keys, args, at, count, base, options)
   return nil
 end
 
--- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
--- that are not there keep a call from being served.
--- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
--- append time, epoch to be fenced by (or ""), number of records, producer id (or "-1"), producer epoch, first
--- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
--- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
--- lacks entries, korvet_fold is due.
--- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
-local function append(keys, args)
+-- What `append` does, the stream looked at by `see`: `look` or `inspect`.  Returns nil where it was not as `look` said.
+local function append_as_seen(keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
   local epoch, first = tonumber(args[8]), tonumber(args[9])
@@ -263,7 +260,7 @@ local function append(keys, args)
     return redis.error_reply('ERR korvet_append: malformed records')
   end
   local state = load_meta(meta)
-  local found, fault = inspect(stream)
+  local found, fault = see(stream, state)
   if not found then
     return fault
   end
@@ -293,6 +290,7 @@ local function append(keys, args)
     return redis.error_reply('EXHAUSTED no offset is left behind entry ' .. found.last)
   end
 
+  local is_new = state.at == 0
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
   fault = write_records(keys, args, 10, count, base, {
@@ -304,13 +302,25 @@ local function append(keys, args)
     indexed = indexed,
   })
   if fault then
-    return fault
+    return not found.unchanged and fault or nil
   end
-  if bias == 1 then
+  if is_new and bias == 1 then
     redis.call('HSET', meta, 'bias', '1')
   end
   local last = id_of(base + count - 1)
   return conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
+end
+
+-- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
+-- that are not there keep a call from being served.
+-- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
+-- append time, epoch to be fenced by (or ""), number of records, producer id (or "-1"), producer epoch, first
+-- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
+-- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
+-- lacks entries, korvet_fold is due.
+-- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
+local function append(keys, args)
+  return append_as_seen(keys, args, look) or append_as_seen(keys, args, inspect)
 end
 
 local function refused(why)
