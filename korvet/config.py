@@ -141,7 +141,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 600_000
     append_lead_max_ms: Annotated[
         Duration,
-        Meta(description="How far offsets of a burst may run ahead of Redis's clock before it is throttled."),
+        Meta(
+            description="How far offsets of a burst may run ahead of Redis's clock before it is throttled; "
+            "with storage.layout=batch a day."
+        ),
     ] = 1_000
     native_poll_interval_ms: Annotated[
         Size,
@@ -169,6 +172,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Limit,
         Meta(description="Size of a partition above which its oldest records are deleted; -1 is unlimited."),
     ] = -1
+    log_storage_layout: Annotated[
+        Literal["record", "batch"],
+        Meta(
+            description="Of new topics without compaction: a stream entry for each record, or for each batch."
+        ),
+    ] = "record"
     log_retention_check_interval_ms: Annotated[Size, Meta(description="How often retention is applied.")] = (
         300_000
     )

@@ -32,6 +32,7 @@ HONOURED = {
     configs.OFFSET_ASSIGNMENT,
     configs.RETENTION_BYTES,
     configs.RETENTION_MS,
+    configs.STORAGE_LAYOUT,
     configs.TIMESTAMP_AFTER_MAX_MS,
     configs.TIMESTAMP_BEFORE_MAX_MS,
     configs.TIMESTAMP_TYPE,

@@ -112,7 +112,7 @@ def _configs(asked: Any) -> dict[str, str | None]:
 def _described(context: RequestContext, topic: Topic) -> tuple[Any, ...]:
     if not context.schema.has("CreatableTopicResult", "configs"):
         return ()
-    broker_configs = context.services.topics.broker_configs
+    broker_configs = context.services.topics.broker_configs(topic)
     views = (describe(config, topic.configs, broker_configs) for config in TOPIC_CONFIGS.values())
     return tuple(
         context.make(

@@ -87,7 +87,7 @@ def _topic_configs(context: RequestContext, request: Any, resource: Any) -> tupl
     for config in TOPIC_CONFIGS.values():
         if not _wanted(resource, config.name):
             continue
-        view = describe(config, topic.configs, topics.broker_configs)
+        view = describe(config, topic.configs, topics.broker_configs(topic))
         synonyms = (
             context.make("DescribeConfigsSynonym", name=name, value=value, source=source)
             for name, value, source in view.synonyms

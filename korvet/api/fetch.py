@@ -224,7 +224,7 @@ class _Fetch:
             left -= limit
             started = True
             self._reading += 1
-            part.log.read(part.offset, limit, _taker(self, part))
+            part.log.read(part.offset, limit, _taker(self, part), zstd=self._takes_zstd)
         self.read_done()
 
     def _take_cached(self, part: FetchedPart, log: PartitionLog, batches: list[bytes]) -> None:

@@ -20,7 +20,6 @@ from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands, BatchError
 from korvet.records.compression import decompress
-from korvet.storage.cache import as_stored
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 
@@ -145,9 +144,8 @@ class _Produce:
         stamp = None
         if header.producer_id >= 0:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
-        cached = received.data if as_stored(header, batch.form) else None
         self._pending += 1
-        log.append(batch, stamp, self._append_done(result, policy), cached=cached)
+        log.append(batch, stamp, self._append_done(result, policy))
 
     def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
         def done(outcome: Appended | StorageError) -> None:

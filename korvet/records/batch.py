@@ -48,12 +48,22 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     record_count: int
 
 
+class RecordSummary(msgspec.Struct, frozen=True, gc=False):
+    """What is to be known of a batch's records, which are sound, before the batch is kept as it is."""
+
+    max_timestamp_ms: int
+    min_timestamp_ms: int
+    keyless_count: int
+    """Records without a key."""
+
+
 class AppendArguments(msgspec.Struct, frozen=True, gc=False):
-    """The variable arguments of the append function, ready for the wire."""
+    """The variable arguments of an append function, ready for the wire."""
 
     resp: bytes
-    """RESP bulk strings. Per record: the number m of field arguments, the 1-based position of the timestamp's
-    value among them (0: none), then m strings: field, value, field, value."""
+    """RESP bulk strings. For korvet_append per record: the number m of field arguments, the 1-based position
+    of the timestamp's value among them (0: none), then m strings: field, value, field, value. For
+    korvet_append_batch: the largest timestamp, the batch."""
     argc: int
     """Number of bulk strings in `resp`."""
     record_count: int
@@ -63,19 +73,23 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     """Bytes of all keys, values, header names and header values."""
     keyless_count: int
     """Records without a key, which a compacted topic cannot take."""
+    entry_count: int
+    """Stream entries that hold the records: one for each, or one for all."""
+    append_ms: int = -1
+    """The append time that the batch itself says; -1 where Redis's clock says it."""
 
 
 class AppendCommands(msgspec.Struct, frozen=True, gc=False):
-    """A batch as XADD commands of given entry IDs, but for its first record, which a function adds."""
+    """A batch as XADD commands of given entry IDs, but for its first entry, which a function adds."""
 
     position: int
-    """The first record's entry ID as one number, ms << 10 | sequence."""
+    """The first record's position, its offset as an entry ID: one number, ms << 10 | sequence."""
     first: bytes
-    """The first record's field arguments as RESP bulk strings."""
+    """The first entry's field arguments as RESP bulk strings."""
     first_argc: int
     """Number of bulk strings in `first`."""
     rest: bytes
-    """The commands that add the other records, one after the other."""
+    """The commands that add the other entries, one after the other."""
     record_count: int
     max_timestamp_ms: int
     min_timestamp_ms: int
@@ -85,17 +99,26 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     largest_bytes: int
     """Of one entry: field names and values."""
     spans: tuple[tuple[int, int, int], ...]
-    """Per 256 records: (number of records, bytes of field names and values, largest timestamp in ms)."""
+    """Per 256 records, or for all that are one entry: (number of records, bytes of field names and values,
+    largest timestamp in ms)."""
+    entry_count: int
+    append_ms: int = -1
+
+    @property
+    def first_entry(self) -> int:
+        """The position of the first entry: of its last record, where it holds all of them."""
+        return self.position + self.record_count - self.entry_count
 
 
 class Entries(msgspec.Struct, frozen=True, gc=False):
     """Stream entries as Kafka record batches. Offsets are packed ones."""
 
     data: bytes
-    """Uncompressed record batches (magic 2) one after the other; empty when there is no record."""
+    """Record batches (magic 2) one after the other, uncompressed but for those that are entries as they are;
+    empty when there is no record."""
     record_count: int
     first_offset: int
-    """Of the first record; -1 when there is none."""
+    """Of the first record, which may lie before what was asked for, in a batch; -1 when there is none."""
     last_offset: int
     """Of the last record; -1 when there is none."""
     consumed_entries: int

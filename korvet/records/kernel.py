@@ -19,6 +19,7 @@ from korvet.records.batch import (
     BatchHeader,
     Entries,
     Octets,
+    RecordSummary,
 )
 
 try:
@@ -46,7 +47,9 @@ __all__ = [
     "BatchError",
     "BatchHeader",
     "Entries",
+    "RecordSummary",
     "ReplyScanner",
+    "check_records",
     "crc32c",
     "crc32c_portable",
     "encode_append",
@@ -54,6 +57,7 @@ __all__ = [
     "encode_commands",
     "entries_to_batches",
     "parse_batch",
+    "record_timestamps",
 ]
 
 ACCELERATED: bool = cython.compiled
@@ -70,6 +74,8 @@ LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
 MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
 CRC_AT = cython.declare(cython.Py_ssize_t, 17)
 ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
+DELTA_AT = cython.declare(cython.Py_ssize_t, 23)
+COUNT_AT = cython.declare(cython.Py_ssize_t, 57)
 HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 12)
 SMALLEST_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # every part of it one byte, headers and all
@@ -741,20 +747,145 @@ def _encode_batch(
     position: int,
     command: bytes,
 ):
-    if header.codec != 0 and records is None:
-        raise BatchError(
-            "invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})"
-        )
-    if start < 0 or header.size > len(data) - start:
-        raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
-    first, end = start + HEADER_SIZE, start + header.size
-    if header.codec != 0:
-        data, first, end = records, 0, len(records or b"")
+    data, first, end = _records_section(data, start, header, records)
     scratch = _take_scratch()
     try:
         return _encode(data, first, end, header, with_timestamps, position, command, scratch)
     finally:
         _give_back(scratch)
+
+
+def _records_section(
+    data: Octets, start: int, header: BatchHeader, records: bytes | None
+) -> tuple[Octets, int, int]:
+    """Where the records of the batch at data[start:] are, decompressed: a buffer, their begin and end."""
+    if start < 0 or header.size > len(data) - start:
+        raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
+    if header.codec == 0:
+        first, end = start + HEADER_SIZE, start + header.size
+    elif records is None:
+        raise BatchError(
+            "invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})"
+        )
+    else:
+        data, first, end = records, 0, len(records)
+    if header.record_count > (end - first) // SMALLEST_RECORD_SIZE:
+        raise BatchError(
+            "invalid_record", f"{end - first} bytes of records can't hold {header.record_count} records"
+        )
+    return data, first, end
+
+
+def check_records(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> RecordSummary:
+    """Check the records of the batch at data[start:] as `encode_append` does, for a batch that is kept as it
+    is.
+
+    `header` and `records` as there. Raises BatchError("invalid_record").
+    """
+    data, first, end = _records_section(data, start, header, records)
+    return _walk(data, first, end, header, None)
+
+
+def record_timestamps(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> list[int]:
+    """The timestamps (ms) that the records of the batch at data[start:] say, in their order.
+
+    `header` and `records` as for `encode_append`. Raises BatchError("invalid_record").
+    """
+    data, first, end = _records_section(data, start, header, records)
+    found: list[int] = []
+    _walk(data, first, end, header, found)
+    return found
+
+
+@cython.cfunc
+def _walk(
+    data: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    header: object,
+    found: object,
+):
+    """Check all records; their timestamps are added to the list `found`, where there is one."""
+    view: cython.const[cython.uchar][::1] = data
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    count: cython.longlong = header.record_count
+    base: cython.longlong = header.base_timestamp_ms
+    listed: cython.bint = found is not None
+    keyless: cython.longlong = 0
+    newest: cython.longlong = MIN_INT64
+    oldest: cython.longlong = MAX_INT64
+    at: cython.Py_ssize_t = start
+    index: cython.longlong
+    stop: cython.Py_ssize_t
+    fault: cython.Py_ssize_t
+    timestamp: cython.longlong
+    _key_at: cython.Py_ssize_t
+    key_length: cython.longlong
+    _value_at: cython.Py_ssize_t
+    _value_length: cython.longlong
+    headers_at: cython.Py_ssize_t
+    headers: cython.longlong
+    for index in range(count):
+        stop, timestamp, _key_at, key_length, _value_at, _value_length, headers_at, headers = _record(
+            p, at, end, index
+        )
+        if stop < 0:
+            raise _record_fault(stop, index, at - start)
+        if _leaves_int64(base, timestamp):
+            raise _no_timestamp(index, base, timestamp)
+        fault = _pass_headers(p, headers_at, stop, headers)
+        if fault < 0:
+            raise _record_fault(fault, index, at - start)
+        timestamp += base
+        newest = max(newest, timestamp)
+        oldest = min(oldest, timestamp)
+        if key_length < 0:
+            keyless += 1
+        if listed:
+            found.append(timestamp)
+        at = stop
+    if at != end:
+        raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
+    return RecordSummary(newest, oldest, keyless)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _leaves_int64(base: cython.longlong, timestamp: cython.longlong) -> cython.bint:
+    """Whether the sum of a batch's base timestamp and a record's delta is no int64."""
+    if timestamp > 0:
+        return base > MAX_INT64 - timestamp
+    return timestamp < 0 and base < MIN_INT64 - timestamp
+
+
+def _no_timestamp(index: int, base: int, timestamp: int) -> BatchError:
+    return BatchError("invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64")
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pass_headers(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+) -> cython.Py_ssize_t:
+    """The position behind a record's headers, or a key of RECORD_FAULTS where they are malformed."""
+    i: cython.longlong
+    length: cython.longlong
+    for i in range(count):
+        length, at = _varint(p, at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return -7
+        length, at = _varint(p, at + length, end)
+        if at < 0 or length < -1 or length > end - at:
+            return -8
+        if length > 0:
+            at += length
+    return at if at == end else -9
 
 
 @cython.cfunc
@@ -770,8 +901,6 @@ def _encode(
 ):
     """Either form in one pass: arguments of the append function where `position` is negative."""
     count: cython.longlong = header.record_count
-    if count > (end - start) // SMALLEST_RECORD_SIZE:
-        raise BatchError("invalid_record", f"{end - start} bytes of records can't hold {count} records")
     view: cython.const[cython.uchar][::1] = data
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
     held_texts: cython.const[cython.uchar][::1] = FIELD_TEXTS
@@ -824,12 +953,8 @@ def _encode(
         )
         if stop < 0:
             raise _record_fault(stop, index, at - start)
-        if (timestamp > 0 and base > MAX_INT64 - timestamp) or (
-            timestamp < 0 and base < MIN_INT64 - timestamp
-        ):
-            raise BatchError(
-                "invalid_record", f"record {index}: its timestamp {base} + {timestamp} is no int64"
-            )
+        if _leaves_int64(base, timestamp):
+            raise _no_timestamp(index, base, timestamp)
         timestamp += base
         stamp_place = 0
         arguments = 2 * ((key_length >= 0) + (value_length >= 0))
@@ -929,8 +1054,9 @@ def _encode(
             keyless,
             largest,
             tuple(spans),
+            count,
         )
-    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless)
+    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless, count)
 
 
 def _record_fault(fault: int, index: int, position: int) -> BatchError:
@@ -970,8 +1096,9 @@ def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, in
         )
         argc += count + 2
     timestamps = [timestamp_ms for _, _, timestamp_ms in records]
+    count = len(records)
     return AppendArguments(
-        b"".join(parts), argc, len(records), max(timestamps), min(timestamps), payload, keyless
+        b"".join(parts), argc, count, max(timestamps), min(timestamps), payload, keyless, count
     )
 
 
@@ -1280,6 +1407,43 @@ def _entry_id(
     return ms, sequence, stop + 2
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _whole_batch(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    count: cython.longlong,
+    offset: cython.longlong,
+) -> tuple[cython.Py_ssize_t, cython.longlong, cython.longlong]:
+    """The record batch that an entry at `offset` is, the one field `batch`: (its place, bytes, records).
+
+    The place is -1 for any other entry: it has to be a sound batch of a known codec that ends at that very
+    offset, so that no application's field of that name is taken for one. Its `count` strings at `at` have
+    been checked by `_fields`.
+    """
+    n: cython.longlong
+    length: cython.longlong
+    delta: cython.longlong
+    if count != 2:
+        return -1, 0, 0
+    n, at = _bulk(p, at, end)
+    if n != 5 or p[at] != 98 or p[at + 1] != 97 or p[at + 2] != 116 or p[at + 3] != 99 or p[at + 4] != 104:
+        return -1, 0, 0
+    length, at = _bulk(p, at + n + 2, end)
+    if length < HEADER_SIZE or p[at + MAGIC_AT] != 2 or _int32(p, at + LENGTH_AT) != length - PREFIX_SIZE:
+        return -1, 0, 0
+    delta = _int32(p, at + DELTA_AT)
+    if delta < 0 or _int32(p, at + COUNT_AT) != delta + 1 or (p[at + ATTRIBUTES_AT + 1] & 7) > NEWEST_CODEC:
+        return -1, 0, 0
+    if delta > offset or _int64(p, at) != offset - delta:
+        return -1, 0, 0
+    if _uint32(p, at + CRC_AT) != _checksum(p, at + ATTRIBUTES_AT, length - ATTRIBUTES_AT):
+        return -1, 0, 0
+    return at, length, delta + 1
+
+
 def entries_to_batches(
     reply: Octets,
     start: int,
@@ -1291,10 +1455,12 @@ def entries_to_batches(
     log_append_time: bool,
     native: Callable[[list[bytes]], bytes],
 ) -> Entries:
-    """One raw XRANGE reply (RESP2), reply[start:end], as uncompressed record batches.
+    """One raw XRANGE reply (RESP2), reply[start:end], as record batches.
 
-    An entry at ms-seq gets the offset pack(ms, seq) - bias. Entries whose fields are not the ones that
-    `encode_append` writes become records with a null key and the value `native(fields)`. A new batch begins
+    An entry at ms-seq gets the offset pack(ms, seq) - bias. An entry that is a whole record batch, which ends
+    at that offset, is given as it is; all others are put in uncompressed ones. Those whose fields are not the
+    ones that `encode_append` writes become records with a null key and the value `native(fields)`. A new
+    batch begins
     where an offset delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms
     changes, since consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the
     bytes given; one record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply;
@@ -1362,6 +1528,7 @@ def _batches(
     headers: cython.longlong
     size: cython.longlong
     body: cython.longlong
+    records: cython.longlong
     entries, at = _length(p, start, end, 42)
     if at < 0:
         raise _no_reply(start)
@@ -1393,6 +1560,40 @@ def _batches(
         ) - bias
         if offset <= previous:
             raise BatchError("corrupt", f"reply byte {at}: entry {ms}-{sequence} is out of order")
+        if not ours:
+            value_at, size, records = _whole_batch(p, fields_at, end, count, offset)
+            if value_at >= 0 and offset - records >= previous:
+                if total > 0 and o + size > max_bytes:
+                    truncated = True
+                    break
+                if size > capacity - o:
+                    _grow(scratch, o + size)
+                    w = _writable(scratch)
+                    capacity = len(scratch)
+                if in_batch > 0:
+                    _put_batch_header(
+                        w,
+                        batch_at,
+                        o,
+                        base,
+                        last,
+                        base_timestamp,
+                        max_timestamp,
+                        in_batch,
+                        leader_epoch,
+                        attributes,
+                    )
+                    in_batch = 0
+                o = _copy(w, o, p, value_at, size)
+                if total == 0:
+                    first = offset - records + 1
+                last = offset
+                previous = offset
+                next_offset = offset + 1 if offset < MAX_INT64 else MAX_INT64
+                total += records
+                consumed += 1
+                at = stop
+                continue
         q = p
         if not ours:
             held_value = value = native(_field_list(view, fields_at, end, count))

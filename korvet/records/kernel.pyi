@@ -6,6 +6,7 @@ from korvet.records.batch import BatchError as BatchError
 from korvet.records.batch import BatchHeader as BatchHeader
 from korvet.records.batch import Entries as Entries
 from korvet.records.batch import Octets
+from korvet.records.batch import RecordSummary as RecordSummary
 
 ACCELERATED: bool
 
@@ -24,6 +25,8 @@ def encode_commands(
     position: int,
     command: bytes,
 ) -> AppendCommands: ...
+def check_records(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> RecordSummary: ...
+def record_timestamps(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> list[int]: ...
 def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments: ...
 def entries_to_batches(
     reply: Octets,

@@ -1,13 +1,13 @@
 """The two ways in which a partition's batches get into its stream: all or nothing, in the order of the calls.
 
-*Script append*: the function korvet_append assigns the entry IDs and adds every record. It works whatever the
-state, and costs Redis twice the CPU of plain XADDs.
+*Script append*: the function korvet_append (or korvet_append_batch) assigns the entry IDs and adds every
+record. It works whatever the state, and costs Redis twice the CPU of plain XADDs.
 
 *Guarded append*: the broker assigns the IDs, since it knows where its last append ended, and sends one MULTI:
-the function korvet_guard, which adds the first record and opens a gate by renaming the stream, the XADDs of
-the other records through that gate, and the renaming back. Where the broker was wrong (another writer, a
-refused batch before it, the library lost) the guard opens nothing, the XADDs find no stream, and the batch
-goes by script.
+the function korvet_guard, which adds the first entry and opens a gate by renaming the stream, the XADDs of
+the other entries through that gate, and the renaming back. A batch that is one entry needs no more than the
+call of the function. Where the broker was wrong (another writer, a refused batch before it, the library lost)
+the guard opens nothing, the XADDs find no stream, and the batch goes by script.
 
 Only appends of one way are in flight at a time. What comes meanwhile and is to go the other way is held back
 for that round trip, with all that follows it, so that order is kept.
@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
 from korvet.storage.errors import (
     LinkLost,
@@ -34,12 +33,16 @@ from korvet.storage.errors import (
     TopicGone,
     domain_error,
 )
+from korvet.storage.layouts import layout_of
 from korvet.storage.link import pack, pack_arguments
 from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.records.batch import Octets
+    from korvet.storage.layouts import Form
+    from korvet.storage.link import Payload
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
 
@@ -64,6 +67,8 @@ _GUARD_REPLY_LINES: Final = 8
 _GUARD_REPLY_ROOM: Final = 400
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
 _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
+# Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
+_APART_BYTES: Final = 4096
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
 _FIRST_REST: Final = 8
 _LONGEST_REST: Final = 256
@@ -110,23 +115,22 @@ class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
     """A batch in one of the two forms in which it is sent, to be appended at once."""
 
     received: ReceivedBatch
-    form: AppendArguments | AppendCommands
+    form: Form
 
 
 class _Append:
     """One append from its call to its end."""
 
-    __slots__ = ("batch", "cached", "done", "epoch", "form", "received", "stamp")
+    __slots__ = ("done", "epoch", "form", "received", "stamp")
 
     def __init__(
         self,
         batch: AppendArguments | EncodedBatch,
         stamp: ProducerStamp | None,
         epoch: int | None,
-        cached: bytes | None,
         done: Callable[[Appended | StorageError], None],
     ) -> None:
-        self.form: AppendArguments | AppendCommands
+        self.form: Form
         if isinstance(batch, EncodedBatch):
             self.received: ReceivedBatch | None = batch.received
             self.form = batch.form
@@ -135,7 +139,6 @@ class _Append:
             self.form = batch
         self.stamp = stamp or _NO_PRODUCER
         self.epoch = "" if epoch is None else epoch
-        self.cached = cached
         self.done = done
 
     @property
@@ -149,11 +152,10 @@ class Appender:
     """Appends batches to one partition. Use through PartitionLog."""
 
     __slots__ = (
-        "_command",
         "_guard_prefix",
         "_guarded",
-        "_guards",
         "_held",
+        "_layout",
         "_log",
         "_next",
         "_next_rest",
@@ -196,10 +198,11 @@ class Appender:
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
         keys = log.keys if log.topic.compacted else (stream, index, meta)
         append_time = log.topic.log_append_time and log.bias == 1
+        self._layout = layout_of(log, pack_arguments("XADD", gate, "NOMKSTREAM"))
         self._script_argc = _APPEND_FIXED_ARGUMENTS + len(keys)
         self._script_prefix = pack_arguments(
             "FCALL",
-            "korvet_append",
+            self._layout.append_function,
             len(keys),
             *keys,
             log.bias,
@@ -208,26 +211,23 @@ class Appender:
             int(append_time),
         )
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)
-        self._command = pack_arguments("XADD", gate, "NOMKSTREAM")
         self._way_back = pack("RENAMENX", gate, stream) + _EXEC
-        # What the script does per record beyond adding it.
-        self._guards = not log.topic.compacted and not append_time
 
     def encode(self, received: ReceivedBatch) -> EncodedBatch:
         """The batch in the form in which it can be sent now. Raises BatchError."""
         waits = self._held or self._undone
-        return EncodedBatch(received, self._as_arguments(received) if waits else self._encode(received))
+        form = self._layout.arguments(received) if waits else self._encode(received)
+        return EncodedBatch(received, form)
 
     def append(
         self,
         batch: AppendArguments | EncodedBatch,
         stamp: ProducerStamp | None,
         epoch: int | None,
-        cached: bytes | None,
         done: Callable[[Appended | StorageError], None],
     ) -> None:
         """Append one batch; `done` is called later with the outcome. See PartitionLog.append."""
-        append = _Append(batch, stamp, epoch, cached, done)
+        append = _Append(batch, stamp, epoch, done)
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
@@ -251,24 +251,16 @@ class Appender:
 
     # which way, and when
 
-    def _encode(self, received: ReceivedBatch) -> AppendArguments | AppendCommands:
+    def _encode(self, received: ReceivedBatch) -> Form:
         """The form for a batch that nothing waits before."""
         log = self._log
-        if self._scripts == 0 and self._next >= 0 and self._rest == 0 and self._guards:
+        if self._scripts == 0 and self._next >= 0 and self._rest == 0 and self._layout.guards:
             now_ms = log.links.clock.now_ms()
             position = self._next if log.bias else max(self._next, now_ms << SEQUENCE_BITS)
             # A burst too far ahead of the clock is for the script to refuse.
             if log.bias or (position >> SEQUENCE_BITS) - now_ms <= log.lead_cap_ms:
-                return kernel.encode_commands(
-                    received.data,
-                    0,
-                    received.header,
-                    received.plain,
-                    log.with_timestamps,
-                    position,
-                    self._command,
-                )
-        return self._as_arguments(received)
+                return self._layout.commands(received, position)
+        return self._layout.arguments(received)
 
     def _try(self, append: _Append) -> bool:
         """Send it; False where it has to wait for those in flight."""
@@ -282,19 +274,14 @@ class Appender:
                 self._send_guarded(append, form)
                 return True
             assert append.received is not None
-            form = append.form = self._as_arguments(append.received)
+            form = append.form = self._layout.arguments(append.received)
         if self._guarded:
             return False
-        if self._scripts and append.received is not None and self._guards and self._rest == 0:
+        if self._scripts and append.received is not None and self._layout.guards and self._rest == 0:
             # Once those before it are done the end of the log is known, and the guard can take over.
             return False
         self._send_script(append, form)
         return True
-
-    def _as_arguments(self, received: ReceivedBatch) -> AppendArguments:
-        return kernel.encode_append(
-            received.data, 0, received.header, received.plain, self._log.with_timestamps
-        )
 
     def _go_on(self) -> None:
         """Those in flight of one way are done: send what was held back."""
@@ -342,11 +329,17 @@ class Appender:
             int(line[1:] or 0) for line in reply.split(b"\r\n")
         )
         self._log.links.clock.observe(append_ms)
+        form = append.form
         if last:
-            self._next = -1 if duplicate else base + append.form.record_count + self._log.bias
+            self._next = -1 if duplicate else base + form.record_count + self._log.bias
+        if form.append_ms >= 0:
+            append_ms = form.append_ms
         outcome = Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
-        self._log.took_effect(outcome, append.form, append.cached, behind=bool(behind))
+        self._log.took_effect(outcome, form, self._as_read(append), behind=bool(behind))
         append.done(outcome)
+
+    def _as_read(self, append: _Append) -> Octets | None:
+        return None if append.received is None else self._layout.as_read(append.received, append.form)
 
     def _failed(self, append: _Append, fault: StorageError) -> None:
         if isinstance(fault, LinkLost):
@@ -363,7 +356,7 @@ class Appender:
             append.epoch,
             entry_id(self._next - 1),
             form.position,
-            entry_id(form.position),
+            entry_id(form.first_entry),
             entry_id(form.position + form.record_count - 1),
             form.record_count,
             stamp.producer_id,
@@ -372,16 +365,18 @@ class Appender:
             form.largest_bytes,
             spans,
         )
-        guard = head + self._guard_prefix + arguments + form.first
+        guard = head + self._guard_prefix + arguments
         self._next = form.position + form.record_count
         self._guarded.append(append)
-        if form.record_count == 1:
-            self._write.send(guard, self._guarded_one)
-        else:
-            # MULTI and EXEC, the guard, the way back, and an XADD for each record but the first.
-            replies = form.record_count + 3
-            payload = (_MULTI + guard, form.rest, self._way_back)
+        payload: Payload
+        if form.entry_count > 1:
+            # MULTI and EXEC, the guard, the way back, and an XADD for each entry but the first.
+            replies = form.entry_count + 3
+            payload = (_MULTI + guard + form.first, form.rest, self._way_back)
             self._write.send(payload, self._guarded_many, replies)
+        else:
+            payload = guard + form.first if len(form.first) < _APART_BYTES else (guard, form.first)
+            self._write.send(payload, self._guarded_one)
 
     def _guarded_one(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -394,7 +389,7 @@ class Appender:
             # Without MULTI (a user that may not) each command did its work alone, or none did.
             self._guard_failed(LinkLost(f"Redis did not take a transaction: {reply}"))
             return
-        count = self._guarded[0].commands.record_count
+        count = self._guarded[0].commands.entry_count
         queued = _OK + _QUEUED * (count + 1)
         head = b"*%d\r\n" % (count + 1)
         regular = bytes(reply[: len(queued)]) == queued
@@ -472,7 +467,7 @@ class Appender:
             if outcome is None:
                 absent.append((append, False))
             else:
-                self._log.took_effect(outcome, append.form, append.cached, behind=False)
+                self._log.took_effect(outcome, append.form, self._as_read(append), behind=False)
                 append.done(outcome)
         self._undone = absent
         self._settling = None
@@ -489,7 +484,7 @@ class Appender:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
                 _, start, now_ms, fields = await self._store.fcall(
-                    "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.position)
+                    "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.first_entry)
                 )
                 break
             except StorageError as error:
@@ -500,7 +495,8 @@ class Appender:
         if pack_arguments(*fields) != form.first:
             return None
         base = form.position - self._log.bias
-        return Appended(base, start, base, now_ms, 0, duplicate=False)
+        append_ms = now_ms if form.append_ms < 0 else form.append_ms
+        return Appended(base, start, base, append_ms, 0, duplicate=False)
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

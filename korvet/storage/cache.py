@@ -15,7 +15,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
+    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
 
 __all__ = ["DEFAULT_BYTES", "DEFAULT_PARTITION_BYTES", "TailBudget", "TailCache", "as_stored"]
 
@@ -117,7 +117,7 @@ class TailCache:
         self._zstd_end = -1
 
     def extend(
-        self, base_offset: int, record_count: int, previous_end: int, batch: bytes | None, leader_epoch: int
+        self, base_offset: int, record_count: int, previous_end: int, batch: Octets | None, leader_epoch: int
     ) -> None:
         """The records base_offset to base_offset + record_count - 1 were appended, where the log ended at
         previous_end.

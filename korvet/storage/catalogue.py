@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _COMMANDS_AT_ONCE: Final = 256
 
 OffsetAssignment = Literal["clock", "dense"]
+StorageLayout = Literal["record", "batch"]
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     configs: dict[str, str] = {}
     internal: bool = False
     offset_assignment: OffsetAssignment = "clock"
+    storage_layout: StorageLayout = "record"
     created_ms: int = 0
     deleting: bool = False
 
@@ -99,6 +101,7 @@ class Catalogue:
         *,
         internal: bool = False,
         offset_assignment: OffsetAssignment = "clock",
+        storage_layout: StorageLayout = "record",
         topic_id: uuid.UUID | None = None,
     ) -> Topic:
         """Add a topic (HSETNX: of several creators one wins). Raises TopicExists, ValueError on a bad name or
@@ -113,6 +116,7 @@ class Catalogue:
             configs=dict(configs or {}),
             internal=internal,
             offset_assignment=offset_assignment,
+            storage_layout=storage_layout,
             created_ms=int(time.time() * 1000),
         )
         self._store.keyspace.stream(name, 0)

@@ -6,12 +6,15 @@ import time
 
 
 class RedisClock:
-    """What Redis's clock said last plus what has passed since by ours: late by a reply's way."""
+    """What Redis's clock said last plus what has passed since by ours: late by a reply's way.
+
+    Before it said anything, this process's own clock.
+    """
 
     __slots__ = ("_at_s", "_redis_ms")
 
     def __init__(self) -> None:
-        self._redis_ms = 0
+        self._redis_ms = time.time_ns() // 1_000_000
         self._at_s = time.monotonic()
 
     def observe(self, redis_ms: int) -> None:
@@ -20,5 +23,5 @@ class RedisClock:
         self._at_s = time.monotonic()
 
     def now_ms(self) -> int:
-        """Redis's clock now, in ms since the epoch; meaningless before the first `observe`."""
+        """Redis's clock now, in ms since the epoch."""
         return self._redis_ms + int((time.monotonic() - self._at_s) * 1000)

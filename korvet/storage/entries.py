@@ -1,5 +1,5 @@
-"""What stream entries are as records, where only a little of it is asked: their timestamps, and no entry at
-all.
+"""What stream entries are as records, where only a little of it is asked: offsets and timestamps, and no
+entry at all.
 """
 
 from __future__ import annotations
@@ -8,10 +8,18 @@ import re
 import struct
 from typing import TYPE_CHECKING, Final
 
-from korvet.records.kernel import crc32c
+from korvet.offsets.packing import AddressError, offset_of
+from korvet.records.batch import BatchError
+from korvet.records.compression import decompress
+from korvet.records.kernel import crc32c, parse_batch, record_timestamps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from korvet.records.batch import BatchHeader
+
+BATCH_FIELD: Final = "batch"
+"""The one field of an entry that is a whole record batch (storage.layout=batch)."""
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]+")
 _INT64_MIN: Final = -(1 << 63)
@@ -21,6 +29,8 @@ _INT32_MAX: Final = (1 << 31) - 1
 _BATCH_HEAD: Final = struct.Struct(">qiibI")
 _BATCH_TAIL: Final = struct.Struct(">hiqqqhii")
 _NO_TIMESTAMP: Final = -1
+_RECORDS_AT: Final = 61
+_LOG_APPEND_TIME: Final = 1
 
 
 def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
@@ -41,6 +51,47 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
         elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
             return ms
     return timestamp if _INT64_MIN <= timestamp <= _INT64_MAX else ms
+
+
+def records_from(
+    entry_id: bytes, fields: Sequence[bytes], bias: int, offset: int = 0
+) -> list[tuple[int, int]]:
+    """(offset, timestamp in ms) of an entry's records from `offset` on; none where no offset names it.
+
+    `bias` is 1 on a dense topic, else 0.
+    """
+    try:
+        last = offset_of(entry_id, bias)
+    except AddressError:
+        return []
+    batch = _batch_of(fields, last)
+    if batch is None:
+        return [(last, entry_timestamp(entry_id, fields))] if last >= offset else []
+    header, timestamps = batch
+    if header.timestamp_type == _LOG_APPEND_TIME:
+        timestamps = [header.max_timestamp_ms] * len(timestamps)
+    found = zip(range(header.base_offset, last + 1), timestamps, strict=True)
+    return [record for record in found if record[0] >= offset]
+
+
+def _batch_of(fields: Sequence[bytes], last_offset: int) -> tuple[BatchHeader, list[int]] | None:
+    """The batch that an entry is as a whole, and its records' timestamps. The kernel's rule: it ends at the
+    entry's own offset.
+    """
+    if len(fields) != 2 or fields[0] != BATCH_FIELD.encode():
+        return None
+    data = fields[1]
+    try:
+        header = parse_batch(data, 0)
+        if header.size != len(data) or header.base_offset + header.last_offset_delta != last_offset:
+            return None
+        plain = None
+        if header.codec:
+            # Its size was bounded when it was produced.
+            plain = decompress(header.codec, memoryview(data)[_RECORDS_AT:], _INT32_MAX)
+        return header, record_timestamps(data, 0, header, plain)
+    except BatchError:
+        return None
 
 
 def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.offsets.packing import entry_id, offset_of
-from korvet.records.batch import AppendCommands
+from korvet.offsets.packing import entry_id
+from korvet.records.batch import AppendCommands, BatchError
+from korvet.records.conversion import without_zstd
 from korvet.records.native import native_rule
 from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerStamp, ReceivedBatch
 from korvet.storage.cache import TailCache
-from korvet.storage.entries import entry_timestamp
+from korvet.storage.entries import records_from
 from korvet.storage.errors import (
     StorageError,
     StorageFault,
@@ -33,8 +34,9 @@ from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from korvet.records.batch import AppendArguments
+    from korvet.records.batch import AppendArguments, Octets
     from korvet.storage.catalogue import Topic
+    from korvet.storage.layouts import Form
     from korvet.storage.store import Store
 
 __all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp", "ReceivedBatch"]
@@ -51,6 +53,9 @@ _SETTLE_TIMEOUT_S: Final = 60.0
 _MAX_TIMESTAMP: Final = (1 << 63) - 1
 # Listeners that are told of a new log end at once: half a ms of fetches to answer.
 _WOKEN_AT_ONCE: Final = 16
+# Where entries are batches no time is taken from an entry ID, and a partition takes more than the 1,024
+# records per ms that the clock has offsets for.
+_BATCH_LEAD_CAP_MS: Final = 86_400_000
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -160,6 +165,8 @@ class PartitionLog:
     @property
     def lead_cap_ms(self) -> int:
         """How far offsets may run ahead of Redis's clock before appends end with Throttled."""
+        if self._topic.storage_layout == "batch":
+            return max(self._lead_cap_ms, _BATCH_LEAD_CAP_MS)
         return self._lead_cap_ms
 
     @lead_cap_ms.setter
@@ -204,27 +211,24 @@ class PartitionLog:
         done: Callable[[Appended | StorageError], None],
         *,
         epoch: int | None = None,
-        cached: bytes | None = None,
     ) -> None:
         """Append one batch, all or nothing; the order of calls is the order of appends.
 
-        `cached` is the record batch for the tail cache; None where readers are not to be given it as it is
-        (cache.as_stored).
-
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
         FencedEpoch (`epoch` is not the partition's newest), OutOfMemory, WrongType, OffsetsExhausted,
-        TopicGone, LinkLost or StorageFault. Functions korvet_guard and korvet_append.
+        TopicGone, LinkLost or StorageFault. Functions korvet_guard, korvet_append, korvet_append_batch.
         """
         if self.closed:
             gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
             asyncio.get_running_loop().call_soon(done, gone)
             return
-        self._appender.append(batch, producer, epoch, cached, done)
+        self._appender.append(batch, producer, epoch, done)
 
-    def took_effect(
-        self, outcome: Appended, form: AppendArguments | AppendCommands, cached: bytes | None, *, behind: bool
-    ) -> None:
-        """Take over what an append has changed; `behind` says that the index lacks entries."""
+    def took_effect(self, outcome: Appended, form: Form, batch: Octets | None, *, behind: bool) -> None:
+        """Take over what an append has changed; `behind` says that the index lacks entries.
+
+        `batch` holds the records as readers get them, but for the base offset; None where they don't.
+        """
         if self.bias and self.loaded and outcome.previous_end > self.log_end and not self._dense_jump_told:
             self._dense_jump_told = True
             log.warning(
@@ -232,16 +236,16 @@ class PartitionLog:
                 self.stream.decode(),
                 outcome.previous_end,
             )
-        count = form.record_count
-        self.average_bytes += (form.payload_bytes / count - self.average_bytes) * _AVERAGE_WEIGHT
+        count, entries = form.record_count, form.entry_count
+        self.average_bytes += (form.payload_bytes / entries - self.average_bytes) * _AVERAGE_WEIGHT
         if isinstance(form, AppendCommands):
             self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
-        elif count == 1:
+        elif entries == 1:
             self.largest_bytes = max(self.largest_bytes, form.payload_bytes)
         if behind:
             self._fold_soon()
         if not outcome.duplicate:
-            kept = None if self.closed or self._topic.log_append_time else cached
+            kept = None if self.closed else batch
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept, self.leader_epoch)
         self._start_known_at = time.monotonic()
         end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
@@ -283,18 +287,26 @@ class PartitionLog:
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, done: Callable[[Fetched | StorageError], None]) -> None:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[Fetched | StorageError], None],
+        *,
+        zstd: bool = True,
+    ) -> None:
         """Read record batches from `offset` on, about `max_bytes` of them and one record at least.
 
-        At the log end the answer is empty. `done` is called, at once where it was read ahead, with the
-        result, or with OffsetOutOfRange (both ends were read again before), WrongType, TopicGone, LinkLost
-        or StorageFault. Redis command XRANGE.
+        The first may begin before the offset. Without `zstd` none is compressed so. At the log end the answer
+        is empty. `done` is called, at once where it was read ahead, with the result, or with OffsetOutOfRange
+        (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
+        XRANGE.
         """
         if self.closed:
             gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
             asyncio.get_running_loop().call_soon(done, gone)
             return
-        self._ahead.read(offset, max_bytes, done)
+        self._ahead.read(offset, max_bytes, done if zstd else _converting(done))
 
     def cached(
         self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
@@ -364,6 +376,8 @@ class PartitionLog:
         """Take over what korvet_bounds says."""
         start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end = reply
         self.largest_bytes = max(self.largest_bytes, largest)
+        if entries and not self.loaded:
+            self.average_bytes = payload_bytes / entries
         self._bounds_read_at = asyncio.get_running_loop().time()
         if behind:
             self._fold_soon()
@@ -418,7 +432,7 @@ class PartitionLog:
     # Counting and timestamps
 
     async def count(self, from_offset: int, to_offset: int) -> int:
-        """Entries in [from_offset, to_offset), exactly, in entry ID order. Raises StorageError.
+        """Records in [from_offset, to_offset), exactly, in entry ID order. Raises StorageError.
 
         Entries that no offset names count as part of their millisecond.
         """
@@ -470,19 +484,16 @@ class PartitionLog:
         return best
 
     async def _scan(self, first: int, behind: int) -> AsyncIterator[tuple[int, int]]:
-        """(offset, timestamp) of the addressable entries in [first, behind); to the end where
-        behind is -1.
+        """(offset, timestamp) of the addressable records in [first, behind), which begin entries; to the end
+        where behind is -1.
         """
         start = entry_id(first, self.bias)
         end = "+" if behind < 0 else "(" + entry_id(behind, self.bias)
         while True:
             page = await self._call_read("XRANGE", self.stream, start, end, "COUNT", _SCANNED_AT_ONCE)
             for found_id, fields in page:
-                try:
-                    offset = offset_of(found_id, self.bias)
-                except ValueError:
-                    continue
-                yield offset, entry_timestamp(found_id, fields)
+                for record in records_from(found_id, fields, self.bias):
+                    yield record
             if len(page) < _SCANNED_AT_ONCE:
                 return
             start = "(" + page[-1][0].decode()
@@ -585,3 +596,19 @@ class PartitionLog:
         self._waking.clear()
         for callback in listeners:
             callback()
+
+
+def _converting(
+    done: Callable[[Fetched | StorageError], None],
+) -> Callable[[Fetched | StorageError], None]:
+    """`done`, given what is read without zstd."""
+
+    def convert(outcome: Fetched | StorageError) -> None:
+        if isinstance(outcome, Fetched):
+            try:
+                outcome = msgspec.structs.replace(outcome, data=without_zstd(outcome.data))
+            except BatchError as error:
+                outcome = StorageFault(f"a stored batch cannot be decompressed: {error}")
+        done(outcome)
+
+    return convert

@@ -40,7 +40,7 @@ class Fetched(msgspec.Struct, frozen=True, gc=False):
     """Record batches (magic 2) one after the other; empty at the log end."""
     record_count: int
     first_offset: int
-    """Of the first record; -1 without records."""
+    """Of the first record, which may lie before what was asked for, in a batch; -1 without records."""
     last_offset: int
     """Of the last record, or of the gap that was skipped; -1 where there is neither."""
     next_offset: int
@@ -82,12 +82,17 @@ class Read:
         self._limited = False
         self._rechecked = False
         self._gap_end = 0
-        expected = log.average_bytes + _ENTRY_OVERHEAD_BYTES
-        self._count = max(1, min(int(max_bytes / expected) + 1, _MOST_ENTRIES))
+        self._count = 1
 
     def start(self) -> None:
         """Send the first command; never calls `done` itself."""
         log = self._log
+        if not log.loaded and log.topic.storage_layout == "batch":
+            # How large entries are has to be known before many of them are asked for.
+            log.links.read_functions.send(log.bounds_payload(), self._loaded)
+            return
+        expected = log.average_bytes + _ENTRY_OVERHEAD_BYTES
+        self._count = max(1, min(int(self._max_bytes / expected) + 1, _MOST_ENTRIES))
         if self._offset < 0 or (log.loaded and not log.log_start <= self._offset <= log.log_end):
             self._recheck()
         elif self._count * log.largest_bytes > _LARGEST_REPLY_BYTES:
@@ -97,6 +102,13 @@ class Read:
             self._log.links.read_functions.send(payload, self._limit_known)
         else:
             self._range(_LAST_ID)
+
+    def _loaded(self, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError):
+            self._done(domain_error(reply))
+            return
+        self._log.take_bounds(parse_reply(reply))
+        self.start()
 
     def _index_key(self) -> bytes:
         return self._store.keyspace.index(self._log.topic.name, self._log.partition)
@@ -157,7 +169,7 @@ class Read:
             self._at = entries.next_offset
             self._range(_LAST_ID)
             return
-        log.average_bytes += (len(entries.data) / entries.record_count - log.average_bytes) / 4
+        log.average_bytes += (len(entries.data) / entries.consumed_entries - log.average_bytes) / 4
         log.grown_to(entries.last_offset + 1)
         fetched = Fetched(
             entries.data,

@@ -10,8 +10,11 @@ import msgspec
 from korvet.topics.configs import (
     CLEANUP_POLICY,
     OFFSET_ASSIGNMENT,
+    STORAGE_LAYOUT,
     TOPIC_CONFIGS,
     ConfigType,
+    InvalidConfig,
+    check_layout,
     check_together,
     check_topic_config,
     describe,
@@ -70,13 +73,13 @@ def increments(changes: Sequence[ConfigChange]) -> Alteration:
 def replacement(values: Mapping[str, str]) -> Alteration:
     """All configs anew; those that are not named go back to their defaults.
 
-    But for what can't be changed: a client that does not know offset.assignment must not be refused for not
-    naming it. The alteration raises InvalidConfig.
+    But for what can't be changed: a client that does not know offset.assignment or storage.layout must not be
+    refused for not naming it. The alteration raises InvalidConfig.
     """
 
     def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
         del broker_configs
-        kept = {name: value for name, value in configs.items() if name == OFFSET_ASSIGNMENT}
+        kept = {name: value for name, value in configs.items() if name in (OFFSET_ASSIGNMENT, STORAGE_LAYOUT)}
         altered = kept | {name: check_topic_config(name, value) for name, value in values.items()}
         check_together(altered)
         return altered
@@ -86,20 +89,29 @@ def replacement(values: Mapping[str, str]) -> Alteration:
 
 def check_fixed(topic: Topic, configs: Mapping[str, str]) -> None:
     """Raises InvalidTopicConfig where the configs would change what is fixed for a topic's whole life."""
-    assignment = configs.get(OFFSET_ASSIGNMENT)
-    if assignment is None and OFFSET_ASSIGNMENT in topic.configs:
-        assignment = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].default
-    if assignment not in (None, topic.offset_assignment):
-        raise InvalidTopicConfig(
-            f"{OFFSET_ASSIGNMENT} of {topic.name} was fixed at its creation as {topic.offset_assignment} and "
-            "can't be changed: all its offsets depend on it"
-        )
+    _check_same(topic, configs, OFFSET_ASSIGNMENT, topic.offset_assignment, "all its offsets depend on it")
+    _check_same(topic, configs, STORAGE_LAYOUT, topic.storage_layout, "its records lie in Redis that way")
+    if topic.storage_layout == "batch":
+        try:
+            check_layout(configs)
+        except InvalidConfig as error:
+            raise InvalidTopicConfig(str(error)) from None
     policy = configs.get(CLEANUP_POLICY)
     if topic.internal and policy != "compact":
         shown = "its default" if policy is None else repr(policy)
         raise InvalidTopicConfig(
             f"{CLEANUP_POLICY} of {topic.name} has to stay compact and can't be {shown}: commits "
             "would be lost"
+        )
+
+
+def _check_same(topic: Topic, configs: Mapping[str, str], name: str, fixed: str, why: str) -> None:
+    value = configs.get(name)
+    if value is None and name in topic.configs:
+        value = TOPIC_CONFIGS[name].default
+    if value not in (None, fixed):
+        raise InvalidTopicConfig(
+            f"{name} of {topic.name} was fixed at its creation as {fixed} and can't be changed: {why}"
         )
 
 

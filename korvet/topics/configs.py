@@ -129,6 +129,7 @@ TIMESTAMP_BEFORE_MAX_MS: Final = "message.timestamp.before.max.ms"
 MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
 MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
+STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"
 
 _KAFKA: Final = (
@@ -197,6 +198,15 @@ _OURS: Final = (
         documentation="clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     ),
     TopicConfig(
+        STORAGE_LAYOUT,
+        ConfigType.STRING,
+        "record",
+        _one_of("record", "batch"),
+        "log.storage.layout",
+        documentation="record: a stream entry for each record. batch: one for each record batch, as it was "
+        "produced; faster and smaller, and no use to Redis applications.",
+    ),
+    TopicConfig(
         NATIVE_FORMAT,
         ConfigType.STRING,
         "json",
@@ -239,6 +249,22 @@ def check_together(topic_configs: Mapping[str, str]) -> None:
             f"conflict topic config setting {MIN_COMPACTION_LAG_MS} ({least_ms}) > {MAX_COMPACTION_LAG_MS} "
             f"({most_ms})"
         )
+    if topic_configs.get(STORAGE_LAYOUT) == "batch":
+        check_layout(topic_configs)
+
+
+def check_layout(topic_configs: Mapping[str, str]) -> None:
+    """Raises InvalidConfig where a topic with storage.layout=batch can't have these configs."""
+    if compacts(topic_configs):
+        raise InvalidConfig(
+            f"{STORAGE_LAYOUT}=batch goes without {CLEANUP_POLICY}=compact: compaction needs a stream entry "
+            "for each record"
+        )
+
+
+def compacts(topic_configs: Mapping[str, str]) -> bool:
+    """Whether cleanup.policy names compact."""
+    return "compact" in topic_configs.get(CLEANUP_POLICY, "")
 
 
 class ConfigView(msgspec.Struct, frozen=True):

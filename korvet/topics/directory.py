@@ -6,16 +6,19 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
-from korvet.storage.catalogue import OffsetAssignment, Topic
+from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
 from korvet.storage.errors import CatalogueConflict, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.topics.alterations import check_fixed
 from korvet.topics.configs import (
     OFFSET_ASSIGNMENT,
+    STORAGE_LAYOUT,
+    TOPIC_CONFIGS,
     InvalidConfig,
     TopicPolicy,
     check_together,
     check_topic_config,
+    compacts,
     policy_of,
 )
 from korvet.topics.errors import (
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from korvet.storage.store import Store
     from korvet.topics.alterations import Alteration
 
+_LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
 
@@ -54,7 +58,7 @@ class TopicDirectory:
         self._ids: dict[UUID, str] = {topic.topic_id: name for name, topic in store.catalogue.topics.items()}
         # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
         self._lock = asyncio.Lock()
-        self.broker_configs: Mapping[str, str] = _broker_configs(config)
+        self._broker_configs: Mapping[str, str] = _broker_configs(config)
 
     def all(self) -> list[Topic]:
         """All topics by name."""
@@ -82,8 +86,15 @@ class TopicDirectory:
         """The topic's configs in force, parsed once."""
         known = self._policies.get(topic.name)
         if known is None or known[0] is not topic:
-            known = self._policies[topic.name] = (topic, policy_of(topic.configs, self.broker_configs))
+            known = self._policies[topic.name] = (topic, policy_of(topic.configs, self.broker_configs(topic)))
         return known[1]
+
+    def broker_configs(self, topic: Topic) -> Mapping[str, str]:
+        """What stands behind the topic's own configs: the broker's, by their synonyms.
+
+        The layout's is the one in force when the topic was made, since that is fixed.
+        """
+        return {**self._broker_configs, _LAYOUT_SYNONYM: topic.storage_layout}
 
     def check_name(self, name: str) -> None:
         """Raises InvalidTopicName unless a topic of that name may be made."""
@@ -113,6 +124,7 @@ class TopicDirectory:
             raise TooManyPartitions("Excessively large number of partitions per request.")
         checked = _checked(configs)
         assignment: OffsetAssignment = "dense" if checked.get(OFFSET_ASSIGNMENT) == "dense" else "clock"
+        layout = self._layout(checked)
         if validate_only:
             return Topic(
                 name=name,
@@ -120,6 +132,7 @@ class TopicDirectory:
                 partitions=partitions,
                 configs=checked,
                 offset_assignment=assignment,
+                storage_layout=layout,
             )
         async with self._lock:
             try:
@@ -128,11 +141,19 @@ class TopicDirectory:
                     partitions,
                     checked,
                     offset_assignment=assignment,
+                    storage_layout=layout,
                 )
             except StoredTopicExists:
                 raise TopicExists(f"Topic '{name}' already exists.") from None
         self._ids[topic.topic_id] = name
         return topic
+
+    def _layout(self, configs: Mapping[str, str]) -> StorageLayout:
+        """A new topic's layout; the broker's choice is not for topics that are compacted."""
+        asked = configs.get(STORAGE_LAYOUT)
+        if asked is None and not compacts(configs):
+            return self._config.log_storage_layout
+        return "batch" if asked == "batch" else "record"
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
         """Let a topic have `count` partitions in all. Raises TopicError and StorageError."""
@@ -170,11 +191,12 @@ class TopicDirectory:
     async def _alter(self, name: str, alteration: Alteration, validate_only: bool) -> None:
         topic = self.get(name)
         try:
-            altered = alteration({} if topic is None else topic.configs, self.broker_configs)
+            if topic is None:
+                alteration({}, self._broker_configs)
+                raise UnknownTopic(f"The topic '{name}' does not exist.")
+            altered = alteration(topic.configs, self.broker_configs(topic))
         except InvalidConfig as error:
             raise InvalidTopicConfig(str(error)) from None
-        if topic is None:
-            raise UnknownTopic(f"The topic '{name}' does not exist.")
         check_fixed(topic, altered)
         if validate_only or altered == topic.configs:
             return

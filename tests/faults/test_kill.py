@@ -65,9 +65,9 @@ KILLS = {"korvet": kill_korvet, "store": kill_store, "both": kill_both}
 class Load:
     """Two producers (one idempotent) and two group members on a server that is being killed."""
 
-    def __init__(self, server: KorvetServer) -> None:
+    def __init__(self, server: KorvetServer, layout: str = "record") -> None:
         self.server = server
-        create_topic(server.bootstrap, TOPIC, PARTITIONS)
+        create_topic(server.bootstrap, TOPIC, PARTITIONS, {"storage.layout": layout})
         self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
         self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
         self.members = [LoadConsumer(server.bootstrap, TOPIC, GROUP) for _ in range(PARTITIONS)]
@@ -141,9 +141,11 @@ class Load:
         assert all(found[partition] >= offset for partition, offset in promised.items()), (found, promised)
 
 
-@pytest.mark.parametrize("what", KILLS)
-def test_kill_under_load(own_korvet, what):
-    load = Load(own_korvet())
+@pytest.mark.parametrize(
+    ("what", "layout"), [*((what, "record") for what in KILLS), ("store", "batch"), ("korvet", "batch")]
+)
+def test_kill_under_load(own_korvet, what, layout):
+    load = Load(own_korvet(), layout)
     KILLS[what](load.server)
     load.progress("the load goes on after the kill")
     load.finish()

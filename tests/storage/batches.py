@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.record import MemoryRecords
+from aiokafka.record import MemoryRecords
 
 from korvet.records.kernel import parse_batch
 from korvet.storage.log import ProducerStamp, ReceivedBatch
@@ -47,7 +47,9 @@ def decode(data: bytes) -> list[Record]:
     """The records of several batches; their CRCs are checked."""
     found = []
     batches = MemoryRecords(data)
-    while (batch := batches.next_batch()) is not None:
+    while batches.has_next():
+        batch = batches.next_batch()
+        assert batch is not None
         assert batch.validate_crc()
         found += [Record(record.offset, record.timestamp, record.key, record.value) for record in batch]
     return found

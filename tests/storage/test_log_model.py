@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
 from korvet.storage import library, log
 from korvet.storage.entries import entry_timestamp
-from tests.storage.batches import produce, read_everything
+from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import until
 
@@ -52,6 +52,18 @@ records = st.lists(
 Batch: TypeAlias = "list[tuple[bytes | None, bytes | None, int]]"
 
 
+class Seen(NamedTuple):
+    """One record as the model sees it."""
+
+    id: tuple[int, int]
+    offset: int
+    timestamp: int
+
+    @property
+    def addressable(self) -> bool:
+        return self.id[1] <= MAX_SEQUENCE
+
+
 class Entry:
     """One entry as the model sees it."""
 
@@ -60,9 +72,15 @@ class Entry:
         self.id = (int(ms), int(sequence))
         self.text = entry_id
         self.addressable = self.id[1] <= MAX_SEQUENCE
-        self.offset = pack(self.id[0], min(self.id[1], MAX_SEQUENCE)) - bias
-        self.timestamp = entry_timestamp(entry_id, fields)
         self.size = sum(map(len, fields))
+        last = pack(self.id[0], min(self.id[1], MAX_SEQUENCE)) - bias
+        self.records = [Seen(self.id, last, entry_timestamp(entry_id, fields))]
+        if fields[0] == b"batch":
+            self.records = [
+                Seen(divmod(each.offset + bias, 1024), each.offset, each.timestamp_ms)
+                for each in decode(fields[1])
+            ]
+            assert self.records[-1].offset == last
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -70,14 +88,20 @@ class LogMachine(RuleBasedStateMachine):
 
     server: Server
 
-    @initialize(dense=st.booleans())
-    def begin(self, dense: bool) -> None:
+    @initialize(dense=st.booleans(), batched=st.booleans())
+    def begin(self, dense: bool, batched: bool) -> None:
         self.bench = Bench(self.server, f"model{next(_serial)}")
         self.client = self.bench.client
-        self.log = self.bench.log("t", offset_assignment="dense" if dense else "clock")
+        self.batched = batched
+        self.log = self.bench.log(
+            "t",
+            offset_assignment="dense" if dense else "clock",
+            storage_layout="batch" if batched else "record",
+        )
         self.keys = self.bench.store.keyspace.partition_keys("t", 0)
         self.bias = self.log.bias
         self.entries: list[Entry] = []
+        self.records: list[Seen] = []
         self.end = 0
         self.lost = False
 
@@ -90,7 +114,9 @@ class LogMachine(RuleBasedStateMachine):
         """What is in the stream now, read the plain way."""
         raw = self.client.execute_command("XRANGE", self.log.stream, "-", "+", **{"NEVER_DECODE": True})
         self.entries = [Entry(entry_id, fields_of(fields), self.bias) for entry_id, fields in raw]
+        self.records = [record for entry in self.entries for record in entry.records]
 
+    @precondition(lambda self: not self.batched)
     @rule(batch=records)
     def append(self, batch: Batch) -> None:
         appended = self.bench.run(self.log.append_wait(encode_append_records(batch)))
@@ -100,7 +126,7 @@ class LogMachine(RuleBasedStateMachine):
         self.check_last(batch, appended)
 
     def check_last(self, batch: Batch, appended: Appended) -> None:
-        ours = self.entries[-len(batch) :]
+        ours = self.records[-len(batch) :]
         assert [entry.offset for entry in ours] == [appended.base_offset + i for i in range(len(batch))]
         assert [entry.timestamp for entry in ours] == [timestamp for _, _, timestamp in batch]
 
@@ -120,12 +146,13 @@ class LogMachine(RuleBasedStateMachine):
         assert all(appended.base_offset >= self.end for appended in done)
         assert [one.base_offset for one in done] == sorted(one.base_offset for one in done)
         self.refresh()
-        by_offset = {entry.offset: entry for entry in self.entries if entry.addressable}
+        by_offset = {record.offset: record for record in self.records if record.addressable}
         for batch, appended in zip(batches, done, strict=True):
             ours = [by_offset[appended.base_offset + i] for i in range(len(batch))]
-            assert [entry.timestamp for entry in ours] == [timestamp for _, _, timestamp in batch]
+            assert [record.timestamp for record in ours] == [timestamp for _, _, timestamp in batch]
             between = [entry for entry in self.entries if ours[0].id <= entry.id <= ours[-1].id]
-            assert between == ours
+            assert len(between) == (1 if self.batched else len(batch))
+            assert [record for entry in between for record in entry.records] == ours
 
     @rule(count=st.integers(1, 30))
     def native_add(self, count: int) -> None:
@@ -147,7 +174,7 @@ class LogMachine(RuleBasedStateMachine):
         added = self.client.fcall("korvet_xadd", 3, *self.keys[:3], "value", "x", "ts", "7")
         self.refresh()
         assert self.entries[-1].text == added
-        assert self.entries[-1].offset >= self.end
+        assert self.records[-1].offset >= self.end
 
     @precondition(lambda self: self.entries)
     @rule(data=st.data())
@@ -178,8 +205,8 @@ class LogMachine(RuleBasedStateMachine):
         dropped = self.bench.run(self.log.trim(0, None, cutoff_ms))
         self.refresh()
         assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
-        assert all(entry.timestamp < cutoff_ms for entry in before[:dropped])
-        if before and all(0 <= entry.timestamp < cutoff_ms for entry in before):
+        assert all(record.timestamp < cutoff_ms for entry in before[:dropped] for record in entry.records)
+        if before and all(0 <= record.timestamp < cutoff_ms for entry in before for record in entry.records):
             assert not self.entries
         self.lost = self.lost or dropped > 0
 
@@ -207,8 +234,8 @@ class LogMachine(RuleBasedStateMachine):
         assert bounds.log_end >= self.end
         assert bounds.entries == len(self.entries)
         if self.entries:
-            assert bounds.log_end >= self.entries[-1].offset + 1
-            assert bounds.log_start <= self.entries[0].offset + 1
+            assert bounds.log_end >= self.records[-1].offset + 1
+            assert bounds.log_start <= self.records[0].offset + (not self.records[0].addressable)
         else:
             assert bounds.log_start == bounds.log_end
         if not self.lost:
@@ -219,9 +246,9 @@ class LogMachine(RuleBasedStateMachine):
     def counts(self) -> None:
         if not hasattr(self, "log"):
             return
-        offsets = [0, self.end, *(entry.offset for entry in self.entries[:: max(1, len(self.entries) // 4)])]
-        for low, high in itertools.combinations(sorted(offsets), 2):
-            expected = sum(self.at(low) <= entry.id < self.at(high) for entry in self.entries)
+        some = self.records[:: max(1, len(self.records) // 4)]
+        for low, high in itertools.combinations(sorted([0, self.end, *(each.offset for each in some)]), 2):
+            expected = sum(self.at(low) <= record.id < self.at(high) for record in self.records)
             assert self.bench.run(self.log.count(low, high)) == expected, (low, high)
         bounds = self.bench.run(self.log.bounds())
         assert bounds.payload_bytes == sum(entry.size for entry in self.entries)
@@ -230,7 +257,7 @@ class LogMachine(RuleBasedStateMachine):
     def times(self) -> None:
         if not hasattr(self, "log"):
             return
-        seen = [entry for entry in self.entries if entry.addressable]
+        seen = [record for record in self.records if record.addressable]
         stamps = [entry.timestamp for entry in seen]
         for wanted in {-1, 0, 25, 1000, *stamps[::5], *(stamp + 1 for stamp in stamps[-2:])}:
             expected = next(((e.offset, e.timestamp) for e in seen if e.timestamp >= wanted), None)
@@ -244,7 +271,7 @@ class LogMachine(RuleBasedStateMachine):
         if not hasattr(self, "log"):
             return
         found = self.bench.run(read_everything(self.log, max_bytes=300))
-        assert found == [entry.offset for entry in self.entries if entry.addressable]
+        assert found == [record.offset for record in self.records if record.addressable]
 
     def at(self, offset: int) -> tuple[int, int]:
         return ((offset + self.bias) >> 10, (offset + self.bias) & MAX_SEQUENCE)

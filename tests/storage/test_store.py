@@ -74,8 +74,8 @@ def test_a_keyspace_of_format_1_is_brought_to_ours_by_a_broker(server: Server, p
         first = 300 * number
         bench.run(log.append_wait(encode_append_records(marked), ProducerStamp(5, 2, first)))
     expected, points = bench.run(log.bounds()), server.client.zrange(log.keys[1], 0, -1, withscores=True)
-    numbers = struct.unpack(">13d", server.client.hget(log.meta, "log"))
-    end, at, start, jump, before, live, held, big, span_bytes, *unknown = (
+    numbers = struct.unpack(">14d", server.client.hget(log.meta, "log"))
+    end, at, start, jump, before, _, live, held, big, span_bytes, *unknown = (
         "-" if math.isnan(number) else f"{number:.0f}" for number in numbers
     )
     point_before, point_ms, span_max, run_max = unknown

@@ -21,7 +21,6 @@ from hypothesis.stateful import (
 
 from korvet.records import kernel
 from korvet.records.compression import decompress
-from korvet.storage.cache import as_stored
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
@@ -45,8 +44,7 @@ async def append(log: PartitionLog, data: bytes, stamp: ProducerStamp | None = N
     plain = decompress(header.codec, memoryview(data)[HEADER_BYTES:], 1 << 24) if header.codec else None
     encoded = log.encode(ReceivedBatch(data, header, plain))
     finished: asyncio.Future[Appended | StorageError] = asyncio.get_running_loop().create_future()
-    cached = data if as_stored(header, encoded.form) else None
-    log.append(encoded, stamp, finished.set_result, cached=cached)
+    log.append(encoded, stamp, finished.set_result)
     outcome = await finished
     if isinstance(outcome, StorageError):
         raise outcome

@@ -53,11 +53,11 @@ class KorvetServer:
         self.log = self.data_dir.with_suffix(".log")
         self.host = "127.0.0.1"
         self.port = free_port()
-        self._options = [*options]
+        self.options = [*options]
         if advertise is not None:
-            self._options += ["--advertise", advertise]
+            self.options += ["--advertise", advertise]
         if redis_url is not None:
-            self._options += ["--redis", redis_url]
+            self.options += ["--redis", redis_url]
         self._child: Child | None = None
         self._redis: redis.Redis | None = None
         self._redis_url = redis_url
@@ -75,7 +75,7 @@ class KorvetServer:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         command = [*_bound_to_us(), sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
-        self._child = Child([*command, "--data-dir", str(self.data_dir), *self._options], self.log, env)
+        self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until the port accepts connections: korvet opens it only when it can serve."""

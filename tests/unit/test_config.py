@@ -58,6 +58,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "log_level": "debug",
         "embedded_appendfsync": "everysec",
         "offsets_commit_value_version": "4",
+        "log_storage_layout": "batch",
         "auto_create_topics_enable": "false",
         "group_min_session_timeout_ms": "5000",
     }

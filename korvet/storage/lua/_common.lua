@@ -8,6 +8,8 @@ local POSITION_LIMIT = 9007199254740992
 local SPAN_RECORDS = 256
 local SPAN_BYTES = 1048576
 local SPAN_MS = 1000
+-- Kafka's RecordBatch, magic 2 (KIP-98), up to its records.
+local BATCH_HEADER_BYTES = 61
 -- Entries fetched by one XRANGE: a reply of a few MB at worst where records are large.
 local PAGE = 64
 
@@ -61,8 +63,41 @@ local function clock_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- What the header of a whole record batch says: its first record's offset, the number of its records, their largest
+-- timestamp; nil where that is no header of one.
+local function read_batch(batch)
+  if #batch < BATCH_HEADER_BYTES or string.byte(batch, 17) ~= 2 then
+    return nil
+  end
+  local base, length = struct.unpack('>i8i4', batch)
+  local delta = struct.unpack('>i4', batch, 24)
+  local records = struct.unpack('>i4', batch, 58)
+  if length ~= #batch - 12 or records < 1 or delta ~= records - 1 then
+    return nil
+  end
+  return base, records, (struct.unpack('>i8', batch, 36))
+end
+
+-- The record batch that an entry is as a whole, the one field `batch`: its first record's position, the number of its
+-- records, their largest timestamp.  nil for any other entry: it has to end at the entry's own offset.
+local function batch_of(id, fields, bias)
+  if #fields ~= 2 or fields[1] ~= 'batch' then
+    return nil
+  end
+  local base, records, time_ms = read_batch(fields[2])
+  if not base or base < 0 or base + records - 1 + bias ~= position_at(id) then
+    return nil
+  end
+  return base + bias, records, time_ms
+end
+
+-- Where an entry begins: the position of its first record.
+local function start_of(id, fields, bias)
+  return batch_of(id, fields, bias) or position_at(id) or position_after(id)
+end
+
 -- What Redis knows of a stream: {exists, length, added, last (ID), deleted (ID of the newest entry that XDEL took),
--- first (ID or nil)}; or nil and an error reply.
+-- first (ID or nil), first_fields}; or nil and an error reply.
 local function inspect(stream)
   local reply = redis.pcall('XINFO', 'STREAM', stream)
   if reply.err then
@@ -83,7 +118,7 @@ local function inspect(stream)
     elseif name == 'max-deleted-entry-id' then
       found.deleted = value
     elseif name == 'first-entry' and value then
-      found.first = value[1]
+      found.first, found.first_fields = value[1], value[2]
     end
   end
   return found
@@ -94,7 +129,8 @@ local function optional(number)
 end
 
 -- An index point: what is known of the records before one entry, and of the span that ends there.
--- Its score is the entry's offset.
+-- Its score is the offset of the entry's first record.  The number of entries before it is written where that is not
+-- the number of records.
 local function encode_point(point)
   return table.concat({
     integer(point.position),
@@ -103,16 +139,18 @@ local function encode_point(point)
     optional(point.run_max),
     optional(point.span_max),
     integer(point.span_bytes),
+    point.entries ~= point.before and integer(point.entries) or nil,
   }, ' ')
 end
 
 local function decode_point(member)
-  local position, before, append_ms, run_max, span_max, span_bytes =
-    string.match(member, '^(%d+) (%d+) (%d+) (%S+) (%S+) (%d+)$')
+  local position, before, append_ms, run_max, span_max, span_bytes, entries =
+    string.match(member, '^(%d+) (%d+) (%d+) (%S+) (%S+) (%d+) ?(%d*)$')
   return {
     member = member,
     position = tonumber(position),
     before = tonumber(before),
+    entries = tonumber(entries) or tonumber(before),
     append_ms = tonumber(append_ms),
     run_max = tonumber(run_max),
     span_max = tonumber(span_max),
@@ -142,10 +180,11 @@ end
 
 -- The meta hash of a partition.  `last` is the entry up to which the index knows the stream, `tail` the last one that
 -- an append of ours added; `log` holds, as big-endian doubles (text costs a script more than all its commands):
--- log end, time of the newest append, log start, where the lead over the clock is no burst of ours; of the entries up
--- to `last` how many there ever were (before), of those still there (live) how many, their bytes, the largest one; the
--- newest point's count and time, and what lies behind that point.  A number that is not known is NaN.
-local LOG_FORMAT = '>ddddddddddddd'
+-- log end, time of the newest append, log start, where the lead over the clock is no burst of ours; how many records
+-- there ever were up to `last` (before), and how many entries; of the entries still there (live) how many, their bytes,
+-- the largest one; the newest point's count and time, and what lies behind that point.  A number that is not known is
+-- NaN.
+local LOG_FORMAT = '>dddddddddddddd'
 
 local function known(number)
   if number == number then
@@ -158,11 +197,11 @@ local function load_meta(meta)
   local state = { last = found[2] or '0-0', tail = found[3] or '', epoch = found[4] }
   if not found[1] then
     state.log_end, state.at, state.log_start, state.jump = 0, 0, 0, 0
-    state.before, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0
+    state.before, state.entries, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0, 0
     return state
   end
   local point_before, point_ms, span_max, run_max
-  state.log_end, state.at, state.log_start, state.jump, state.before, state.live, state.bytes, state.big,
+  state.log_end, state.at, state.log_start, state.jump, state.before, state.entries, state.live, state.bytes, state.big,
     state.span_bytes, point_before, point_ms, span_max, run_max = struct.unpack(LOG_FORMAT, found[1])
   state.point_before, state.point_ms = known(point_before), known(point_ms)
   state.span_max, state.run_max = known(span_max), known(run_max)
@@ -174,7 +213,7 @@ local function save_meta(meta, state)
   redis.call('HSET', meta, 'last', state.last, 'tail', state.tail, 'log', struct.pack(
     LOG_FORMAT,
     state.log_end, state.at, state.log_start, state.jump,
-    state.before, state.live, math.max(0, state.bytes), state.big, math.max(0, state.span_bytes),
+    state.before, state.entries, state.live, math.max(0, state.bytes), state.big, math.max(0, state.span_bytes),
     state.point_before or nan, state.point_ms or nan, state.span_max or nan, state.run_max or nan
   ))
 end
@@ -191,10 +230,10 @@ local function clear_index(index, state)
   state.run_max = nil
 end
 
--- Accounts for `count` entries more, `size` bytes in all, the first of them at `position` and the others right
--- behind it; `time_ms` is their largest timestamp.  `position` is nil where no offset names it: then they start no
--- span, unless they are the very first, which the last position of their millisecond stands for.
-local function add_entries(index, bias, state, position, count, time_ms, size, append_ms)
+-- Accounts for `records` more in so many entries, `size` bytes in all, the first of them at `position` and the others
+-- right behind it; `time_ms` is their largest timestamp.  `position` is nil where no offset names it: then they start
+-- no span, unless they are the very first, which the last position of their millisecond stands for.
+local function add_records(index, bias, state, position, records, entries, time_ms, size, append_ms)
   if position == nil and state.point_before == nil then
     position = math.min(append_ms * SEQUENCES + SEQUENCES, POSITION_LIMIT) - 1
   end
@@ -212,6 +251,7 @@ local function add_entries(index, bias, state, position, count, time_ms, size, a
     put_point(index, bias, {
       position = position,
       before = state.before,
+      entries = state.entries,
       append_ms = append_ms,
       run_max = state.run_max,
       span_max = state.span_max,
@@ -222,8 +262,9 @@ local function add_entries(index, bias, state, position, count, time_ms, size, a
     state.span_max = nil
     state.span_bytes = 0
   end
-  state.before = state.before + count
-  state.live = state.live + count
+  state.before = state.before + records
+  state.entries = state.entries + entries
+  state.live = state.live + entries
   state.bytes = state.bytes + size
   state.span_bytes = state.span_bytes + size
   if state.span_max == nil or time_ms > state.span_max then
@@ -231,9 +272,9 @@ local function add_entries(index, bias, state, position, count, time_ms, size, a
   end
 end
 
--- The same for one entry.
-local function add_entry(index, bias, state, position, time_ms, size, append_ms)
-  add_entries(index, bias, state, position, 1, time_ms, size, append_ms)
+-- The same for one entry of so many records.
+local function add_entry(index, bias, state, position, records, time_ms, size, append_ms)
+  add_records(index, bias, state, position, records, 1, time_ms, size, append_ms)
   if size > state.big then
     state.big = size
   end
@@ -245,8 +286,7 @@ local function log_start(found, state, log_end, bias)
   if found.length == 0 then
     start = log_end
   elseif not found.unchanged and (start > 0 or found.added > found.length) then
-    local position = position_at(found.first) or position_after(found.first)
-    start = math.max(start, position - bias)
+    start = math.max(start, start_of(found.first, found.first_fields, bias) - bias)
   end
   return math.min(start, log_end)
 end
@@ -292,25 +332,26 @@ local function entry_time(id, fields)
   return time_ms
 end
 
--- Number and bytes of the entries in [first, last] (XRANGE bounds); stops after `limit` entries.
-local function measure(stream, first, last, limit)
-  local count, bytes = 0, 0
-  while count < limit do
+-- Number and bytes of the entries in [first, last] (XRANGE bounds), and the number of records in them.
+local function measure(stream, bias, first, last)
+  local count, bytes, records = 0, 0, 0
+  while true do
     local page = redis.call('XRANGE', stream, first, last, 'COUNT', PAGE)
     for _, entry in ipairs(page) do
+      local _, batched = batch_of(entry[1], entry[2], bias)
       count = count + 1
       bytes = bytes + payload_bytes(entry[2])
+      records = records + (batched or 1)
     end
     if #page < PAGE then
-      break
+      return count, bytes, records
     end
     first = '(' .. page[#page][1]
   end
-  return count, bytes
 end
 
 local function count_entries(stream, first, last)
-  return (measure(stream, first, last, math.huge))
+  return (measure(stream, 0, first, last))
 end
 
 -- Live entries behind entry `last_id`, from the index; exact where that is up to date (korvet_fold, korvet_recount).
@@ -329,5 +370,5 @@ local function count_after(stream, index, last_id)
   if id_less(last_id, id_of(behind.position)) then
     span = count_entries(stream, '(' .. last_id, '(' .. id_of(behind.position))
   end
-  return span + tail.before - behind.before + count_entries(stream, id_of(tail.position), '+')
+  return span + tail.entries - behind.entries + count_entries(stream, id_of(tail.position), '+')
 end

@@ -34,9 +34,14 @@ local function fold(stream, index, bias, state, found, budget)
     local asked = math.min(PAGE, budget)
     local page = redis.call('XRANGE', stream, '(' .. state.last, '+', 'COUNT', asked)
     for _, entry in ipairs(page) do
-      local size = payload_bytes(entry[2])
-      local ms = parts_of(entry[1])
-      add_entry(index, bias, state, position_at(entry[1]), entry_time(entry[1], entry[2]), size, ms)
+      local id, fields = entry[1], entry[2]
+      local size = payload_bytes(fields)
+      local ms = parts_of(id)
+      local position, records, time_ms = batch_of(id, fields, bias)
+      if not position then
+        position, records, time_ms = position_at(id), 1, entry_time(id, fields)
+      end
+      add_entry(index, bias, state, position, records, time_ms, size, ms)
       bytes = bytes + size
     end
     if #page < asked then
@@ -240,15 +245,42 @@ local function write_records(keys, args, at, count, base, options)
       for place = at + 2, at + 1 + size do
         bytes = bytes + #args[place]
       end
-      add_entry(index, options.bias, state, position, time_ms, bytes, options.now_ms)
+      add_entry(index, options.bias, state, position, 1, time_ms, bytes, options.now_ms)
     end
     at = at + 2 + size
   end
   return nil
 end
 
+-- Whether `args` from `at` on are the largest timestamp and a batch of `count` records.
+local function batch_is_sound(args, at, count)
+  if #args ~= at + 1 or not tonumber(args[at]) then
+    return false
+  end
+  local _, records = read_batch(args[at + 1])
+  return records == count
+end
+
+-- XADDs a batch as one entry.  Returns nil, or the error reply (then nothing was written).
+local function write_batch(keys, args, at, count, base, options)
+  local bias, state = options.bias, options.state
+  local batch = struct.pack('>i8', base - bias) .. string.sub(args[at + 1], 9)
+  local added = redis.pcall('XADD', keys[1], id_of(base + count - 1), 'batch', batch)
+  if added.err then
+    return added
+  end
+  if options.indexed then
+    add_entry(keys[2], bias, state, base, count, tonumber(args[at]), #'batch' + #batch, options.now_ms)
+  end
+  return nil
+end
+
+-- How the records of an append become entries: what is to be checked before the first write, and the writing.
+local AS_ENTRIES = { are_sound = records_are_sound, write = write_records }
+local AS_ONE_ENTRY = { are_sound = batch_is_sound, write = write_batch }
+
 -- What `append` does, the stream looked at by `see`: `look` or `inspect`.  Returns nil where it was not as `look` said.
-local function append_as_seen(keys, args, see)
+local function append_as_seen(layout, keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
   local epoch, first = tonumber(args[8]), tonumber(args[9])
@@ -256,7 +288,7 @@ local function append_as_seen(keys, args, see)
   if #keys ~= (compacted and 4 or 3) or not (bias and cap_ms and count and epoch and first) or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
-  if not records_are_sound(args, 10, count) then
+  if not layout.are_sound(args, 10, count) then
     return redis.error_reply('ERR korvet_append: malformed records')
   end
   local state = load_meta(meta)
@@ -293,7 +325,7 @@ local function append_as_seen(keys, args, see)
   local is_new = state.at == 0
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
-  fault = write_records(keys, args, 10, count, base, {
+  fault = layout.write(keys, args, 10, count, base, {
     state = state,
     bias = bias,
     now_ms = now_ms,
@@ -311,6 +343,10 @@ local function append_as_seen(keys, args, see)
   return conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
 end
 
+local function append(layout, keys, args)
+  return append_as_seen(layout, keys, args, look) or append_as_seen(layout, keys, args, inspect)
+end
+
 -- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
 -- that are not there keep a call from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
@@ -319,8 +355,14 @@ end
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
 -- lacks entries, korvet_fold is due.
 -- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
-local function append(keys, args)
-  return append_as_seen(keys, args, look) or append_as_seen(keys, args, inspect)
+local function append_records(keys, args)
+  return append(AS_ENTRIES, keys, args)
+end
+
+-- The same for records that are to be one entry.  ARGV from the 10th on: their largest timestamp, the record batch;
+-- its base offset is set here.
+local function append_batch(keys, args)
+  return append(AS_ONE_ENTRY, keys, args)
 end
 
 local function refused(why)
@@ -328,10 +370,11 @@ local function refused(why)
 end
 
 -- KEYS: stream, index, meta, gate.
--- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position and ID of the
--- first record, ID of the last, number of records, producer id (or "-1"), producer epoch, first sequence, largest entry
--- (bytes), spans (each "<records> <bytes> <largest timestamp>;"), then the field arguments of the first record.
--- Adds the first record of a batch whose IDs the broker has assigned.  More than one: renames the stream to the gate,
+-- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position of the first
+-- record, ID of the first entry, ID of the last, number of records, producer id (or "-1"), producer epoch, first
+-- sequence, largest entry (bytes), spans (each "<records> <bytes> <largest timestamp>;"), then the field arguments of
+-- the first entry.
+-- Adds the first entry of a batch whose IDs the broker has assigned.  More than one: renames the stream to the gate,
 -- where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
 -- Returns what korvet_append returns.  Errors: REFUSED where the broker's view is not ours (nothing is done, and
 -- korvet_append may be asked), and those of korvet_append but for THROTTLED.
@@ -379,15 +422,17 @@ local function guard(keys, args)
   if added.err then
     return added
   end
-  if count > 1 then
+  local alone = args[5] == args[6]
+  if not alone then
     redis.call('RENAME', stream, gate)
-    stream = gate
   end
   if indexed then
     local position = base
     for records, bytes, time_ms in string.gmatch(args[12], '(%d+) (%d+) (-?%d+);') do
-      add_entries(index, bias, state, position, tonumber(records), tonumber(time_ms), tonumber(bytes), now_ms)
-      position = position + tonumber(records)
+      records = tonumber(records)
+      local entries = alone and 1 or records
+      add_records(index, bias, state, position, records, entries, tonumber(time_ms), tonumber(bytes), now_ms)
+      position = position + records
     end
     state.big = math.max(state.big, largest)
   end
@@ -430,7 +475,8 @@ local function native_append(keys, args)
   local bias = tonumber(redis.call('HGET', meta, 'bias') or '0')
   local now_ms = clock_ms()
   local base
-  base, fault = next_base(found, state, bias, now_ms, 1000)
+  -- Batches may run far ahead of the clock, as their records' times are in them.
+  base, fault = next_base(found, state, bias, now_ms, state.entries == state.before and 1000 or math.huge)
   if not base then
     return fault
   end
@@ -445,7 +491,7 @@ local function native_append(keys, args)
     return added
   end
   if indexed then
-    add_entry(index, bias, state, base, entry_time(id, args), payload_bytes(args), now_ms)
+    add_entry(index, bias, state, base, 1, entry_time(id, args), payload_bytes(args), now_ms)
     state.last = id
   end
   state.log_start = log_start(found, state, log_end(found, state, bias), bias)
@@ -484,7 +530,8 @@ local function fold_natives(keys, args)
   return complete and 1 or 0
 end
 
-redis.register_function('korvet_append', append)
+redis.register_function('korvet_append', append_records)
+redis.register_function('korvet_append_batch', append_batch)
 redis.register_function('korvet_guard', guard)
 redis.register_function({ function_name = 'korvet_settle', callback = settle, flags = { 'allow-oom' } })
 redis.register_function('korvet_xadd', native_append)

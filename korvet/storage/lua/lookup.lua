@@ -1,25 +1,31 @@
 -- Questions about one partition.  None of these writes.
 
--- Live entries before a position; the index is complete and correct.
-local function entries_before(stream, index, bias, state, found, position)
-  if found.length == 0 or position <= 0 then
-    return state.before - found.length
-  end
+-- Records before a position, those included that are gone; the index is complete and correct.
+local function records_before(stream, index, bias, state, position)
   if position >= position_after(state.last) then
     return state.before
   end
   local floor = floor_point(index, bias, position)
   if not floor then
-    return state.before - found.length
+    local first = redis.call('ZRANGE', index, 0, 0)[1]
+    return first and decode_point(first).before or state.before
   end
   if floor.position == position then
     return floor.before
   end
-  return floor.before + count_entries(stream, id_of(floor.position), '(' .. id_of(position))
+  local id = id_of(position)
+  local _, _, records = measure(stream, bias, id_of(floor.position), '(' .. id)
+  if state.entries ~= state.before then
+    -- The first records of a batch that goes on behind the position.
+    local next_entry = redis.call('XRANGE', stream, id, '+', 'COUNT', 1)[1]
+    local start = next_entry and start_of(next_entry[1], next_entry[2], bias) or position
+    records = records + math.max(0, position - start)
+  end
+  return floor.before + records
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, from offset, to offset.
--- Returns {"ok", number of entries in [from, to)}, or {"fold"} / {"recount"}: call that first.
+-- Returns {"ok", number of records in [from, to)}, or {"fold"} / {"recount"}: call that first.
 local function count(keys, args)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, first, last = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
@@ -40,8 +46,8 @@ local function count(keys, args)
   if last <= first then
     return { 'ok', 0 }
   end
-  local upper = entries_before(stream, index, bias, state, found, last + bias)
-  return { 'ok', upper - entries_before(stream, index, bias, state, found, first + bias) }
+  local upper = records_before(stream, index, bias, state, last + bias)
+  return { 'ok', upper - records_before(stream, index, bias, state, first + bias) }
 end
 
 -- The rank of the last point before which every record is older than `time_ms` (0 where there is none).

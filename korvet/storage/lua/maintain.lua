@@ -3,11 +3,6 @@
 local PRUNED_POINTS = 1000
 local TRIMMED_SPANS = 16
 
--- Entries of one span, [position, position of the next point or nil).
-local function measure_span(stream, position, next_position)
-  return measure(stream, id_of(position), next_position and '(' .. id_of(next_position) or '+', math.huge)
-end
-
 -- Drops points of spans that are gone as a whole, below the point that the first entry belongs to.  Returns whether
 -- that was all.
 local function prune(index, state, floor)
@@ -23,7 +18,7 @@ local function prune(index, state, floor)
 end
 
 -- Counts span after span from the log start, and corrects the points, until one is met that was right: so are all
--- behind it.  Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the
+-- behind it.  That takes entries of one record each: then the length of the stream says how many records are gone.  Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the
 -- furthest position corrected so far, which proves nothing about what lies behind it.
 local function recount_spans(keys, bias, state, found, floor, budget)
   local stream, index, meta = keys[1], keys[2], keys[3]
@@ -41,12 +36,13 @@ local function recount_spans(keys, bias, state, found, floor, budget)
     end
   end
   if position == floor.position and floor.before ~= before then
-    floor.before = before
+    floor.before, floor.entries = before, before
     put_point(index, bias, floor)
   end
   while budget > 0 do
     local point = next_point(index, bias, position)
-    local count, bytes = measure_span(stream, position, point and point.position)
+    local behind = point and '(' .. id_of(point.position) or '+'
+    local count, bytes = measure(stream, bias, id_of(position), behind)
     if not point then
       state.bytes = state.bytes - state.span_bytes + bytes
       state.span_bytes = bytes
@@ -57,6 +53,7 @@ local function recount_spans(keys, bias, state, found, floor, budget)
     if point.before ~= before + count or point.span_bytes ~= bytes then
       state.bytes = state.bytes - point.span_bytes + bytes
       point.before = before + count
+      point.entries = point.before
       point.span_bytes = bytes
       put_point(index, bias, point)
     end
@@ -99,11 +96,11 @@ local function recount(keys, args)
     clear_index(index, state)
   else
     local first = position_at(found.first) or position_after(found.first) - 1
-    local floor = floor_point(index, bias, first)
+    local floor = state.entries == state.before and floor_point(index, bias, first)
     if floor then
       complete = recount_spans(keys, bias, state, found, floor, budget)
     else
-      -- Somebody deleted the index, or parts of it: make it anew.
+      -- Somebody deleted the index, or parts of it, or there are batches: make it anew.
       clear_index(index, state)
       state.last = '0-0'
       save_meta(meta, state)
@@ -184,7 +181,7 @@ local function trim(keys, args)
     state.live = state.live - dropped
     state.bytes = bytes
     local left = redis.call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
-    local position = left and (position_at(left[1]) or position_after(left[1]))
+    local position = left and start_of(left[1], left[2], bias)
     state.log_start = math.min(position and position - bias or state.log_end, state.log_end)
   else
     return { 'ok', 0, 0, state.log_start, state.log_end }
@@ -239,6 +236,7 @@ local function upgrade(keys)
   if #words == 10 then
     state.last = words[1]
     state.before, state.live = tonumber(words[2]), tonumber(words[3])
+    state.entries = state.before
     state.bytes, state.big = tonumber(words[4]), tonumber(words[5])
     state.point_before, state.point_ms = tonumber(words[6]), tonumber(words[7])
     state.span_bytes, state.span_max, state.run_max = tonumber(words[8]), tonumber(words[9]), tonumber(words[10])

@@ -1,0 +1,184 @@
+"""How a topic's records lie in its streams (storage.layout): an entry for each record, or one for each batch.
+
+A layout makes of a producer's batch what an append sends. Reading needs none: each entry shows what it is
+(docs/redis.md).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+from korvet.records import kernel
+from korvet.records.batch import AppendArguments, AppendCommands
+from korvet.storage.cache import as_stored
+from korvet.storage.entries import BATCH_FIELD
+from korvet.storage.link import pack_arguments
+
+if TYPE_CHECKING:
+    from korvet.records.batch import Octets, RecordSummary
+    from korvet.storage.log import PartitionLog, ReceivedBatch
+
+Form = AppendArguments | AppendCommands
+
+# RecordBatch (KIP-98): base offset, length, leader epoch | magic, CRC | attributes | last offset delta, base
+# timestamp | largest timestamp | producer, record count, records. The CRC covers what is behind it.
+_PREFIX: Final = struct.Struct(">qii")
+_PREFIX_SIZE: Final = 12  # base offset and length, which the length leaves out
+_MAGIC_AT: Final = 16
+_MAGIC: Final = 2
+_CHECKSUM: Final = struct.Struct(">bI")
+_ATTRIBUTES_END: Final = 23
+_MAX_TIMESTAMP_AT: Final = 35
+_MAX_TIMESTAMP_END: Final = 43
+# The timestamp type among the attributes (KIP-32).
+_LOG_APPEND_TIME: Final = 8
+_BATCH_NAME: Final = pack_arguments(BATCH_FIELD)
+_LINE_END: Final = b"\r\n"
+
+
+class Layout(Protocol):
+    """What an appender asks of a layout. `position` is a first record's offset as an entry ID."""
+
+    append_function: str
+    """The function that appends by script."""
+    guards: bool
+    """Whether the guard can append: the script does more per record than adding it."""
+
+    def arguments(self, received: ReceivedBatch) -> AppendArguments:
+        """The form for the script. Raises BatchError."""
+
+    def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
+        """The form for the guard. Raises BatchError."""
+
+    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
+        """The batch that readers of the entries get, but for its base offset; None where they get another."""
+
+
+class RecordLayout:
+    """An entry for each record (storage.layout=record)."""
+
+    append_function = "korvet_append"
+
+    def __init__(self, log: PartitionLog, command: bytes) -> None:
+        """`command` is what stands before the entry ID in each XADD, as RESP bulk strings."""
+        self._log = log
+        self._command = command
+        topic = log.topic
+        self.guards = not topic.compacted and not (topic.log_append_time and log.bias == 1)
+
+    def arguments(self, received: ReceivedBatch) -> AppendArguments:
+        """See Layout."""
+        return kernel.encode_append(
+            received.data, 0, received.header, received.plain, self._log.with_timestamps
+        )
+
+    def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
+        """See Layout."""
+        return kernel.encode_commands(
+            received.data,
+            0,
+            received.header,
+            received.plain,
+            self._log.with_timestamps,
+            position,
+            self._command,
+        )
+
+    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
+        """See Layout."""
+        if self._log.topic.log_append_time or not as_stored(received.header, form):
+            return None
+        return received.data
+
+
+class BatchLayout:
+    """One entry for each batch, as its producer sent it (storage.layout=batch).
+
+    What the broker says of a batch is put into it: base offset and leader epoch, and where they are others,
+    timestamp type and largest timestamp, as Kafka does.
+    """
+
+    append_function = "korvet_append_batch"
+    guards = True
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def arguments(self, received: ReceivedBatch) -> AppendArguments:
+        """See Layout."""
+        summary, append_ms = self._check(received)
+        newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
+        batch = self._placed(received, newest_ms, 0)
+        return AppendArguments(
+            resp=b"".join((pack_arguments(newest_ms), *batch)),
+            argc=2,
+            record_count=received.header.record_count,
+            max_timestamp_ms=summary.max_timestamp_ms,
+            min_timestamp_ms=summary.min_timestamp_ms,
+            payload_bytes=received.header.size,
+            keyless_count=summary.keyless_count,
+            entry_count=1,
+            append_ms=append_ms,
+        )
+
+    def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
+        """See Layout."""
+        summary, append_ms = self._check(received)
+        newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
+        batch = self._placed(received, newest_ms, position - self._log.bias)
+        count, size = received.header.record_count, received.header.size
+        entry_bytes = len(BATCH_FIELD) + size
+        return AppendCommands(
+            position=position,
+            first=b"".join((_BATCH_NAME, *batch)),
+            first_argc=2,
+            rest=b"",
+            record_count=count,
+            max_timestamp_ms=summary.max_timestamp_ms,
+            min_timestamp_ms=summary.min_timestamp_ms,
+            payload_bytes=size,
+            keyless_count=summary.keyless_count,
+            largest_bytes=entry_bytes,
+            spans=((count, entry_bytes, newest_ms),),
+            entry_count=1,
+            append_ms=append_ms,
+        )
+
+    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
+        """See Layout."""
+        resp = form.first if isinstance(form, AppendCommands) else form.resp
+        # The last of its strings.
+        return memoryview(resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
+
+    def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
+        """What the records are, and the append time (ms) that they are to have, -1 for none. Raises
+        BatchError.
+        """
+        summary = kernel.check_records(received.data, 0, received.header, received.plain)
+        return summary, self._log.links.clock.now_ms() if self._log.topic.log_append_time else -1
+
+    def _placed(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
+        """The batch as it is to be kept, as a RESP bulk string in pieces."""
+        data, header = received.data, received.header
+        prefix = _PREFIX.pack(base_offset, header.size - _PREFIX_SIZE, self._log.leader_epoch)
+        head = b"$%d\r\n%b" % (header.size, prefix)
+        attributes = header.codec | (_LOG_APPEND_TIME if self._log.topic.log_append_time else 0)
+        if header.attributes == attributes and header.max_timestamp_ms == newest_ms:
+            return head, memoryview(data)[_MAGIC_AT : header.size], _LINE_END
+        checked = b"".join(
+            (
+                attributes.to_bytes(2, "big"),
+                memoryview(data)[_ATTRIBUTES_END:_MAX_TIMESTAMP_AT],
+                newest_ms.to_bytes(8, "big", signed=True),
+                memoryview(data)[_MAX_TIMESTAMP_END : header.size],
+            )
+        )
+        return head, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked, _LINE_END
+
+
+def layout_of(log: PartitionLog, command: bytes) -> Layout:
+    """The layout of a log's topic; see RecordLayout for `command`."""
+    if log.topic.storage_layout == "batch":
+        return BatchLayout(log)
+    return RecordLayout(log, command)
