@@ -1,8 +1,8 @@
 """Stream entries to Arrow columns in the layout of Spark's Kafka source. Pure: no Redis, no Spark session.
 
-The field layout of an entry is korvet's own (key, value, ts, header.*, nullheader.*); every other entry was
-written by a native Redis application and becomes a record whose value is a JSON object of its fields. No
-entry can make a read fail.
+The field layout of an entry is korvet's own (key, value, ts, header.*, nullheader.*), or the entry is a whole
+record batch (korvet.spark.batches); every other entry was written by a native Redis application and becomes a
+record whose value is a JSON object of its fields. No entry can make a read fail.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
+from korvet.spark.batches import BATCH, Header, Row, read_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Entry = tuple[bytes, list[bytes]]
-Header = tuple[str, bytes | None]
-
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
@@ -78,6 +77,8 @@ class Columns:
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64] | list[int | None]
     headers: list[list[Header] | None] | None
+    timestamp_types: list[int] | None = None
+    """None where all have the topic's."""
 
 
 def native_json(fields: Sequence[bytes]) -> bytes:
@@ -195,11 +196,19 @@ def _has_offset(entry_id: bytes) -> bool:
     return int(ms) <= MAX_MS and int(sequence) <= MAX_SEQUENCE
 
 
-def columns_of(entries: Sequence[Entry], origin: Origin) -> Columns:
-    """The columns of one page of XRANGE, without the entries that have no offset (sequence above 1023)."""
+def columns_of(
+    entries: Sequence[Entry], origin: Origin, start_offset: int = 0, end_offset: int = INT64_MAX
+) -> Columns:
+    """The columns of one page of XRANGE, without the entries that have no offset (sequence above 1023).
+
+    Of record batches only the records from start_offset to end_offset - 1, since the first and the last one
+    may hold others.
+    """
     entries, ms, sequence = addressable(entries)
     offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
+    if any(entry[0] == BATCH for entry in fields if entry):
+        return _batch_columns(fields, ms, offsets, origin, range(start_offset, end_offset))
     return _uniform_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets, origin.native_field)
 
 
@@ -256,6 +265,37 @@ def _mixed_columns(
     )
 
 
+def _batch_columns(
+    fields: list[list[bytes]],
+    ms: NDArray[np.int64],
+    offsets: NDArray[np.int64],
+    origin: Origin,
+    wanted: range,
+) -> Columns:
+    rows: list[Row] = []
+    types: list[int] = []
+    for entry, entry_ms, offset in zip(fields, ms.tolist(), offsets.tolist(), strict=True):
+        batch = read_batch(entry, offset)
+        if batch is None:
+            key, value, timestamp_ms, headers = parse_fields(entry, entry_ms, origin.native_field)
+            rows.append((key, value, offset, timestamp_ms, headers))
+            types.append(origin.timestamp_type)
+            continue
+        found = batch.rows
+        if batch.base_offset < wanted.start or offset >= wanted.stop:
+            found = [row for row in found if row[2] in wanted]
+        rows += found
+        types += [LOG_APPEND_TIME if batch.log_append_time else CREATE_TIME] * len(found)
+    return Columns(
+        keys=[row[0] for row in rows],
+        values=[row[1] for row in rows],
+        offsets=np.array([row[2] for row in rows], dtype=np.int64),
+        timestamps_ms=[row[3] if MIN_SPARK_MS <= row[3] <= MAX_SPARK_MS else None for row in rows],
+        headers=[row[4] for row in rows],
+        timestamp_types=types,
+    )
+
+
 def record_batch(columns: Columns, origin: Origin, schema: pa.Schema) -> pa.RecordBatch:
     """The page as an Arrow batch with exactly the fields of `schema` (any subset of the source's columns,
     any order).
@@ -279,6 +319,8 @@ def _array(field: pa.Field, columns: Columns, origin: Origin) -> pa.Array:
     if name == "timestamp":
         return _timestamp_array(columns, field.type)
     if name == "timestampType":
+        if columns.timestamp_types is not None:
+            return pa.array(columns.timestamp_types, type=field.type)
         return pa.repeat(pa.scalar(origin.timestamp_type, type=field.type), rows)
     if name == "headers":
         return _header_array(columns, field.type)

@@ -71,8 +71,8 @@ OPTIONS = (
 
 EARLIEST = -2
 LATEST = -1
-# Streams shorter than this share a task, since a task costs more than reading them; a longer one has its own.
-TASK_ENTRIES = 100_000
+# Streams of fewer records share a task, since a task costs more than reading them; a longer one has its own.
+TASK_RECORDS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,13 +362,13 @@ def plan(ranges: Sequence[StreamRange]) -> list[InputPartition]:
     """
     tasks: list[InputPartition] = []
     shared: list[StreamRange] = []
-    entries = 0
+    records = 0
     for part in ranges:
-        if shared and entries + part.entries > TASK_ENTRIES:
+        if shared and records + part.records > TASK_RECORDS:
             tasks.append(Task(tuple(shared)))
-            shared, entries = [], 0
+            shared, records = [], 0
         shared.append(part)
-        entries += part.entries
+        records += part.records
     if shared or not tasks:
         tasks.append(Task(tuple(shared)))
     return tasks
@@ -388,7 +388,8 @@ def read_task(address: Address, task: Task, schema: StructType) -> Iterator[pa.R
         with connected(address) as connection:
             for part in task.ranges:
                 for page in pages(connection, part):
-                    batch = record_batch(columns_of(page, part.origin), part.origin, arrow_schema)
+                    columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
+                    batch = record_batch(columns, part.origin, arrow_schema)
                     if batch.num_rows:
                         yield batch
     finally:

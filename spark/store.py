@@ -18,6 +18,7 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, RedisError, ResponseError
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
+from korvet.spark.batches import batch_records
 from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Entry, Origin
 
 if TYPE_CHECKING:
@@ -107,15 +108,16 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """A part of one partition:
-    the offsets start_offset .. end_offset - 1; `entries` is how many the stream holds.
+    """A part of one partition: the offsets start_offset .. end_offset - 1.
+
+    `records` is about how many the stream holds; of batches, if all were like the last one.
     """
 
     stream: str
     origin: Origin
     start_offset: int
     end_offset: int
-    entries: int
+    records: int
 
 
 class Connection:
@@ -325,8 +327,10 @@ def bounds(connection: Connection, address: Address, topics: Sequence[TopicInfo]
     for (topic, partition), entries, tail in zip(places, replies[::2], replies[1::2], strict=True):
         if tail:
             origin = topic.origin(partition)
-            end = _end_offset(tail[0][0], origin.bias)
-            ranges.append(StreamRange(address.stream(topic.name, partition), origin, 0, end, entries))
+            last_id, fields = tail[0]
+            end = _end_offset(last_id, origin.bias)
+            records = entries * (batch_records(fields, end - 1) or 1)
+            ranges.append(StreamRange(address.stream(topic.name, partition), origin, 0, end, records))
     return ranges
 
 
@@ -355,8 +359,8 @@ def log_ends(
 
 
 def pages(connection: Connection, part: StreamRange) -> Iterator[list[Entry]]:
-    """The entries of a range, page by page (XRANGE). The next page is asked for before the caller works on
-    this one.
+    """The entries of a range, page by page (XRANGE), a batch that begins in it and ends behind it included.
+    The next page is asked for before the caller works on this one.
 
     The pages hold about PAGE_TARGET_BYTES, judged by a sample of the page before. Abandoned half-way, the
     connection still has a reply coming: close it.
@@ -375,7 +379,22 @@ def pages(connection: Connection, part: StreamRange) -> Iterator[list[Entry]]:
         if page:
             yield page
         if not more:
-            return
+            break
+    behind: list[Entry] = connection.call(
+        "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
+    )
+    if behind and _begins_before(behind[0], part):
+        yield behind
+
+
+def _begins_before(entry: Entry, part: StreamRange) -> bool:
+    """Whether an entry that ends behind a range is a batch that begins in it."""
+    try:
+        last_offset = offset_of(entry[0], part.origin.bias)
+    except AddressError:
+        return False
+    records = batch_records(entry[1], last_offset)
+    return records is not None and last_offset - records + 1 < part.end_offset
 
 
 def _next_count(page: Sequence[Entry], count: int) -> int:

@@ -1,0 +1,177 @@
+"""Entries that are whole record batches (storage.layout=batch), in Kafka's format, magic 2 (KIP-98).
+
+Pure Python and pyarrow's codecs, so that an executor needs no more than the data source does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa  # type: ignore[import-untyped]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Header = tuple[str, bytes | None]
+Row = tuple[bytes | None, bytes | None, int, int, list[Header] | None]
+"""Key, value, offset, timestamp in ms, headers or None."""
+
+BATCH = b"batch"
+# Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, largest
+# timestamp, producer id and epoch, base sequence, record count.
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_LENGTH_EXCLUDES = 12
+_MAGIC = 2
+_CODEC_BITS = 7
+_LOG_APPEND_TIME_BIT = 8
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER_SIZE = 16
+
+
+@dataclass(slots=True)
+class Batch:
+    """One batch: where it begins, whether its timestamps are the broker's, and its records."""
+
+    base_offset: int
+    log_append_time: bool
+    rows: list[Row]
+
+
+def batch_records(fields: Sequence[bytes], last_offset: int) -> int | None:
+    """How many records an entry at this offset is, by its batch's header; None where it is no batch."""
+    head = _head(fields, last_offset)
+    return None if head is None else int(head[-1])
+
+
+def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
+    """The batch that an entry is as a whole; None for any other entry, one that can't be read included.
+
+    It has to end at `last_offset`, the entry's own.
+    """
+    head = _head(fields, last_offset)
+    if head is None:
+        return None
+    base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, _, _, _, count = head
+    appended = bool(attributes & _LOG_APPEND_TIME_BIT)
+    try:
+        section = _DECOMPRESS[attributes & _CODEC_BITS](fields[1][_HEADER.size :])
+        rows = _rows(section, count, base_offset, base_ms)
+    except _UNREADABLE:
+        return None
+    if appended:
+        rows = [(key, value, offset, newest_ms, headers) for key, value, offset, _, headers in rows]
+    return Batch(base_offset, appended, rows)
+
+
+def _head(fields: Sequence[bytes], last_offset: int) -> tuple[int, ...] | None:
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
+        return None
+    head = _HEADER.unpack_from(fields[1])
+    base_offset, length, _, magic, _, attributes, delta, *_, count = head
+    whole = magic == _MAGIC and length == len(fields[1]) - _LENGTH_EXCLUDES
+    sound = delta >= 0 and count == delta + 1 and attributes & _CODEC_BITS in _DECOMPRESS
+    return head if whole and sound and base_offset >= 0 and base_offset + delta == last_offset else None
+
+
+def _rows(data: bytes, count: int, base_offset: int, base_ms: int) -> list[Row]:
+    """Raises ValueError or IndexError where the bytes are no such records."""
+    rows: list[Row] = []
+    at = 0
+    for number in range(count):
+        length, at = _varint(data, at)
+        end = at + length
+        delta_ms, at = _varint(data, at + 1)
+        delta, at = _varint(data, at)
+        key, at = _nullable(data, at)
+        value, at = _nullable(data, at)
+        headers, at = _headers(data, at)
+        if at != end or delta != number or end > len(data):
+            raise ValueError(f"record {number} is malformed")
+        rows.append((key, value, base_offset + number, base_ms + delta_ms, headers))
+    if at != len(data):
+        raise ValueError("there are bytes behind the last record")
+    return rows
+
+
+def _headers(data: bytes, at: int) -> tuple[list[Header] | None, int]:
+    count, at = _varint(data, at)
+    if count == 0:
+        return None, at
+    found: list[Header] = []
+    for _ in range(count):
+        name, at = _nullable(data, at)
+        value, at = _nullable(data, at)
+        found.append(((name or b"").decode("utf-8", "replace"), value))
+    return found, at
+
+
+def _nullable(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = _varint(data, at)
+    if length < 0:
+        return None, at
+    end = at + length
+    return data[at:end], end
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag varint: its value, and the position behind it."""
+    byte = data[at]
+    at += 1
+    if byte < 128:
+        return (byte >> 1) ^ -(byte & 1), at
+    raw, shift = byte & 127, 7
+    while True:
+        byte = data[at]
+        at += 1
+        raw |= (byte & 127) << shift
+        if byte < 128:
+            return (raw >> 1) ^ -(raw & 1), at
+        shift += 7
+
+
+def _streamed(codec: str) -> Callable[[bytes], bytes]:
+    def decompress(data: bytes) -> bytes:
+        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
+            return bytes(stream.read())
+
+    return decompress
+
+
+def _snappy(data: bytes) -> bytes:
+    """Raw, or in the block framing of the Java clients."""
+    if not data.startswith(_XERIAL_MAGIC):
+        return _snappy_block(data)
+    parts = []
+    at = _XERIAL_HEADER_SIZE
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        parts.append(_snappy_block(data[at + 4 : at + 4 + size]))
+        at += 4 + size
+    return b"".join(parts)
+
+
+def _snappy_block(block: bytes) -> bytes:
+    """A block begins with its decompressed size, a plain varint."""
+    size = shift = at = 0
+    while True:
+        byte = block[at]
+        at += 1
+        size |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+    return bytes(pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True))
+
+
+_DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: gzip.decompress,
+    2: _snappy,
+    3: _streamed("lz4"),
+    4: _streamed("zstd"),
+}
+_UNREADABLE = (ValueError, IndexError, OverflowError, EOFError, OSError, zlib.error, pa.ArrowException)

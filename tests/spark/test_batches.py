@@ -1,0 +1,112 @@
+"""Topics with storage.layout=batch, read straight from Redis."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+from crc32c import crc32c
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.records.compression import compress
+from korvet.spark.batches import batch_records, read_batch
+from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
+from tests.spark.test_source import at, rows
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.keyspace import Keyspace
+
+pytestmark = pytest.mark.spark
+
+MS = 1_700_000_000_000
+BASE = pack(MS, 1000)
+
+
+def stored(data: bytes, base_offset: int) -> bytes:
+    return struct.pack(">q", base_offset) + data[8:]
+
+
+def append_timed(data: bytes, newest_ms: int) -> bytes:
+    checked = bytes([0, data[22] | 8]) + data[23:35] + struct.pack(">q", newest_ms) + data[43:]
+    return data[:17] + struct.pack(">I", crc32c(checked)) + checked
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
+def test_records_of_a_batch(codec: int) -> None:
+    records = [
+        forms.Record(b"k" * 200, b"", 5, (("é".encode(), b"x"), (b"", None))),
+        forms.Record(None, None, -7),
+        forms.Record(b"", b"v" * 100_000, 2**40),
+    ]
+    section = forms.records_bytes(records, base_ms=0)
+    plain = forms.batch_bytes(section, 3, base_ms=0)
+    packed = compress(codec, section)
+    checked = struct.pack(">h", codec) + plain[23:61] + packed
+    data = struct.pack(">qiibI", BASE, 9 + len(checked), 0, 2, crc32c(checked)) + checked
+    found = read_batch([b"batch", data], BASE + 2)
+    assert found is not None
+    assert found.rows == [
+        (b"k" * 200, b"", BASE, 5, [("é", b"x"), ("", None)]),
+        (None, None, BASE + 1, -7, None),
+        (b"", b"v" * 100_000, BASE + 2, 2**40, None),
+    ]
+    assert (found.base_offset, found.log_append_time) == (BASE, False)
+    appended = read_batch([b"batch", append_timed(data, 99)], BASE + 2)
+    assert appended is not None
+    assert appended.log_append_time
+    assert [row[3] for row in appended.rows] == [99] * 3
+
+
+@pytest.mark.parametrize("codec", [0, GZIP, SNAPPY, LZ4, ZSTD])
+def test_what_is_no_batch(codec: int) -> None:
+    data = stored(
+        batch([(b"a", b"1"), (b"b", b"2")], attributes=codec, compress=lambda p: compress(codec, p)), 10
+    )
+    assert batch_records([b"batch", data], 11) == 2
+    for fields, last in [
+        ([b"batch", data], 12),
+        ([b"batch", data, b"more", b"1"], 11),
+        ([b"value", data], 11),
+        ([b"batch", data + b"x"], 11),
+        ([b"batch", data[:60]], 11),
+        ([], 11),
+    ]:
+        assert read_batch(fields, last) is None
+        assert batch_records(fields, last) is None
+    # None of these makes a read fail.
+    for cut in range(61, len(data)):
+        short = data[:8] + struct.pack(">i", cut - 12) + data[12:cut]
+        assert read_batch([b"batch", short], 11) is None
+        read_batch([b"batch", data[:cut] + bytes([data[cut] ^ 255]) + data[cut + 1 :]], 11)
+
+
+def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> None:
+    keyspace.topic("t", 2, {"storage.layout": "batch"})
+    offset = BASE
+    for number, codec in enumerate((0, GZIP, SNAPPY, LZ4, ZSTD)):
+        pairs = [(b"k", b"%d-%d" % (number, index)) for index in range(10)]
+        data = batch(
+            pairs, attributes=codec, compress=lambda p, c=codec: compress(c, p), timestamp_ms=MS + number
+        )
+        if number == 4:
+            data = append_timed(data, MS + 9)
+        keyspace.add("t", 0, entry_id(offset + 9), b"batch", stored(data, offset))
+        offset += 10
+    keyspace.add("t", 0, entry_id(offset), b"celsius", b"21")
+    keyspace.add("t", 0, entry_id(offset + 1), b"batch", b"no batch")
+    got = rows(keyspace.read(spark, "t"))
+    assert [row["offset"] for row in got] == [*range(BASE, BASE + 52)]
+    assert [row["value"] for row in got[:50]] == [b"%d-%d" % divmod(index, 10) for index in range(50)]
+    assert [json.loads(row["value"]) for row in got[50:]] == [{"celsius": "21"}, {"batch": "no batch"}]
+    assert [row["timestamp"] for row in got[:50:10]] == [at(MS + ms) for ms in (0, 1, 2, 3, 9)]
+    assert [row["timestampType"] for row in got] == [0] * 40 + [1] * 10 + [0] * 2
+    # From within a batch to within another, to its end, and within one.
+    for first, last in ((3, 37), (10, 20), (12, 14), (49, 51), (0, 1)):
+        limits = [json.dumps({"t": {"0": BASE + place}}) for place in (first, last)]
+        part = keyspace.read(spark, "t", startingOffsets=limits[0], endingOffsets=limits[1])
+        assert [row["offset"] for row in rows(part)] == [*range(BASE + first, BASE + last)]
