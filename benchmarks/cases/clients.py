@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, suffix
 from benchmarks.rig import programs
 from benchmarks.rig.measuring import Row, Sample
 from benchmarks.rig.programs import LoadFailed, Outcome, outcome_of
-from benchmarks.rig.records import size_text
+from benchmarks.rig.records import LAYOUTS, size_text
 from benchmarks.rig.servers import rest
 from tests.support.processes import run
 
@@ -38,19 +39,18 @@ def measure(rig: Rig) -> Iterator[Row]:
     if rig.kafka is not None:
         producing, consuming = (functools.partial(way, rig.kafka) for way in (java_produce, java_consume))
         clients["Java"] = (producing, consuming)
-    for name, ways in clients.items():
-        for value_bytes in VALUE_BYTES:
-            count = rig.scaled(RECORDS[name] if value_bytes < 1_024 else RECORDS[name] // 4)
-            topics = {side: cluster.new_topic() for side, cluster in rig.clusters().items()}
-            for what, way in zip(("produce", "consume"), ways, strict=True):
-                sides = {
-                    side: functools.partial(timed, cluster, way, topics[side], count, value_bytes)
-                    for side, cluster in rig.clusters().items()
-                }
-                name_of_row = f"{name} with default settings, {size_text(value_bytes)}, {what}"
-                yield from rig.rows(name_of_row, sides, {RATE: RECORDS_PER_SECOND})
-            for side, cluster in rig.clusters().items():
-                cluster.drop_topic(topics[side])
+    for layout, name, value_bytes in itertools.product(LAYOUTS, clients, VALUE_BYTES):
+        count = rig.scaled(RECORDS[name] if value_bytes < 1_024 else RECORDS[name] // 4)
+        topics = {side: cluster.new_topic_of(layout) for side, cluster in rig.clusters().items()}
+        for what, way in zip(("produce", "consume"), clients[name], strict=True):
+            sides = {
+                side: functools.partial(timed, cluster, way, topics[side], count, value_bytes)
+                for side, cluster in rig.clusters().items()
+            }
+            row = f"{name} with default settings, {size_text(value_bytes)}, {what}{suffix(layout)}"
+            yield from rig.rows(row, sides, {RATE: RECORDS_PER_SECOND})
+        for side, cluster in rig.clusters().items():
+            cluster.drop_topic(topics[side])
 
 
 def timed(cluster: Cluster, client: Client, topic: str, count: int, value_bytes: int) -> Sample:

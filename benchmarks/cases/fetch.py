@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight, suffix
 from benchmarks.rig import programs
 from benchmarks.rig.measuring import KORVET, Meter, Row, Sample
-from benchmarks.rig.records import Shape, produce_requests, size_text, write_requests
+from benchmarks.rig.records import LAYOUTS, Shape, produce_requests, size_text, write_requests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,23 +23,27 @@ DEADLINE_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates and CPU per record, for every shape."""
-    for shape, count in RECORDS.items():
+    """Rates and CPU per record, for every shape in either layout."""
+    for layout, (shape, count) in itertools.product(LAYOUTS, RECORDS.items()):
         clusters = rig.clusters()
-        topics = {name: filled_topic(cluster, shape, rig.scaled(count)) for name, cluster in clusters.items()}
+        topics = {
+            name: filled_topic(cluster, shape, rig.scaled(count), layout)
+            for name, cluster in clusters.items()
+        }
         sides: dict[str, Callable[[], Sample]] = {
             name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
         }
-        sides["redis"] = functools.partial(ranged, rig.store, rig.korvet.stream(topics[KORVET][0]))
-        name = f"fetch of stored records, {size_text(shape.value_bytes)}"
+        stream, records = rig.korvet.stream(topics[KORVET][0]), topics[KORVET][1]
+        sides["redis"] = functools.partial(ranged, rig.store, stream, records)
+        name = f"fetch of stored records, {size_text(shape.value_bytes)}{suffix(layout)}"
         yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
         for name, (topic, _) in topics.items():
             clusters[name].drop_topic(topic)
 
 
-def filled_topic(cluster: Cluster, shape: Shape, records: int) -> tuple[str, int]:
+def filled_topic(cluster: Cluster, shape: Shape, records: int, layout: str) -> tuple[str, int]:
     """A new topic with at least so many records, and how many they are."""
-    topic = cluster.new_topic()
+    topic = cluster.new_topic_of(layout)
     batches = 2 * in_flight(shape)
     requests = write_requests("fill", produce_requests(topic, 1, shape, batches))
     rounds = -(-records // (batches * shape.per_batch))
@@ -55,8 +60,10 @@ def fetched(cluster: Cluster, topic: str, records: int) -> Sample:
     return Sample({RATE: outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))
 
 
-def ranged(store: Store, stream: str) -> Sample:
-    """Read the same entries once with XRANGE."""
+def ranged(store: Store, stream: str, records: int) -> Sample:
+    """Read the entries of so many records once with XRANGE."""
     with Meter({"redis": store.pid}) as meter:
-        outcome = programs.run("range", store.address, stream)
-    return Sample({RATE: outcome.rate}, meter.per_million(outcome.records, outcome.cpu_s))
+        # Entries of one batch are large: not too many of them in one reply.
+        count = 500 if records == store.client.xlen(stream) else 16
+        outcome = programs.run("range", store.address, stream, "--count", count)
+    return Sample({RATE: records / outcome.seconds}, meter.per_million(records, outcome.cpu_s))

@@ -12,6 +12,7 @@ from benchmarks.rig.measuring import Meter, Row, Sample
 from benchmarks.rig.records import (
     HEADER,
     KEY_BYTES,
+    LAYOUTS,
     Shape,
     entry_requests,
     produce_requests,
@@ -38,10 +39,12 @@ TOOL_TIMEOUT_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates, CPU per record and memory per record, for every shape."""
-    for shape in SHAPES:
-        measured = sides(rig, shape, in_flight(shape))
-        yield from rig.rows(f"produce, {shape}", measured, {RATE: RECORDS_PER_SECOND, MEMORY: "B"})
+    """Rates, CPU per record and memory per record, for every shape in either layout."""
+    for layout in LAYOUTS:
+        for shape in SHAPES:
+            measured = sides(rig, shape, in_flight(shape), layout)
+            name = f"produce, {shape}{suffix(layout)}"
+            yield from rig.rows(name, measured, {RATE: RECORDS_PER_SECOND, MEMORY: "B"})
     for value_bytes in (100, 1024):
         yield from benchmark_tool(rig, value_bytes)
 
@@ -70,23 +73,28 @@ def tool_written(rig: Rig, program: str, value_bytes: int) -> Sample:
     return Sample({RATE: rate}, meter.per_million(count))
 
 
+def suffix(layout: str) -> str:
+    """What a benchmark's name says of a layout."""
+    return "" if layout == LAYOUTS[0] else f", storage.layout={layout}"
+
+
 def in_flight(shape: Shape) -> int:
     """How many batches of a shape are on their way at once."""
     return max(1, IN_FLIGHT_BYTES // shape.batch_bytes)
 
 
-def sides(rig: Rig, shape: Shape, depth: int) -> dict[str, Callable[[], Sample]]:
+def sides(rig: Rig, shape: Shape, depth: int, layout: str = LAYOUTS[0]) -> dict[str, Callable[[], Sample]]:
     """Every broker, and Redis itself, with so many batches on their way."""
     measured: dict[str, Callable[[], Sample]] = {
-        name: functools.partial(produced, cluster, shape, depth, rig.seconds)
+        name: functools.partial(produced, cluster, shape, depth, rig.seconds, layout)
         for name, cluster in rig.clusters().items()
     }
     return measured | {"redis": functools.partial(written, rig, shape, depth)}
 
 
-def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float) -> Sample:
+def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float, layout: str = LAYOUTS[0]) -> Sample:
     """Produce into a new topic for a while."""
-    topic = cluster.new_topic()
+    topic = cluster.new_topic_of(layout)
     requests = write_requests("produce", produce_requests(topic, 1, shape, 2 * depth))
     rest()
     with cluster.meter() as meter:
@@ -95,7 +103,8 @@ def produced(cluster: Cluster, shape: Shape, depth: int, seconds: float) -> Samp
     requests.unlink()
     values = {RATE: outcome.rate}
     if cluster.store is not None:
-        values[MEMORY] = memory_per_record(cluster.store, cluster.stream(topic), outcome.records)
+        entries = outcome.records if layout == LAYOUTS[0] else outcome.requests
+        values[MEMORY] = memory_per_record(cluster.store, cluster.stream(topic), outcome.records, entries)
     cluster.drop_topic(topic)
     return Sample(values, meter.per_million(outcome.records, outcome.cpu_s))
 
@@ -108,14 +117,15 @@ def written(rig: Rig, shape: Shape, depth: int) -> Sample:
         options = ("--seconds", rig.seconds, "--in-flight", depth)
         outcome = programs.run("direct", rig.store.address, requests, *options)
     requests.unlink()
-    values = {RATE: outcome.rate, MEMORY: memory_per_record(rig.store, STREAM, outcome.records)}
+    used_bytes = memory_per_record(rig.store, STREAM, outcome.records, outcome.records)
+    values = {RATE: outcome.rate, MEMORY: used_bytes}
     rig.store.free(STREAM)
     return Sample(values, meter.per_million(outcome.records, outcome.cpu_s))
 
 
-def memory_per_record(store: Store, stream: str, records: int) -> float:
-    """MEMORY USAGE of a stream over its length, which has to be what was acknowledged."""
+def memory_per_record(store: Store, stream: str, records: int, entries: int) -> float:
+    """MEMORY USAGE of a stream over its records; it has to have as many entries as were acknowledged."""
     length = int(store.client.xlen(stream))
-    if length != records:
-        raise programs.LoadFailed(f"{stream} has {length} entries, {records} were acknowledged")
+    if length != entries:
+        raise programs.LoadFailed(f"{stream} has {length} entries, {entries} were acknowledged")
     return float(store.client.memory_usage(stream, samples=0)) / records

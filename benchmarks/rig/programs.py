@@ -37,6 +37,14 @@ class Outcome:
         return int(self.counts["records"])
 
     @property
+    def requests(self) -> int:
+        return int(self.counts["requests"])
+
+    @property
+    def seconds(self) -> float:
+        return self.counts["seconds"]
+
+    @property
     def rate(self) -> float:
         """Records per second."""
         return self.counts["records"] / self.counts["seconds"]

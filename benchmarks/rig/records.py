@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 HEADER = ("trace", b"0123456789abcd")
+# storage.layout of the topics
+LAYOUTS = ("record", "batch")
 KEY_BYTES = 16
 CORRELATION_ID = 7
 PRODUCE, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 3, 8, 10

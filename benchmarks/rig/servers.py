@@ -118,6 +118,10 @@ class Cluster:
         until(lambda: name in admin.list_topics(timeout=10).topics, 20, f"{name} exists")
         return name
 
+    def new_topic_of(self, layout: str) -> str:
+        """A topic of one partition; `layout` is korvet's storage.layout, which Kafka does not have."""
+        return self.new_topic() if self.store is None else self.new_topic(storage_layout=layout)
+
     def drop_topic(self, name: str) -> None:
         """Delete a topic with all that it holds."""
         admin = self._admin()
