@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import click
 import msgspec
@@ -18,11 +18,15 @@ from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import MAX_SEQUENCE
 from korvet.storage.address import RedisAddress, parse_url
+from korvet.storage.entries import record_count
 from korvet.storage.slots import SLOTS, Place, parse_slots
 
 # Name of the Function library that brokers load.
 LIBRARY = "korvet"
 _PAGE = 1_000
+# The first page is small, as its entries may be large.
+_FIRST_PAGE = 32
+_PAGE_BYTES = 4 << 20
 _OK, _WARNING, _FAULT = "ok", "warning", "fault"
 
 
@@ -173,7 +177,7 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
     }
     streams = sorted(holders)
     lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
-    found = 0
+    found = records = 0
     # On standard error, and only for people: the findings themselves may go to a program.
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -182,7 +186,8 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
             count, first = 0, b""
             for page in _pages(holders[stream], stream):
                 progress.advance(task, len(page))
-                lost = [entry_id for entry_id in page if int(entry_id.partition(b"-")[2]) > MAX_SEQUENCE]
+                records += sum(_records(entry_id, fields) for entry_id, fields in page)
+                lost = [entry_id for entry_id, _ in page if int(entry_id.partition(b"-")[2]) > MAX_SEQUENCE]
                 count += len(lost)
                 first = first or (lost[0] if lost else b"")
             if count:
@@ -191,18 +196,28 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
                 text = f"{count} of {lengths[stream]} entries have no offset, the first is {first.decode()}"
                 yield Finding(name, _FAULT, text)
     if not found:
-        yield Finding(
-            "entries", _OK, f"{sum(lengths.values())} in {len(streams)} streams, all with an offset"
-        )
+        entries = sum(lengths.values())
+        what = f"{entries} of {records} records" if records > entries else str(entries)
+        yield Finding("entries", _OK, f"{what} in {len(streams)} streams, all with an offset")
 
 
-def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[bytes]]:
-    """Entry IDs of a stream in order."""
-    start = b"-"
+def _records(entry_id: bytes, fields: Mapping[bytes, bytes]) -> int:
+    """How many records an entry is, whatever the topic: a batch ends at its entry's offset with one bias
+    only.
+    """
+    flat = [part for pair in fields.items() for part in pair]
+    return max(record_count(entry_id, flat, bias) for bias in (0, 1))
+
+
+def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[tuple[bytes, Mapping[bytes, bytes]]]]:
+    """The entries of a stream in order, a few MB at once."""
+    start, count = b"-", _FIRST_PAGE
     while True:
-        page = client.xrange(stream, min=start, count=_PAGE)
+        reply: Any = client.xrange(stream, min=start, count=count)
+        page: list[tuple[bytes, Mapping[bytes, bytes]]] = reply
         if not page:
             return
-        ids = [cast("bytes", entry_id) for entry_id, _ in page]
-        yield ids
-        start = b"(" + ids[-1]
+        yield page
+        start = b"(" + page[-1][0]
+        size = sum(len(part) for _, fields in page for part in fields.values())
+        count = max(1, min(_PAGE, _PAGE_BYTES * len(page) // (size + 1)))

@@ -64,34 +64,48 @@ def records_from(
         last = offset_of(entry_id, bias)
     except AddressError:
         return []
-    batch = _batch_of(fields, last)
-    if batch is None:
+    header = _batch_of(fields, last)
+    if header is None:
         return [(last, entry_timestamp(entry_id, fields))] if last >= offset else []
-    header, timestamps = batch
-    if header.timestamp_type == _LOG_APPEND_TIME:
-        timestamps = [header.max_timestamp_ms] * len(timestamps)
-    found = zip(range(header.base_offset, last + 1), timestamps, strict=True)
+    found = zip(range(header.base_offset, last + 1), _timestamps(header, fields[1]), strict=True)
     return [record for record in found if record[0] >= offset]
 
 
-def _batch_of(fields: Sequence[bytes], last_offset: int) -> tuple[BatchHeader, list[int]] | None:
-    """The batch that an entry is as a whole, and its records' timestamps. The kernel's rule: it ends at the
-    entry's own offset.
+def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
+    """How many records an entry is; 1 where no offset names it."""
+    try:
+        header = _batch_of(fields, offset_of(entry_id, bias))
+    except AddressError:
+        return 1
+    return 1 if header is None else header.record_count
+
+
+def _batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
+    """The header of the batch that an entry is as a whole. The kernel's rule: it ends at the entry's own
+    offset.
     """
     if len(fields) != 2 or fields[0] != BATCH_FIELD.encode():
         return None
-    data = fields[1]
     try:
-        header = parse_batch(data, 0)
-        if header.size != len(data) or header.base_offset + header.last_offset_delta != last_offset:
-            return None
+        header = parse_batch(fields[1], 0)
+    except BatchError:
+        return None
+    ends_here = header.base_offset + header.last_offset_delta == last_offset
+    return header if ends_here and header.size == len(fields[1]) else None
+
+
+def _timestamps(header: BatchHeader, data: bytes) -> list[int]:
+    """Of all records of a batch; its largest for each, where they are the broker's or can't be read."""
+    if header.timestamp_type == _LOG_APPEND_TIME:
+        return [header.max_timestamp_ms] * header.record_count
+    try:
         plain = None
         if header.codec:
             # Its size was bounded when it was produced.
             plain = decompress(header.codec, memoryview(data)[_RECORDS_AT:], _INT32_MAX)
-        return header, record_timestamps(data, 0, header, plain)
+        return record_timestamps(data, 0, header, plain)
     except BatchError:
-        return None
+        return [header.max_timestamp_ms] * header.record_count
 
 
 def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:

@@ -115,6 +115,30 @@ def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
     check(korvet, group, 4, TIMES_MS[1])
 
 
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+def test_lag_within_batches(korvet, new_topic, fresh, assignment):
+    topic = new_topic(1, {"storage.layout": "batch", "offset.assignment": assignment})
+    client = producer(korvet.bootstrap, linger_ms=50)
+    offsets = [*send(client, topic, 0, records()), *send(client, topic, 0, records())]
+    assert korvet.redis.xlen(stream(topic)) == 2
+    for place, offset in enumerate(offsets):
+        group = fresh("group")
+        commit(korvet, group, topic, offset)
+        check(korvet, group, 10 - place, TIMES_MS[place % 5])
+    group = fresh("group")
+    commit(korvet, group, topic, offsets[-1] + 1)
+    check(korvet, group, 0, None)
+
+
+def test_the_doctor_counts_the_records_of_batches(own_korvet):
+    server = own_korvet("--set", "log.storage.layout=batch")
+    send(producer(server.bootstrap, linger_ms=50), "orders", 0, records() * 20)
+    done = CliRunner(env={}).invoke(korvet_command, ["doctor", "--data-dir", str(server.data_dir), "--json"])
+    (found,) = [each["text"] for each in json.loads(done.stdout) if each["subject"] == "entries"]
+    entries = server.redis.xlen(stream("orders"))
+    assert found == f"{entries} of 100 records in 1 streams, all with an offset"
+
+
 def test_a_record_from_the_future_does_not_wait(korvet, topic, group):
     send(producer(korvet.bootstrap), topic, 0, [Record(None, b"v", (), NOW_MS + 3_000_000)])
     commit(korvet, group, topic, 0)

@@ -25,7 +25,7 @@ from korvet.storage.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode
-from tests.storage.proxy import until
+from tests.storage.proxy import Proxy, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -302,6 +302,65 @@ def test_readers_without_zstd(bench: Bench) -> None:
     assert data.startswith(plain + placed(packed[1], sent[1].base_offset))
     assert decode(data) == decode(bench.run(read(log, sent[0].base_offset)))
     assert log.cached(sent[0].base_offset, ALL, None, zstd=False) is None
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "lost"])
+def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None:
+    """Batches without a producer's mark, cut off from their replies or from Redis: each is there once."""
+
+    async def work() -> None:
+        proxy = Proxy(server.socket)
+        store = await Store.open(await proxy.start(), Keyspace(prefix))
+        topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
+        log = store.log(topic, 0)
+        await append(log, batch(pairs(b"first")))
+        (proxy.hold_replies if taken else proxy.hold_requests)()
+        sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
+        waiting = asyncio.gather(*(append(log, data) for data in sent))
+        if taken:
+            await until(lambda: server.client.xlen(log.stream) == 11)
+        else:
+            await until(lambda: store.links(log.stream).write.pressure() > 0)
+        await proxy.cut()
+        (proxy.release_replies if taken else proxy.release_requests)()
+        found = await waiting
+        assert server.client.xlen(log.stream) == 11
+        records = [record for record in await all_records(log) if record.value != b"first"]
+        expected = [
+            (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)
+            for number, one in enumerate(found)
+            for index in range(number + 1)
+        ]
+        assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
+        await append(log, sent[3])
+        assert await log.count(0, log.log_end) == 1 + 55 + 4
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
+
+
+def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
+    log = batched(bench)
+    bench.run(append(log, batch(pairs(b"first"))))
+    far = (log.log_end >> 10) + 5_000
+
+    async def work() -> list[Appended]:
+        appends = [append(log, batch(pairs(*[b"%d" % number] * 7))) for number in range(20)]
+        waiting = asyncio.gather(*appends)
+        await asyncio.sleep(0)
+        # Ahead of what the broker has assigned: the guard refuses, and all go by script in their order.
+        bench.client.xadd(log.stream, {"f": "1"}, id=f"{far}-0")
+        return list(await waiting)
+
+    found = bench.run(work())
+    records = bench.run(all_records(log))
+    values = [each.value for each in records if each.key is not None][1:]
+    assert values == [b"%d" % number for number in range(20) for _ in range(7)]
+    offsets = {each.offset: each.value for each in records}
+    assert all(offsets[one.base_offset + 6] == b"%d" % number for number, one in enumerate(found))
+    assert bench.run(log.count(0, log.log_end)) == 142
 
 
 def test_duplicates_and_sequences(bench: Bench) -> None:
