@@ -15,6 +15,7 @@ import contextlib
 import logging
 import random
 from collections import deque
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -27,7 +28,7 @@ from korvet.storage.server import Server
 from korvet.storage.slots import REDIRECTIONS, SLOTS, parse_slots, redirected_to, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
 
     from korvet.storage.address import RedisAddress
     from korvet.storage.clock import RedisClock
@@ -339,7 +340,7 @@ class Cluster:
             host, port = place
             address = msgspec.structs.replace(self._seeds[0], host=host, port=port, socket_path=None)
             found = self._servers[place] = Server.begin(address)
-            found.write.on_up = self._came_up
+            found.write.on_up = partial(self._came_up, found)
             found.write.on_down = found.read.on_down = self.refresh_soon
             log.info("node %s of the cluster", address)
         self._idle.pop(found, None)
@@ -390,7 +391,7 @@ class Cluster:
             if server.connected:
                 found = await _map_of(server.read)
                 if found is not None:
-                    self._take(found)
+                    await self._take(found)
                     return
         others = (
             msgspec.structs.replace(self._seeds[0], host=host, port=port) for host, port in self._others
@@ -407,14 +408,16 @@ class Cluster:
             finally:
                 await link.close()
             if found is not None:
-                self._take(found)
+                await self._take(found)
                 return
         raise LinkLost(f"no node of the cluster answers: {reason}")
 
-    def _take(self, ranges: Iterable[SlotRange]) -> None:
+    async def _take(self, ranges: Sequence[SlotRange]) -> None:
         """Take a map over. Slots that it leaves out stay with whom they were with."""
-        ranges = list(ranges)
         primaries = {found.primary for found in ranges}
+        # Not before they can be asked.
+        new = [self.server_at(place) for place in primaries if place not in self._servers]
+        await asyncio.gather(*map(_connected, new))
         self._others = {replica for found in ranges for replica in found.replicas}
         moved = set()
         for found in ranges:
@@ -452,10 +455,19 @@ class Cluster:
                 del self._servers[place], self._idle[server]
                 self.spawn(server.close())
 
-    def _came_up(self) -> None:
+    def _came_up(self, server: Server) -> None:
         self.refresh_soon()
         if self.on_up is not None:
             self.on_up()
+        self.spawn(self._check(server))
+
+    async def _check(self, server: Server) -> None:
+        try:
+            if await server.has_new_history():
+                self._tell_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
+        except StorageError as error:
+            # The next connection is asked again.
+            log.info("node %s does not tell its replication id: %s", server.address, error)
 
     async def _keep(self) -> None:
         """Keep the map up to date."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from korvet.storage.clock import RedisClock
+from korvet.storage.errors import StorageError
 from korvet.storage.library import FunctionCaller
 from korvet.storage.link import RedisLink
 
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
     from korvet.storage.address import RedisAddress
     from korvet.storage.link import Caller
+
+log = logging.getLogger(__name__)
 
 
 class Links(Protocol):
@@ -69,7 +74,7 @@ class Router(Protocol):
 class Server:
     """The connections to one server, which are `Links` to it for ever."""
 
-    __slots__ = ("address", "clock", "read", "read_functions", "write", "write_functions")
+    __slots__ = ("_history", "address", "clock", "read", "read_functions", "write", "write_functions")
 
     def __init__(self, write: RedisLink, read: RedisLink) -> None:
         self.address = write.address
@@ -78,6 +83,7 @@ class Server:
         self.write_functions = FunctionCaller(write)
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
+        self._history = b""
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
@@ -94,10 +100,14 @@ class Server:
         """Whether it can be asked now."""
         return self.write.connected and self.read.connected
 
-    @property
-    def busy(self) -> bool:
-        """Whether commands wait for their replies."""
-        return bool(self.write.pressure() or self.read.pressure())
+    async def has_new_history(self) -> bool:
+        """Whether what it holds has another history than when it was asked before (INFO replication): it was
+        started again, or a replica took over behind the address. Raises StorageError.
+        """
+        reply = await self.write.call("INFO", "replication")
+        found = re.search(rb"^master_replid:(\S+)", reply, re.MULTILINE)
+        before, self._history = self._history, found[1] if found else b""
+        return bool(before) and before != self._history
 
     async def close(self) -> None:
         """Close both links; what is in flight fails with LinkLost."""
@@ -111,6 +121,7 @@ class OneServer:
         self._server = server
         self.on_up: Callable[[], None] | None = None
         self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         server.write.on_up = self._came_up
 
     def links(self, key: bytes) -> Links:
@@ -123,8 +134,19 @@ class OneServer:
 
     async def close(self) -> None:
         """See Router."""
+        if self._checking is not None:
+            self._checking.cancel()
         await self._server.close()
 
     def _came_up(self) -> None:
         if self.on_up is not None:
             self.on_up()
+        self._checking = asyncio.get_running_loop().create_task(self._check())
+
+    async def _check(self) -> None:
+        try:
+            if await self._server.has_new_history() and self.on_moved is not None:
+                self.on_moved(lambda key: True)
+        except StorageError as error:
+            # The next connection is asked again.
+            log.info("the server does not tell its replication id: %s", error)

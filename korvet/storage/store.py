@@ -268,8 +268,9 @@ async def connect(url: str) -> tuple[Router, str]:
             server = _checked(info, first)
             if info.get("role") == "slave":
                 raise StoreError(f"Redis at {first.address} is a replica: connect to its primary")
-            read = await RedisLink.connect(first.address, "korvet-read")
-            return OneServer(Server(first, read)), server
+            one = Server(first, await RedisLink.connect(first.address, "korvet-read"))
+            await one.has_new_history()
+            return OneServer(one), server
     except BaseException:
         await first.close()
         raise

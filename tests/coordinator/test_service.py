@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -24,9 +25,13 @@ from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
+from tests.storage.proxy import Proxy, until
 from tests.support.polling import until_async
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.storage.conftest import Server
 
 WAIT_S = 10.0
@@ -175,6 +180,34 @@ async def test_cut_link_is_no_success(server: Server, prefix: str, group: str) -
         in_log = [value.offset for _, value in records(run, "other" + group)]
         assert [(await run.committed("other" + group)).offset] == (in_log or [-1])
         assert await run.commit("other" + group, 3) == ErrorCode.none
+
+
+async def test_a_replica_that_took_over_is_believed(
+    new_server: Callable[..., Server], prefix: str, group: str
+) -> None:
+    port = free_port()
+    primary = new_server("--port", str(port))
+    replica = new_server("--replicaof", "127.0.0.1", str(port))
+    proxy = Proxy(primary.socket)
+    url = await proxy.start()
+    async with running(cast("Server", SimpleNamespace(url=url, client=primary.client)), prefix) as run:
+        assert await run.commit(group, 5) == ErrorCode.none
+        written = primary.client.info("replication")["master_repl_offset"]
+        await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
+        replica.client.replicaof("NO", "ONE")
+        assert await run.commit(group, 9) == ErrorCode.none
+        assert (await run.committed(group)).offset == 9
+        proxy.socket = replica.socket
+        await proxy.cut()
+
+        async def forgotten() -> bool:
+            await run.service.wait_loaded()
+            return (await run.committed(group)).offset != 9
+
+        await until_async(forgotten, WAIT_S, "the lost commit is forgotten")
+        assert (await run.committed(group)).offset == 5
+        assert await run.commit(group, 6) == ErrorCode.none
+    await proxy.close()
 
 
 async def test_reply_does_not_overtake_what_it_rests_on(server: Server, prefix: str, group: str) -> None:

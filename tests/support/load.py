@@ -22,14 +22,21 @@ class LoadProducer:
     """Sends numbered records to one partition without pause. `acknowledged`: number → offset as reported."""
 
     def __init__(
-        self, bootstrap: str, topic: str, name: str, *, idempotent: bool, partition: int = 0
+        self,
+        bootstrap: str,
+        topic: str,
+        name: str,
+        *,
+        idempotent: bool,
+        partition: int = 0,
+        in_flight: int = _IN_FLIGHT,
     ) -> None:
         self.name = name
         self.bootstrap = bootstrap
         self.acknowledged: dict[int, int] = {}
         self.failed: dict[int, KafkaError] = {}
         self.sent = 0
-        self._topic, self._partition = topic, partition
+        self._topic, self._partition, self._in_flight = topic, partition, in_flight
         self._client = producer(
             bootstrap,
             enable_idempotence=idempotent,
@@ -47,7 +54,7 @@ class LoadProducer:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            if self.sent - len(self.acknowledged) - len(self.failed) >= _IN_FLIGHT:
+            if self.sent - len(self.acknowledged) - len(self.failed) >= self._in_flight:
                 self._client.poll(0.01)
                 continue
             number = self.sent
