@@ -16,7 +16,7 @@ from korvet.cli.redis_address import find_redis
 from korvet.embedded import EmbeddedServerError
 from korvet.offsets.packing import entry_id
 from korvet.spark.charts import duration
-from korvet.storage.entries import entry_timestamp, records_from
+from korvet.storage.entries import entry_timestamp, first_record
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.library import library_source, loaded_source
@@ -138,9 +138,8 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
     if not first or not records:
         return NOTHING_UNREAD
     ((first_id, fields),) = first
-    unread = records_from(first_id, fields, log.bias, offset)
-    # An entry without an offset is dated by its ID.
-    timestamp_ms = unread[0][1] if unread else entry_timestamp(first_id, fields)
+    unread = first_record(first_id, fields, log.bias, offset=offset)
+    timestamp_ms = entry_timestamp(first_id, fields) if unread is None else unread[1]
     return Lag(records, max(0, now_ms - timestamp_ms))
 
 

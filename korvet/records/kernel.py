@@ -56,8 +56,8 @@ __all__ = [
     "encode_append_records",
     "encode_commands",
     "entries_to_batches",
+    "find_record",
     "parse_batch",
-    "record_timestamps",
 ]
 
 ACCELERATED: bool = cython.compiled
@@ -783,17 +783,19 @@ def check_records(data: Octets, start: int, header: BatchHeader, records: bytes 
     `header` and `records` as there. Raises BatchError("invalid_record").
     """
     data, first, end = _records_section(data, start, header, records)
-    return _walk(data, first, end, header, None)
+    return _walk(data, first, end, header, False, 0, 0)
 
 
-def record_timestamps(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> list[int]:
-    """The timestamps (ms) that the records of the batch at data[start:] say, in their order.
+def find_record(
+    data: Octets, start: int, header: BatchHeader, records: bytes | None, from_index: int, timestamp_ms: int
+) -> tuple[int, int] | None:
+    """The first record of the batch at data[start:], from `from_index` on, whose timestamp is not before that
+    one: (index, timestamp in ms); None where there is none.
 
     `header` and `records` as for `encode_append`. Raises BatchError("invalid_record").
     """
     data, first, end = _records_section(data, start, header, records)
-    found: list[int] = []
-    _walk(data, first, end, header, found)
+    found: tuple[int, int] | None = _walk(data, first, end, header, True, from_index, timestamp_ms)
     return found
 
 
@@ -803,14 +805,15 @@ def _walk(
     start: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
     header: object,
-    found: object,
+    finding: cython.bint,
+    from_index: cython.longlong,
+    wanted: cython.longlong,
 ):
-    """Check all records; their timestamps are added to the list `found`, where there is one."""
+    """Check all records, or those up to the first one that is wanted."""
     view: cython.const[cython.uchar][::1] = data
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
     count: cython.longlong = header.record_count
     base: cython.longlong = header.base_timestamp_ms
-    listed: cython.bint = found is not None
     keyless: cython.longlong = 0
     newest: cython.longlong = MIN_INT64
     oldest: cython.longlong = MAX_INT64
@@ -837,16 +840,16 @@ def _walk(
         if fault < 0:
             raise _record_fault(fault, index, at - start)
         timestamp += base
+        if finding and index >= from_index and timestamp >= wanted:
+            return index, timestamp
         newest = max(newest, timestamp)
         oldest = min(oldest, timestamp)
         if key_length < 0:
             keyless += 1
-        if listed:
-            found.append(timestamp)
         at = stop
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
-    return RecordSummary(newest, oldest, keyless)
+    return None if finding else RecordSummary(newest, oldest, keyless)
 
 
 @cython.cfunc

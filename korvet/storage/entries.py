@@ -4,6 +4,7 @@ entry at all.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.compression import decompress
-from korvet.records.kernel import crc32c, parse_batch, record_timestamps
+from korvet.records.kernel import crc32c, find_record, parse_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,22 +54,41 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
     return timestamp if _INT64_MIN <= timestamp <= _INT64_MAX else ms
 
 
-def records_from(
-    entry_id: bytes, fields: Sequence[bytes], bias: int, offset: int = 0
-) -> list[tuple[int, int]]:
-    """(offset, timestamp in ms) of an entry's records from `offset` on; none where no offset names it.
+def first_record(
+    entry_id: bytes, fields: Sequence[bytes], bias: int, *, offset: int = 0, timestamp_ms: int = _INT64_MIN
+) -> tuple[int, int] | None:
+    """The first of an entry's records from `offset` on whose timestamp (ms) is not before that one: (offset,
+    timestamp); None where there is none, or no offset names the entry.
 
     `bias` is 1 on a dense topic, else 0.
     """
     try:
         last = offset_of(entry_id, bias)
     except AddressError:
-        return []
+        return None
     header = _batch_of(fields, last)
-    if header is None:
-        return [(last, entry_timestamp(entry_id, fields))] if last >= offset else []
-    found = zip(range(header.base_offset, last + 1), _timestamps(header, fields[1]), strict=True)
-    return [record for record in found if record[0] >= offset]
+    if header is not None:
+        return _first_in_batch(header, fields[1], offset, timestamp_ms)
+    found = last, entry_timestamp(entry_id, fields)
+    return found if last >= offset and found[1] >= timestamp_ms else None
+
+
+def _first_in_batch(
+    header: BatchHeader, data: bytes, offset: int, timestamp_ms: int
+) -> tuple[int, int] | None:
+    first = max(offset - header.base_offset, 0)
+    if header.max_timestamp_ms < timestamp_ms or first > header.last_offset_delta:
+        return None
+    # Of all records, where the timestamps are the broker's; or where the records can't be read.
+    found: tuple[int, int] | None = first, header.max_timestamp_ms
+    if header.timestamp_type != _LOG_APPEND_TIME:
+        with contextlib.suppress(BatchError):
+            plain = None
+            if header.codec:
+                # Its size was bounded when it was produced.
+                plain = decompress(header.codec, memoryview(data)[_RECORDS_AT:], _INT32_MAX)
+            found = find_record(data, 0, header, plain, first, timestamp_ms)
+    return found and (header.base_offset + found[0], found[1])
 
 
 def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
@@ -92,20 +112,6 @@ def _batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
         return None
     ends_here = header.base_offset + header.last_offset_delta == last_offset
     return header if ends_here and header.size == len(fields[1]) else None
-
-
-def _timestamps(header: BatchHeader, data: bytes) -> list[int]:
-    """Of all records of a batch; its largest for each, where they are the broker's or can't be read."""
-    if header.timestamp_type == _LOG_APPEND_TIME:
-        return [header.max_timestamp_ms] * header.record_count
-    try:
-        plain = None
-        if header.codec:
-            # Its size was bounded when it was produced.
-            plain = decompress(header.codec, memoryview(data)[_RECORDS_AT:], _INT32_MAX)
-        return record_timestamps(data, 0, header, plain)
-    except BatchError:
-        return [header.max_timestamp_ms] * header.record_count
 
 
 def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:

@@ -20,7 +20,7 @@ from korvet.records.conversion import without_zstd
 from korvet.records.native import native_rule
 from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerStamp, ReceivedBatch
 from korvet.storage.cache import TailCache
-from korvet.storage.entries import records_from
+from korvet.storage.entries import first_record
 from korvet.storage.errors import (
     StorageError,
     StorageFault,
@@ -32,7 +32,7 @@ from korvet.storage.readahead import ReadAhead
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from korvet.records.batch import AppendArguments, Octets
     from korvet.storage.catalogue import Topic
@@ -451,11 +451,9 @@ class PartitionLog:
                 offset = reply[1]
                 continue
             first, behind = reply[1:]
-            async for found, found_ms in self._scan(max(first, offset), behind):
-                if found_ms >= timestamp_ms:
-                    return found, found_ms
-            if behind < 0:
-                return None
+            found = await self._scan(max(first, offset), behind, timestamp_ms)
+            if found is not None or behind < 0:
+                return found
             offset = behind
 
     async def offset_of_max_timestamp(self) -> tuple[int, int] | None:
@@ -483,19 +481,20 @@ class PartitionLog:
             probe = (best[1] + high + 1) // 2
         return best
 
-    async def _scan(self, first: int, behind: int) -> AsyncIterator[tuple[int, int]]:
-        """(offset, timestamp) of the addressable records in [first, behind), which begin entries; to the end
-        where behind is -1.
+    async def _scan(self, first: int, behind: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with that timestamp or a later one in the entries from
+        offset first to before behind, to the end where behind is -1.
         """
         start = entry_id(first, self.bias)
         end = "+" if behind < 0 else "(" + entry_id(behind, self.bias)
         while True:
             page = await self._call_read("XRANGE", self.stream, start, end, "COUNT", _SCANNED_AT_ONCE)
             for found_id, fields in page:
-                for record in records_from(found_id, fields, self.bias):
-                    yield record
+                found = first_record(found_id, fields, self.bias, timestamp_ms=timestamp_ms)
+                if found is not None:
+                    return found
             if len(page) < _SCANNED_AT_ONCE:
-                return
+                return None
             start = "(" + page[-1][0].decode()
 
     # Retention

@@ -14,7 +14,7 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from korvet.records import kernel
-from korvet.records.batch import BatchError
+from korvet.records.batch import BatchError, RecordSummary
 from korvet.records.compression import compress, decompress
 from korvet.records.native import native_json
 from tests.unit.records.forms import (
@@ -82,7 +82,17 @@ def append_outcome(form: Any, data: bytes, records: bytes | None, with_timestamp
         header = form.parse_batch(data, 0)
         return header, form.encode_append(data, 0, header, records, with_timestamps)
 
-    return outcome(run)
+    found = outcome(run)
+    # A batch that is kept as it is passes the same checks.
+    checked = outcome(lambda: form.check_records(data, 0, form.parse_batch(data, 0), records))
+    if isinstance(found[1], str):
+        assert checked == found
+    else:
+        arguments = found[1]
+        assert checked == RecordSummary(
+            arguments.max_timestamp_ms, arguments.min_timestamp_ms, arguments.keyless_count
+        )
+    return found
 
 
 def same_in_all_forms(results: list[Any]) -> Any:

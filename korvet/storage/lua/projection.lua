@@ -78,6 +78,16 @@ local function info_of(view)
   return view.info
 end
 
+-- Whether there are entries of many records: large, so that the index is asked rather than they.
+local function has_batches(view)
+  if view.batches == nil then
+    local newest = redis.call('ZREVRANGE', view.index, 0, 0)[1]
+    local point = newest and decode_point(newest)
+    view.batches = point ~= nil and point.entries ~= point.before
+  end
+  return view.batches
+end
+
 -- Whether no entry behind `id` was ever deleted or trimmed.
 local function intact_behind(info, id)
   if info.added == info.length then
@@ -97,7 +107,8 @@ local function entries_read(view, group, last_id)
   if not id_less(last_id, info.last) then
     return info.added
   end
-  if group and group.read and not id_less(last_id, group.delivered) and intact_behind(info, group.delivered) then
+  local ahead = group and group.read and not id_less(last_id, group.delivered)
+  if ahead and not has_batches(view) and intact_behind(info, group.delivered) then
     local passed = redis.call('XRANGE', view.stream, '(' .. group.delivered, last_id, 'COUNT', PAGE)
     if #passed < PAGE then
       return group.read + #passed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,11 @@ def refusal(run: Callable[[], object]) -> BatchError:
 
 
 def refused(form: Any, data: bytes) -> BatchError:
-    return refusal(lambda: form.encode_append(data, 0, form.parse_batch(data, 0), None, True))
+    """What both ways to take a batch say of it."""
+    found = refusal(lambda: form.encode_append(data, 0, form.parse_batch(data, 0), None, True))
+    checked = refusal(lambda: form.check_records(data, 0, form.parse_batch(data, 0), None))
+    assert (found.kind, str(found)) == (checked.kind, str(checked))
+    return found
 
 
 @pytest.mark.skipif(
@@ -228,7 +233,10 @@ def test_an_entry_takes_1948_headers_beside_key_value_and_ts(form: Any) -> None:
     arguments = form.encode_append(most, 0, form.parse_batch(most, 0), None, True)
     assert arguments.argc == 3902
     more = whole_batch([Record(b"", b"", BASE_MS, ((b"h", b"v"),) * 1948)])
-    assert "1948 headers" in str(refused(form, more))
+    header = form.parse_batch(more, 0)
+    assert "1948 headers" in str(refusal(lambda: form.encode_append(more, 0, header, None, True)))
+    # A batch that is one entry may have more.
+    assert form.check_records(more, 0, header, None).keyless_count == 0
 
 
 @every_form
@@ -248,6 +256,76 @@ def test_a_header_of_another_batch_reads_nothing_beyond_the_data(form: Any) -> N
     header = form.parse_batch(whole_batch([Record(None, bytes(500), BASE_MS)]), 0)
     assert refusal(lambda: form.encode_append(whole_batch(ONE), 0, header, None, True)).kind == "corrupt"
     assert refusal(lambda: form.encode_append(whole_batch(ONE), -1, header, None, True)).kind == "corrupt"
+
+
+@every_form
+def test_records_of_a_batch_that_is_kept_as_it_is(form: Any) -> None:
+    records = [
+        Record(b"k", b"v", 7, ((b"a", b"1"), (b"", None))),
+        Record(None, b"", 5),
+        Record(b"", None, MIN_INT64),
+        Record(None, None, 9),
+    ]
+    data = b"junk" + batch_bytes(records_bytes(records, base_ms=0), 4, base_ms=0)
+    header = form.parse_batch(data, 4)
+    summary = form.check_records(data, 4, header, None)
+    assert (summary.min_timestamp_ms, summary.max_timestamp_ms, summary.keyless_count) == (MIN_INT64, 9, 2)
+
+    def found(from_index: int, timestamp_ms: int) -> tuple[int, int] | None:
+        answer: tuple[int, int] | None = form.find_record(data, 4, header, None, from_index, timestamp_ms)
+        return answer
+
+    assert found(0, MIN_INT64) == (0, 7)
+    assert found(1, MIN_INT64) == (1, 5)
+    assert found(2, MIN_INT64) == (2, MIN_INT64)
+    assert found(1, 6) == (3, 9)
+    assert found(0, 10) is None
+    assert found(4, 0) is None
+
+
+@every_form
+@pytest.mark.parametrize("bias", [0, 1])
+def test_entries_that_are_batches_are_given_as_they_are(form: Any, bias: int) -> None:
+    ms, count = BASE_MS, 300
+    records = [Record(b"k", b"v" * 1000, BASE_MS)] * count
+    data = batch_bytes(records_bytes(records, base_ms=BASE_MS), count, base_ms=BASE_MS)
+    base = (ms << 10) + 900 - bias
+    whole = struct.pack(">q", base) + data[8:]
+    last = divmod(base + count - 1 + bias, 1024)
+    entries = [
+        Entry(ms, 5, [b"key", b"own"]),
+        Entry(*last, [b"batch", whole]),
+        Entry(last[0] + 1, 0, [b"native", b"x"]),
+        Entry(last[0] + 2, 0, [b"batch", whole]),
+        Entry(last[0] + 3, 0, [b"batch", b"rubbish"]),
+    ]
+    found = fetched(form, xrange_reply(entries), bias=bias)
+    before, given, behind = split(found.data)
+    assert given[1] == whole
+    assert (before[0].record_count, behind[0].record_count) == (1, 3)
+    assert (found.record_count, found.consumed_entries) == (count + 4, 5)
+    assert (found.first_offset, found.last_offset) == ((ms << 10) + 5 - bias, (last[0] + 3 << 10) - bias)
+    values = [record.value for _, record in read_back(behind[1])]
+    assert all(value is not None and value.startswith(b'{"') for value in values)
+    # The first is given whatever its size, and no second one.
+    alone = fetched(form, xrange_reply(entries[1:]), bias=bias, max_bytes=1)
+    assert (alone.data, alone.first_offset, alone.record_count) == (whole, base, count)
+    assert alone.truncated
+    assert alone.next_offset == base + count
+
+
+@every_form
+@pytest.mark.parametrize("at", [0, 7, 8, 11, 16, 17, 20, 22, 23, 26, 57, 60, 61, -1])
+def test_a_damaged_batch_is_a_native_entry(form: Any, at: int) -> None:
+    data = bytearray(batch_bytes(records_bytes(ONE * 2, base_ms=BASE_MS), 2, base_ms=BASE_MS))
+    data[:8] = struct.pack(">q", (BASE_MS << 10) + 4)
+    sound = [Entry(BASE_MS, 5, [b"batch", bytes(data)])]
+    assert fetched(form, xrange_reply(sound)).data == data
+    data[at] ^= 0x40
+    found = fetched(form, xrange_reply([Entry(BASE_MS, 5, [b"batch", bytes(data)])]))
+    ((offset, record),) = read_back(found.data)
+    assert offset == (BASE_MS << 10) + 5
+    assert record.value == native_json([b"batch", bytes(data)])
 
 
 @every_form
