@@ -44,12 +44,12 @@ _PAUSE_S: Final = 0.02
 # In a slot that is on its way commands go one by one, and together again from time to time.
 _ASKING_TURN_S: Final = 0.2
 # The map is read that often when nothing asks for it: a node that hangs breaks no connection.
-_MAP_PERIOD_S: Final = 5.0
+_MAP_PERIOD_S: Final = 2.0
 # And that often while a node is away.
 _MAP_RETRY_S: Final = 0.1
-_MAP_TIMEOUT_S: Final = 2.0
+_MAP_TIMEOUT_S: Final = 1.0
 # A server that holds no slot any more is let go after this time, and what it has not answered is lost.
-_IDLE_S: Final = 2.0
+_IDLE_S: Final = 1.0
 _OPEN_TIMEOUT_S: Final = 10.0
 _ASKING: Final = pack("ASKING")
 _ASKING_TAKEN: Final = b"+OK\r\n"

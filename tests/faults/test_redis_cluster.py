@@ -118,6 +118,29 @@ def test_slots_move_and_libraries_get_lost(
     load.member.close()
 
 
+def cut_links(cluster: RedisCluster) -> None:
+    for node in cluster.nodes:
+        for client in node.client.client_list():
+            if client["name"].startswith("korvet-"):
+                node.client.client_kill_filter(_id=client["id"])
+
+
+def test_primaries_and_replicas_change_places(
+    own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
+) -> None:
+    """As their operators let them: nothing may be lost by it."""
+    load = Load(own_korvet(redis_url=cluster.url))
+    for number in range(3):
+        primary, replica = cluster.nodes[number], cluster.nodes[number + 3]
+        replica.client.execute_command("CLUSTER FAILOVER")
+        until(primary.replicates, 30, "they have changed places")
+        cut_links(cluster)
+        load.gets_on()
+    load.finish()
+    load.check(lossless=True)
+    load.member.close()
+
+
 @pytest.mark.long
 def test_every_primary_is_killed_in_turn(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster

@@ -21,8 +21,8 @@ from korvet.storage.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
-from tests.storage.proxy import until
 from tests.support.cluster import RedisCluster
+from tests.support.polling import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -59,6 +59,15 @@ def bench(redis_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
     made = Bench(redis_cluster, f"cluster{prefix}")
     yield made
     made.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the cluster brings about."""
+
+    async def holds() -> bool:
+        return condition()
+
+    await until_async(holds, 60, "the cluster does it")
 
 
 async def produced(log: PartitionLog, *values: bytes) -> Appended:
@@ -306,7 +315,8 @@ def batches_of(producer: Producer, values: list[bytes | None]) -> list[int]:
     return numbers
 
 
-def test_a_replica_takes_over_under_load(own_bench: Bench) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "silent"])
+def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) -> None:
     bench, primary = own_bench, own_bench.cluster.nodes[0]
     logs = bench.logs("t", 12)
     chosen = [*on_node(bench, logs, primary)[:2], *on_node(bench, logs, bench.cluster.nodes[1])[:1]]
@@ -314,7 +324,7 @@ def test_a_replica_takes_over_under_load(own_bench: Bench) -> None:
     bench.store.on_moved = moved.append
 
     async def kill(producers: list[Producer]) -> None:
-        await asyncio.to_thread(primary.kill)
+        primary.process.send_signal(end)
         goals = [len(producer.outcomes) + 200 for producer in producers]
         for producer, goal in zip(producers, goals, strict=True):
             await until(lambda producer=producer, goal=goal: len(producer.outcomes) >= goal)
