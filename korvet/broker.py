@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 from korvet import api
 from korvet.api.deadlines import Deadlines
 from korvet.api.services import Services
-from korvet.coordinator.service import CoordinatorService
+from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
-from korvet.storage.errors import StorageError, StoreError
+from korvet.storage.errors import StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
 from korvet.topics.directory import TopicDirectory
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.config import Config
+    from korvet.storage.membership import Membership
 
 log = logging.getLogger(__name__)
 
@@ -41,60 +42,119 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     Raises StoreError when Redis can't be used and OSError when the address can't be listened on.
     """
     api.load_all()
-    store = await Store.open(
-        redis_url,
-        Keyspace(config.keyspace),
-        lease_node_id=config.node_id,
-        watch_interval_ms=config.native_poll_interval_ms,
-        lead_cap_ms=config.append_lead_max_ms,
-        tail_cache_bytes=config.tail_cache_bytes,
-        tail_cache_partition_bytes=config.tail_cache_partition_bytes,
-        readahead_bytes=config.fetch_readahead_bytes,
-    )
-    coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
+    listener = Listener(config)
+    endpoint = await listener.bind()
     try:
-        await _run(config, store, coordinator, ready)
+        store = await Store.open(
+            redis_url,
+            Keyspace(config.keyspace),
+            node_id=config.node_id,
+            endpoint=endpoint,
+            watch_interval_ms=config.native_poll_interval_ms,
+            lease_ms=config.broker_session_timeout_ms,
+            lead_cap_ms=config.append_lead_max_ms,
+            tail_cache_bytes=config.tail_cache_bytes,
+            tail_cache_partition_bytes=config.tail_cache_partition_bytes,
+            readahead_bytes=config.fetch_readahead_bytes,
+        )
+        coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
+        try:
+            await _run(config, store, coordinator, listener, lambda: ready(*endpoint))
+        finally:
+            await coordinator.close()
+            await store.close()
     finally:
-        await coordinator.close()
-        await store.close()
+        await listener.stop()
 
 
 async def _run(
-    config: Config, store: Store, coordinator: CoordinatorService, ready: Callable[[str, int], None]
+    config: Config,
+    store: Store,
+    coordinator: CoordinatorService,
+    listener: Listener,
+    ready: Callable[[], None],
 ) -> None:
+    member = store.membership
+    assert member is not None
+    topics = TopicDirectory(store, config, lambda topic: coordinator.forget_topic(topic.name))
+    follower = _Follower(topics, coordinator, member)
+    lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     try:
         await coordinator.start()
-        await coordinator.wait_loaded()
-        topics = TopicDirectory(store, config, lambda topic: coordinator.forget_topic(topic.name))
-        await topics.finish_deletes()
+        member.attach(follower)
+        member.begin()
+        if member.alone:
+            await coordinator.wait_loaded()
+            await topics.finish_deletes()
     except StorageError as error:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
-    listener = Listener(config)
-    endpoint = await listener.bind()
     services = Services(
         config=config,
         cluster_id=store.cluster_id,
-        endpoint=endpoint,
+        membership=member,
         topics=topics,
         coordinator=coordinator,
         new_producer_id=store.new_producer_id,
         clock_ms=_now_ms,
         deadlines=Deadlines(asyncio.get_running_loop()),
     )
-    lost = asyncio.get_running_loop().create_future()
-    assert store.lease is not None
-    store.lease.on_lost = lambda: None if lost.done() else lost.set_result(None)
     housekeeping = asyncio.create_task(keep_retention(topics, config, _now_ms))
     try:
         _spare_the_collector()
+        # Others send clients to us already, who are told what is still being loaded.
         await listener.start(Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES)))
-        ready(endpoint.host, endpoint.port)
+        if not member.alone:
+            await coordinator.wait_loaded()
+            await member.made_known()
+        ready()
         await lost
-        raise StoreError("another broker has taken the keyspace over")
     finally:
         housekeeping.cancel()
         await asyncio.gather(housekeeping, return_exceptions=True)
+        if not member.alone:
+            # Others take over while clients still hear from us that they should ask them.
+            await member.leave()
         await listener.stop()
+        await follower.close()
+
+
+class _Follower:
+    """What topics and coordinator do when other brokers have changed something."""
+
+    def __init__(self, topics: TopicDirectory, coordinator: CoordinatorService, member: Membership) -> None:
+        self._topics = topics
+        self._coordinator = coordinator
+        self._member = member
+        self._finishing: asyncio.Task[None] | None = None
+
+    def follow_assignment(self) -> None:
+        """Coordinate what is ours now."""
+        self._coordinator.follow_assignment()
+
+    async def settle(self) -> None:
+        """Return once our groups are loaded and know of deleted topics no more. Raises StorageError."""
+        await self._coordinator.wait_loaded()
+        try:
+            await self._topics.forget_deleted()
+        except CoordinatorError as error:
+            raise StorageFault(f"offsets of a deleted topic cannot be forgotten: {error}") from error
+        busy = self._finishing is not None and not self._finishing.done()
+        if self._member.controls and not busy and self._topics.deletes_are_pending:
+            self._finishing = asyncio.create_task(self._finish_deletes(), name="deletions")
+
+    async def close(self) -> None:
+        """End what is under way; it is finished by another broker, or after the next start."""
+        if self._finishing is not None:
+            self._finishing.cancel()
+            await asyncio.gather(self._finishing, return_exceptions=True)
+
+    async def _finish_deletes(self) -> None:
+        """Those that another broker began; it may have died since."""
+        try:
+            await self._topics.finish_deletes()
+        except (StorageError, CoordinatorError) as error:
+            log.warning("a deletion is not finished yet: %s", error)
 
 
 def _group_config(config: Config) -> GroupConfig:

@@ -9,6 +9,7 @@ Settings that Kafka has carry Kafka's own dotted names. In TOML they may be writ
 """
 
 import difflib
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +40,7 @@ Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 
 
 # Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
-_PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level"})
+_PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
 
 
 class ConfigError(ValueError):
@@ -102,7 +103,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keyspace: Annotated[
         str, Meta(description="Prefix of all Redis keys: one keyspace is one Kafka cluster.")
     ] = "korvet"
-    node_id: Annotated[Count, Meta(description="This broker's id in the cluster.")] = 1
+    node_id: Annotated[
+        Count, Meta(description="This broker's id in the cluster; each live broker has another one.")
+    ] = 1
+    processes: Annotated[
+        Size, Meta(description="Broker processes to run, on ports and node ids from the given ones on.")
+    ] = 1
+    broker_session_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=500,
+            le=_INT32_MAX,
+            description="Time after which other brokers take over from one that does not answer any more.",
+        ),
+    ] = 5_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="Least severe messages that are logged."),
@@ -243,6 +257,12 @@ def _settings() -> Iterator[Setting]:
 def variable_of(key: str) -> str:
     """The environment variable of a key: `num.partitions` is `KORVET_NUM_PARTITIONS`."""
     return PREFIX + re.sub(r"[.-]", "_", key).upper()
+
+
+def clean_environment() -> dict[str, str]:
+    """Ours without settings of korvet, which would lead to somebody's real data."""
+    own = {setting.variable for setting in _settings()} | {"KORVET_CONFIG"}
+    return {name: value for name, value in os.environ.items() if name not in own}
 
 
 def redacted(url: str) -> str:

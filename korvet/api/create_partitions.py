@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.topics.errors import InvalidAssignment, TopicError
@@ -50,7 +51,6 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
 
 
 def _check_assignments(context: RequestContext, asked: Any) -> None:
-    node_id = context.services.config.node_id
     topic = context.services.topics.get(asked.name)
     if asked.assignments is None or topic is None:
         return
@@ -58,8 +58,11 @@ def _check_assignments(context: RequestContext, asked: Any) -> None:
         raise InvalidAssignment(
             f"{asked.count - topic.partitions} partitions are to be added, {len(asked.assignments)} assigned"
         )
-    if any(tuple(each.broker_ids) != (node_id,) for each in asked.assignments):
-        raise InvalidAssignment(f"Each partition's replicas have to be [{node_id}], the only broker")
+    check_replicas(
+        context,
+        asked.name,
+        [(index, each.broker_ids) for index, each in enumerate(asked.assignments, topic.partitions)],
+    )
 
 
 def _result(context: RequestContext, name: str, error: ErrorCode, message: str | None) -> Any:

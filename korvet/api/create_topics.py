@@ -1,8 +1,8 @@
 """CreateTopics (key 19), versions 2-7.
 
 v5 answers partition count, replication factor and configs (KIP-525) and is flexible, v6 may be throttled
-(KIP-599), v7 answers the topic id (KIP-516). There is one broker, so a replication factor above 1 is refused
-as by a Kafka of one.
+(KIP-599), v7 answers the topic id (KIP-516). Each partition has one broker, so a replication factor above 1
+is refused, and so is an assignment to another broker than the one that leads it anyway.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from korvet.topics.errors import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from korvet.api.context import RequestContext
     from korvet.storage.catalogue import Topic
 
@@ -76,7 +78,6 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
 
 def _partitions(context: RequestContext, asked: Any) -> int:
     """The partition count, from the count or from a manual assignment."""
-    node_id = context.services.config.node_id
     if asked.assignments:
         if asked.num_partitions != _BY_ASSIGNMENT or asked.replication_factor != _BY_ASSIGNMENT:
             raise InvalidTopicRequest(
@@ -84,8 +85,9 @@ def _partitions(context: RequestContext, asked: Any) -> int:
             )
         if sorted(each.partition_index for each in asked.assignments) != list(range(len(asked.assignments))):
             raise InvalidAssignment("Partitions should be a consecutive 0-based integer sequence")
-        if any(tuple(each.broker_ids) != (node_id,) for each in asked.assignments):
-            raise InvalidAssignment(f"Each partition's replicas have to be [{node_id}], the only broker")
+        check_replicas(
+            context, asked.name, [(each.partition_index, each.broker_ids) for each in asked.assignments]
+        )
         return len(asked.assignments)
     if asked.num_partitions == _BY_ASSIGNMENT:
         partitions = context.services.config.num_partitions
@@ -97,9 +99,23 @@ def _partitions(context: RequestContext, asked: Any) -> int:
         raise InvalidReplication("Replication factor must be larger than 0, or -1 to use the default value")
     if asked.replication_factor > 1:
         raise InvalidReplication(
-            f"Unable to replicate the partition {asked.replication_factor} time(s): there is 1 broker"
+            f"Unable to replicate the partition {asked.replication_factor} time(s): a partition has 1 broker"
         )
     return int(partitions)
+
+
+def check_replicas(
+    context: RequestContext, topic: str, assigned: Iterable[tuple[int, Sequence[int]]]
+) -> None:
+    """Raises InvalidAssignment unless each partition is given to the broker that leads it anyway."""
+    assignment = context.services.membership.assignment
+    for index, broker_ids in assigned:
+        leader = assignment.leader(topic, index)
+        if tuple(broker_ids) != (leader.node_id,):
+            raise InvalidAssignment(
+                f"The replicas of partition {index} have to be [{leader.node_id}]: who leads it follows from "
+                "its name"
+            )
 
 
 def _configs(asked: Any) -> dict[str, str | None]:

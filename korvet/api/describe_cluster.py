@@ -50,13 +50,17 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
             f"Unsupported endpoint type {endpoint_type}",
         )
     services = context.services
-    broker = context.make(
-        "DescribeClusterBroker",
-        broker_id=services.config.node_id,
-        host=services.endpoint.host,
-        port=services.endpoint.port,
-        rack=None,
-        is_fenced=False,
+    assignment = services.membership.assignment
+    brokers = tuple(
+        context.make(
+            "DescribeClusterBroker",
+            broker_id=broker.node_id,
+            host=broker.host,
+            port=broker.port,
+            rack=None,
+            is_fenced=False,
+        )
+        for broker in assignment.brokers
     )
     asked = request.include_cluster_authorized_operations
     return context.make(
@@ -65,7 +69,7 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
         error_message=None,
         endpoint_type=_BROKERS,
         cluster_id=services.cluster_id,
-        controller_id=services.config.node_id,
-        brokers=(broker,),
+        controller_id=assignment.controller.node_id,
+        brokers=brokers,
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
     )

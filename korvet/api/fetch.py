@@ -89,13 +89,14 @@ def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
         found = topics.get(topic.topic)
         unknown = ErrorCode.unknown_topic_or_partition
     if found is None:
+        topics.missed()
         part.error = unknown
         return part
     part.log = topics.log(found.name, part.index)
     if part.log is None:
         part.error = ErrorCode.unknown_topic_or_partition
     else:
-        part.error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+        part.error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1), part.log)
     return part
 
 

@@ -1,7 +1,7 @@
 """FindCoordinator (key 10), versions 0-6.
 
 v1 adds the key type, v3 is flexible, v4 asks for several keys at once (KIP-699), v6 adds share groups' keys
-(KIP-932), which are refused like transactional ids: this broker coordinates consumer groups.
+(KIP-932), which are refused like transactional ids: brokers coordinate consumer groups.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
+from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
@@ -36,21 +38,29 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
 
 @api(10, "FindCoordinator", (0, 6), refuse=refuse)
 async def find_coordinator(context: RequestContext, request: Any) -> Any:
-    """This broker for every group."""
+    """The broker that leads the group's partition of `__consumer_offsets`."""
     key_type = getattr(request, "key_type", _GROUP)
     if key_type != _GROUP:
         return refuse(
             context, request, ErrorCode.invalid_request, f"No coordinator here for keys of type {key_type}."
         )
-    services = context.services
-    where = {
-        "node_id": services.config.node_id,
-        "host": services.endpoint.host,
-        "port": services.endpoint.port,
+    if context.api_version <= _SINGLE_KEY_UNTIL:
+        return context.make("FindCoordinatorResponse", **_where(context, request.key))
+    coordinators = tuple(
+        context.make("Coordinator", key=key, **_where(context, key)) for key in request.coordinator_keys
+    )
+    return context.make("FindCoordinatorResponse", coordinators=coordinators)
+
+
+def _where(context: RequestContext, group_id: str) -> dict[str, Any]:
+    assignment = context.services.membership.assignment
+    leader = assignment.leader(OFFSETS_TOPIC, partition_for(group_id, OFFSETS_PARTITIONS))
+    broker = assignment.broker(leader.node_id)
+    assert broker is not None
+    return {
+        "node_id": broker.node_id,
+        "host": broker.host,
+        "port": broker.port,
         "error_code": ErrorCode.none,
         "error_message": None,
     }
-    if context.api_version <= _SINGLE_KEY_UNTIL:
-        return context.make("FindCoordinatorResponse", **where)
-    coordinators = tuple(context.make("Coordinator", key=key, **where) for key in request.coordinator_keys)
-    return context.make("FindCoordinatorResponse", coordinators=coordinators)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.metadata_response import LEADER_EPOCH
 from korvet.protocol.registry import api
 from korvet.storage.errors import StorageError
 
@@ -80,8 +79,9 @@ async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -
         return _partition(context, index, ErrorCode.invalid_request, _NONE)
     log = context.services.topics.log(name, index)
     if log is None:
+        context.services.topics.missed()
         return _partition(context, index, ErrorCode.unknown_topic_or_partition, _NONE)
-    error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+    error = check_leader_epoch(getattr(asked, "current_leader_epoch", -1), log)
     if error is not ErrorCode.none:
         return _partition(context, index, error, _NONE)
     if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
@@ -100,19 +100,23 @@ async def _look_up(log: PartitionLog, timestamp_ms: int) -> tuple[int, int, int]
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
         bounds = await log.bounds()
         offset = bounds.log_end if timestamp_ms == _LATEST else bounds.log_start
-        return offset, -1, LEADER_EPOCH
+        return offset, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.offset_of_max_timestamp()
     else:
         found = await log.offset_for_timestamp(timestamp_ms)
-    return _NONE if found is None else (found[0], found[1], LEADER_EPOCH)
+    return _NONE if found is None else (found[0], found[1], log.leader_epoch)
 
 
-def check_leader_epoch(epoch: int) -> ErrorCode:
-    """What a client's view of the leader epoch means (KIP-320); -1 is no view."""
-    if epoch in (-1, LEADER_EPOCH):
+def check_leader_epoch(epoch: int, log: PartitionLog) -> ErrorCode:
+    """Whether we lead the partition, and what a client's view of the leader epoch means (KIP-320); -1 is no
+    view.
+    """
+    if log.closed:
+        return ErrorCode.not_leader_or_follower
+    if epoch in (-1, log.leader_epoch):
         return ErrorCode.none
-    return ErrorCode.fenced_leader_epoch if epoch < LEADER_EPOCH else ErrorCode.unknown_leader_epoch
+    return ErrorCode.fenced_leader_epoch if epoch < log.leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def _partition(context: RequestContext, index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.metadata_response import encode_response, encode_topic
+from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from korvet.protocol.registry import api
 from korvet.topics.errors import TopicError
@@ -27,12 +27,12 @@ _NULL_NAMES_SINCE: Final = 12
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every topic asked for with the error."""
     services = context.services
-    broker = context.make(
-        "MetadataResponseBroker",
-        node_id=services.config.node_id,
-        host=services.endpoint.host,
-        port=services.endpoint.port,
-        rack=None,
+    assignment = services.membership.assignment
+    brokers = tuple(
+        context.make(
+            "MetadataResponseBroker", node_id=each.node_id, host=each.host, port=each.port, rack=None
+        )
+        for each in assignment.brokers
     )
     topics = tuple(
         context.make(
@@ -48,9 +48,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     )
     return context.make(
         "MetadataResponse",
-        brokers=(broker,),
+        brokers=brokers,
         cluster_id=services.cluster_id,
-        controller_id=services.config.node_id,
+        controller_id=assignment.controller.node_id,
         topics=topics,
         cluster_authorized_operations=NOT_ASKED,
         error_code=error,
@@ -59,42 +59,48 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(3, "Metadata", (0, 13), refuse=refuse)
 async def metadata(context: RequestContext, request: Any) -> list[bytes]:
-    """The broker and the topics asked for."""
+    """The live brokers and the topics asked for."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     operations = NOT_ASKED
     if getattr(request, "include_topic_authorized_operations", False):
         operations = TOPIC_OPERATIONS
     if everything:
-        topics = [_found(context, topic, operations) for topic in context.services.topics.all()]
+        answers: list[Topic | bytes] = list(context.services.topics.all())
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True)
         # One that is named twice is answered once.
         once = {(getattr(asked, "topic_id", None), asked.name): asked for asked in request.topics}
-        topics = [await _one(context, asked, may_create, operations) for asked in once.values()]
+        answers = [await _one(context, asked, may_create) for asked in once.values()]
     cluster = NOT_ASKED
     if getattr(request, "include_cluster_authorized_operations", False):
         cluster = CLUSTER_OPERATIONS
-    services = context.services
+    # From one version of the assignment, so that each leader is among the brokers.
+    topics = [
+        answer if isinstance(answer, bytes) else _found(context, answer, operations) for answer in answers
+    ]
+    assignment = context.services.membership.assignment
     body = encode_response(
         context.api_version,
-        services.config.node_id,
-        services.endpoint,
-        services.cluster_id,
+        assignment.brokers,
+        assignment.controller.node_id,
+        context.services.cluster_id,
         topics,
         operations=cluster,
     )
     return [body]
 
 
-async def _one(context: RequestContext, asked: Any, may_create: bool, operations: int) -> bytes:
+async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic | bytes:
+    """The topic, or an encoded refusal."""
     directory = context.services.topics
     topic_id = getattr(asked, "topic_id", None)
     if asked.name is None:
         topic = None if topic_id is None else directory.by_id(topic_id)
+        topic = topic or await directory.look_again(None, topic_id)
         if topic is None:
             return _failed(context, None, topic_id, ErrorCode.unknown_topic_id)
-        return _found(context, topic, operations)
-    topic = directory.get(asked.name)
+        return topic
+    topic = directory.get(asked.name) or await directory.look_again(asked.name, None)
     if topic is None:
         if not (may_create and context.services.config.auto_create_topics_enable):
             error = ErrorCode.unknown_topic_or_partition
@@ -107,16 +113,17 @@ async def _one(context: RequestContext, asked: Any, may_create: bool, operations
             topic = await directory.get_or_create(asked.name)
         except TopicError as refused:
             return _failed(context, asked.name, None, error_code_of(refused))
-    return _found(context, topic, operations)
+    return topic
 
 
 def _found(context: RequestContext, topic: Topic, operations: int) -> bytes:
+    assignment = context.services.membership.assignment
     return encode_topic(
         context.api_version,
-        context.services.config.node_id,
         topic.name,
         topic.topic_id,
-        partitions=topic.partitions,
+        partitions=encode_partitions(context.api_version, assignment, topic.name, topic.partitions),
+        count=topic.partitions,
         internal=topic.internal,
         operations=operations,
     )
@@ -125,7 +132,6 @@ def _found(context: RequestContext, topic: Topic, operations: int) -> bytes:
 def _failed(context: RequestContext, name: str | None, topic_id: Any, error: ErrorCode) -> bytes:
     return encode_topic(
         context.api_version,
-        context.services.config.node_id,
         _name(context, name),
         topic_id,
         error=error,

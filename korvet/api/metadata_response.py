@@ -1,14 +1,15 @@
 """Metadata responses (MetadataResponse.json) written by hand: a cluster has thousands of partitions, and each
 of its clients asks for them again and again.
 
-There is one broker, so what is said of a partition depends on its index alone. All topics share one run of
-encoded partitions for each version, and each takes as much of it as it has.
+While one broker leads all, what is said of a partition depends on its index alone: all topics share one run
+of encoded partitions for each version, and each takes as much of it as it has. With several brokers each
+topic has a run of its own, kept until the leaders change.
 """
 
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Sequence
 
-    from korvet.config import Address
+    from korvet.storage.assignment import Assignment, Broker, Leader
 
-LEADER_EPOCH: Final = 0
 _RACK_SINCE: Final = 1
 _CONTROLLER_SINCE: Final = 1
 _INTERNAL_SINCE: Final = 1
@@ -41,21 +41,12 @@ _NO_ID: Final = b"\x00" * 16
 
 
 class _Partitions:
-    """The encoded partitions 0, 1, 2 … of any topic (MetadataResponsePartition), as many as were needed."""
+    """The encoded partitions 0, 1, 2 … of any topic with one leader (MetadataResponsePartition), as many as
+    were needed.
+    """
 
-    def __init__(self, version: int, node_id: int) -> None:
-        flexible = version >= _FLEXIBLE_SINCE
-        only_us = length(1, flexible) + _INT32.pack(node_id)
-        self._behind_index = b"".join(
-            (
-                _INT32.pack(node_id),
-                _INT32.pack(LEADER_EPOCH) if version >= _EPOCHS_SINCE else b"",
-                only_us,
-                only_us,
-                length(0, flexible) if version >= _OFFLINE_SINCE else b"",
-                b"\x00" if flexible else b"",
-            )
-        )
+    def __init__(self, version: int, leader: Leader) -> None:
+        self._behind_index = _behind_index(version, leader)
         self._size = len(_NO_ERROR) + _INT32.size + len(self._behind_index)
         self._encoded = b""
 
@@ -70,23 +61,58 @@ class _Partitions:
         return memoryview(self._encoded)[: count * self._size]
 
 
-@cache
-def _partitions_of(version: int, node_id: int) -> _Partitions:
-    return _Partitions(version, node_id)
+def _behind_index(version: int, leader: Leader) -> bytes:
+    flexible = version >= _FLEXIBLE_SINCE
+    node_id = _INT32.pack(leader.node_id)
+    replicas = length(1, flexible) + node_id
+    return b"".join(
+        (
+            node_id,
+            _INT32.pack(leader.epoch) if version >= _EPOCHS_SINCE else b"",
+            replicas,
+            replicas,
+            length(0, flexible) if version >= _OFFLINE_SINCE else b"",
+            b"\x00" if flexible else b"",
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def _partitions_of(version: int, leader: Leader) -> _Partitions:
+    return _Partitions(version, leader)
+
+
+def encode_partitions(version: int, assignment: Assignment, topic: str, count: int) -> bytes | memoryview:
+    """The first `count` partitions of a topic (MetadataResponsePartition), one behind the other."""
+    if assignment.sole_leader is not None:
+        return _partitions_of(version, assignment.sole_leader).first(count)
+    key = "metadata", version, topic, count
+    encoded: bytes | None = assignment.memo.get(key)
+    if encoded is None:
+        behind = {leader: _behind_index(version, leader) for leader in assignment.leaders(topic, count)}
+        encoded = b"".join(
+            [
+                _NO_ERROR + _INT32.pack(index) + behind[leader]
+                for index, leader in enumerate(assignment.leaders(topic, count)[:count])
+            ]
+        )
+        assignment.memo[key] = encoded
+    return encoded
 
 
 def encode_topic(
     version: int,
-    node_id: int,
     name: str | None,
     topic_id: uuid.UUID | None,
     *,
-    partitions: int = 0,
+    partitions: bytes | memoryview = b"",
+    count: int = 0,
     internal: bool = False,
     error: ErrorCode = ErrorCode.none,
     operations: int,
 ) -> bytes:
-    """A topic (MetadataResponseTopic) with that many partitions; a name is null from version 12 on only.
+    """A topic (MetadataResponseTopic) with `count` encoded partitions; a name is null from version 12 on
+    only.
 
     `operations` is the bit field of KIP-430.
     """
@@ -96,8 +122,8 @@ def encode_topic(
         parts.append(_NO_ID if topic_id is None else topic_id.bytes)
     if version >= _INTERNAL_SINCE:
         parts.append(b"\x01" if internal else b"\x00")
-    parts.append(length(partitions, flexible))
-    parts.append(_partitions_of(version, node_id).first(partitions))
+    parts.append(length(count, flexible))
+    parts.append(partitions)
     if version >= _OPERATIONS_SINCE:
         parts.append(_INT32.pack(operations))
     if flexible:
@@ -107,8 +133,8 @@ def encode_topic(
 
 def encode_response(
     version: int,
-    node_id: int,
-    endpoint: Address,
+    brokers: Sequence[Broker],
+    controller_id: int,
     cluster_id: str,
     topics: Sequence[bytes],
     *,
@@ -118,15 +144,16 @@ def encode_response(
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     parts = [_INT32.pack(0)] if version >= _THROTTLE_SINCE else []
-    parts += [length(1, flexible), _INT32.pack(node_id)]
-    parts += [string(endpoint.host, flexible), _INT32.pack(endpoint.port)]
-    if version >= _RACK_SINCE:
-        parts.append(string(None, flexible))
-    parts.append(tags)
+    parts.append(length(len(brokers), flexible))
+    for broker in brokers:
+        parts += [_INT32.pack(broker.node_id), string(broker.host, flexible), _INT32.pack(broker.port)]
+        if version >= _RACK_SINCE:
+            parts.append(string(None, flexible))
+        parts.append(tags)
     if version >= _CLUSTER_ID_SINCE:
         parts.append(string(cluster_id, flexible))
     if version >= _CONTROLLER_SINCE:
-        parts.append(_INT32.pack(node_id))
+        parts.append(_INT32.pack(controller_id))
     parts.append(length(len(topics), flexible))
     parts += topics
     if _OPERATIONS_SINCE <= version <= _CLUSTER_OPERATIONS_UNTIL:

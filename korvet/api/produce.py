@@ -173,6 +173,7 @@ class _Produce:
             found = topics.get(topic.name)
             unknown = ErrorCode.unknown_topic_or_partition
         if found is None:
+            topics.missed()
             raise _Refused(unknown, "this server does not host this topic")
         if found.internal:
             raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")

@@ -10,17 +10,18 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.api.deadlines import Deadlines
-    from korvet.config import Address, Config
+    from korvet.config import Config
     from korvet.coordinator.service import CoordinatorService
+    from korvet.storage.membership import Membership
     from korvet.topics.directory import TopicDirectory
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The broker's parts. `endpoint` is the address told to clients, `new_producer_id` allocates (KIP-98)."""
+    """The broker's parts. `membership` knows who leads what, `new_producer_id` allocates (KIP-98)."""
 
     config: Config
     cluster_id: str
-    endpoint: Address
+    membership: Membership
     topics: TopicDirectory
     coordinator: CoordinatorService
     new_producer_id: Callable[[], Awaitable[int]]

@@ -19,6 +19,8 @@ import click
 import uvloop
 
 from korvet import broker, config, logs
+from korvet.cli import processes
+from korvet.cli.processes import ProcessesError
 from korvet.cli.profile import profiled
 from korvet.config import Config, ConfigError
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
@@ -46,6 +48,12 @@ _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_T
 @click.option("--advertise", metavar="HOST:PORT", help="Address that clients are told to connect to.")
 @click.option("--data-dir", metavar="DIR", help="Folder of the embedded server's data [./korvet-data].")
 @click.option("--redis", metavar="URL", help="Use this Redis or Valkey and not an embedded server.")
+@click.option(
+    "--node-id", "--broker-id", "node_id", metavar="ID", help="This broker's id in the cluster [1]."
+)
+@click.option(
+    "--processes", metavar="N", help="Run so many brokers, on ports and node ids from the given ones on [1]."
+)
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
 @click.option(
     "-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable."
@@ -70,6 +78,9 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     Settings come from built-in defaults, the file, KORVET_... variables and flags; later ones win.
 
     Without --redis a private Valkey keeps the data in --data-dir and ends together with the broker.
+
+    Several brokers share a keyspace, each with a node id and an address of its own: started one by one with
+    the same --redis, or together with --processes.
     """
     settings = config.load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
     logs.configure(settings.log_level)
@@ -78,9 +89,10 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     signal.signal(signal.SIGTERM, _leave)
     server = None if settings.redis else _start_embedded(settings)
     try:
-        with contextlib.nullcontext() if profile is None else profiled(profile):
-            uvloop.run(_run(settings, server))
-    except StoreError as error:
+        alone = settings.processes == 1
+        with profiled(profile) if profile is not None and alone else contextlib.nullcontext():
+            uvloop.run(_run(settings, server, profile))
+    except (StoreError, ProcessesError) as error:
         raise click.ClickException(str(error)) from error
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
@@ -125,15 +137,22 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
     return server
 
 
-async def _run(settings: Config, server: EmbeddedServer | None) -> None:
-    """The broker and, beside it, the watch over its server, until a signal or the end of either."""
+async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | None) -> None:
+    """The broker, or its processes, and beside it the watch over its server, until a signal or the end of
+    either.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, stopping)
     url = settings.redis or ("" if server is None else server.url)
+    ready = _announce(settings, server)
+    if settings.processes > 1:
+        serving = processes.run(settings, url, ready, profile)
+    else:
+        serving = broker.run(settings, url, ready)
     tasks = [
-        asyncio.create_task(broker.run(settings, url, _announce(settings, server)), name="broker"),
+        asyncio.create_task(serving, name="broker"),
         asyncio.create_task(stopping.wait(), name="signals"),
     ]
     if server is not None:

@@ -62,17 +62,23 @@ class _Status(Enum):
 
 
 class _Partition:
-    """A partition and its term while it has one; `changed` is set unless it is being loaded."""
+    """A partition and its term while it has one; `changed` is set unless it is being loaded.
 
-    __slots__ = ("changed", "moved", "number", "status", "term")
+    `epoch` is the leader epoch in which it is coordinated here; None where another broker does that.
+    """
+
+    __slots__ = ("changed", "epoch", "loading", "moved", "number", "status", "term")
 
     def __init__(self, number: int) -> None:
         self.number = number
+        self.epoch: int | None = None
+        self.loading: asyncio.Task[None] | None = None
         self.term: Term | None = None
-        self.status = _Status.LOADING
+        self.status = _Status.FENCED
         self.moved = False
         """Whether another server took the log over since it began to be read."""
         self.changed = asyncio.Event()
+        self.changed.set()
 
 
 class Ticket:
@@ -90,7 +96,8 @@ class Ticket:
 
 
 class CoordinatorService:
-    """Coordinates all groups of a keyspace. Use from one event loop.
+    """Coordinates the groups whose partition of `__consumer_offsets` this broker leads. Use from one event
+    loop.
 
     A reply is sent once everything that it rests on is in the log. While a partition is read, its groups are
     told COORDINATOR_LOAD_IN_PROGRESS; when an append fails, those that wait are told
@@ -112,6 +119,7 @@ class CoordinatorService:
         self._clock = clock
         self._projector = Projector(Projection(store), catalogue)
         self._alarms = Alarms(clock, self._ring)
+        self._topic: Topic | None = None
         self._partitions: list[_Partition] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._reconciling = False
@@ -121,15 +129,34 @@ class CoordinatorService:
     # Life
 
     async def start(self) -> None:
-        """Create `__consumer_offsets` if it is missing, and begin to load it. Raises StorageError."""
-        topic = await self._offsets_topic()
-        self._partitions = [_Partition(number) for number in range(topic.partitions)]
+        """Create `__consumer_offsets` if it is missing, and begin to load what is ours of it. Raises
+        StorageError.
+        """
+        self._topic = await self._offsets_topic()
+        self._partitions = [_Partition(number) for number in range(self._topic.partitions)]
         self._store.on_moved = self._log_moved
+        self.follow_assignment()
+
+    def follow_assignment(self) -> None:
+        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        if self._closed:
+            return
         for partition in self._partitions:
-            self._spawn(self._load(topic, partition))
+            epoch = self._store.leads(OFFSETS_TOPIC, partition.number)
+            if epoch == partition.epoch:
+                continue
+            partition.epoch = epoch
+            if partition.loading is not None:
+                partition.loading.cancel()
+                partition.loading = None
+            self._end_term(partition, _Status.FENCED, ErrorCode.not_coordinator)
+            if epoch is None:
+                partition.changed.set()
+            else:
+                self._load_soon(partition)
 
     async def wait_loaded(self) -> None:
-        """Wait until every partition serves, or is coordinated by another broker."""
+        """Wait until every partition serves or is coordinated by another broker."""
         for partition in self._partitions:
             await partition.changed.wait()
 
@@ -206,6 +233,9 @@ class CoordinatorService:
         error = ErrorCode.none
         for _ in range(FORGET_ATTEMPTS):
             await partition.changed.wait()
+            if partition.epoch is None:
+                # Its coordinator forgets the topic.
+                return
             if partition.term is None:
                 error = partition.status.value
                 continue
@@ -240,6 +270,12 @@ class CoordinatorService:
                     raise
         return topic
 
+    def _load_soon(self, partition: _Partition) -> None:
+        partition.status = _Status.LOADING
+        partition.changed.clear()
+        assert self._topic is not None
+        partition.loading = self._spawn(self._load(self._topic, partition))
+
     async def _load(self, topic: Topic, partition: _Partition) -> None:
         """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""
         delay_s = FIRST_RETRY_S
@@ -250,6 +286,9 @@ class CoordinatorService:
                     term = await self._read(topic, partition)
                 if not partition.moved:
                     break
+            except FencedEpoch as error:
+                # Until we hear of it, and this is cancelled or begun again.
+                self._store.fenced(error)
             except StorageError as error:
                 logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
             except Exception:
@@ -257,6 +296,7 @@ class CoordinatorService:
                 logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
+        partition.loading = None
         partition.term = term
         partition.changed.set()
         term.begin()
@@ -302,11 +342,11 @@ class CoordinatorService:
             return
         if isinstance(error, FencedEpoch):
             logger.warning("%s-%d is coordinated by another broker now", topic.name, partition.number)
+            partition.epoch = None
             self._end_term(partition, _Status.FENCED, ErrorCode.not_coordinator)
             return
         logger.warning("%s-%d is loaded again: %s", topic.name, partition.number, error)
-        partition.changed.clear()
-        self._spawn(self._load(topic, partition))
+        self._load_soon(partition)
         self._end_term(partition, _Status.LOADING, ErrorCode.coordinator_not_available)
 
     def _end_term(self, partition: _Partition, status: _Status, error: ErrorCode) -> None:
@@ -338,10 +378,11 @@ class CoordinatorService:
 
     # Tasks
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -8,9 +8,11 @@ from urllib.parse import quote
 
 import pyarrow.parquet  # type: ignore[import-untyped]
 
+from korvet.config import clean_environment
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.scenario import GroupClaim
-from korvet.demo.server import DemoServer, bound, clean_environment
+from korvet.demo.server import DemoServer
+from korvet.embedded.shim import bound
 
 REPORT_TIMEOUT_S = 300.0
 PAGE = "report.html"

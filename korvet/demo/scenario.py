@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import redis
 
+from korvet.config import clean_environment
 from korvet.demo import kafka
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.kafka import Member, Record
 from korvet.demo.screen import Screen
-from korvet.demo.server import DemoServer, clean_environment
+from korvet.demo.server import DemoServer
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.schema import GroupMetadataValue
 

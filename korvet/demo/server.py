@@ -1,6 +1,5 @@
 """The broker of the demonstration: the real `korvet serve`, as a process that ends with us."""
 
-import os
 import re
 import subprocess
 import sys
@@ -9,29 +8,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from korvet.config import settings
+from korvet.config import clean_environment
 from korvet.demo.failure import DemoFailed
-from korvet.embedded import shim, socket_of
+from korvet.embedded import socket_of
+from korvet.embedded.shim import bound
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.05
 _READY = re.compile(r"^korvet is ready on (\S+) ", re.MULTILINE)
 _LOG_TAIL_CHARACTERS = 2_000
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours without settings of korvet, which would lead to somebody's real data."""
-    own = {setting.variable for setting in settings()} | {"KORVET_CONFIG"}
-    return {name: value for name, value in os.environ.items() if name not in own}
-
-
-def bound(command: list[str]) -> list[str]:
-    """The command, to get SIGTERM when we end, however that happens (where the kernel can do that)."""
-    if sys.platform != "linux":
-        return command
-    no_lock = "-1"
-    return [sys.executable, "-I", str(shim.__file__), "bind", str(os.getpid()), no_lock, *command]
 
 
 class DemoServer:

@@ -48,6 +48,14 @@ def _watch(program: list[str], lock_fd: int) -> int:
         return server.returncode
 
 
+def bound(command: list[str]) -> list[str]:
+    """The command, to get SIGTERM when we end, however that happens (where the kernel can do that)."""
+    if sys.platform != "linux":
+        return command
+    no_lock = "-1"
+    return [sys.executable, "-I", "-S", __file__, "bind", str(os.getpid()), no_lock, *command]
+
+
 def main(arguments: list[str]) -> int:
     """Become the server (`bind`, never returns) or look after it (`watch`)."""
     mode, owner, lock_fd, program = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3:]

@@ -25,12 +25,13 @@ import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
+from korvet.storage.assignment import writer_epochs
 from korvet.storage.errors import (
+    FencedEpoch,
     LinkLost,
     RedisFault,
     SlotUnavailable,
     StorageError,
-    TopicGone,
     domain_error,
 )
 from korvet.storage.layouts import layout_of
@@ -127,7 +128,7 @@ class _Append:
         self,
         batch: AppendArguments | EncodedBatch,
         stamp: ProducerStamp | None,
-        epoch: int | None,
+        epoch: int | str,
         done: Callable[[Appended | StorageError], None],
     ) -> None:
         self.form: Form
@@ -138,7 +139,7 @@ class _Append:
             self.received = None
             self.form = batch
         self.stamp = stamp or _NO_PRODUCER
-        self.epoch = "" if epoch is None else epoch
+        self.epoch = epoch
         self.done = done
 
     @property
@@ -152,6 +153,7 @@ class Appender:
     """Appends batches to one partition. Use through PartitionLog."""
 
     __slots__ = (
+        "_epoch",
         "_guard_prefix",
         "_guarded",
         "_held",
@@ -159,6 +161,7 @@ class Appender:
         "_log",
         "_next",
         "_next_rest",
+        "_refusal",
         "_rest",
         "_script_argc",
         "_script_prefix",
@@ -189,6 +192,8 @@ class Appender:
         self._settling: asyncio.Task[None] | None = None
         self._write = log.links.write
         """The link of the guarded appends in flight."""
+        self._refusal: StorageError | None = None
+        self._epoch = "" if log.epoch is None else writer_epochs(log.epoch).start
         self.configure()
 
     def configure(self) -> None:
@@ -227,27 +232,25 @@ class Appender:
         done: Callable[[Appended | StorageError], None],
     ) -> None:
         """Append one batch; `done` is called later with the outcome. See PartitionLog.append."""
-        append = _Append(batch, stamp, epoch, done)
+        append = _Append(batch, stamp, self._epoch if epoch is None else epoch, done)
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
-    def close(self) -> None:
+    def close(self, refusal: StorageError) -> None:
         """Refuse what has not been sent yet; the log is closed."""
+        self._refusal = refusal
         if self._settling is not None:
             self._settling.cancel()
-        self._give_up()
+        self._give_up(refusal)
 
-    def _give_up(self) -> None:
+    def _give_up(self, refusal: StorageError) -> None:
         """Nothing more is sent: end all that waits for that."""
         undone, self._undone = self._undone, []
         held, self._held = self._held, deque()
         for append, unknown in undone:
-            append.done(LinkLost("the connection broke before Redis answered") if unknown else self._gone())
+            append.done(LinkLost("the connection broke before Redis answered") if unknown else refusal)
         for append in held:
-            append.done(self._gone())
-
-    def _gone(self) -> TopicGone:
-        return TopicGone(f"topic {self._log.topic.name} is deleted")
+            append.done(refusal)
 
     # which way, and when
 
@@ -344,7 +347,10 @@ class Appender:
     def _failed(self, append: _Append, fault: StorageError) -> None:
         if isinstance(fault, LinkLost):
             self._log.lost_track()
-        append.done(domain_error(fault))
+        error = domain_error(fault)
+        if isinstance(error, FencedEpoch):
+            self._store.fenced(error)
+        append.done(error)
 
     # guarded append
 
@@ -431,8 +437,8 @@ class Appender:
     def _after_guarded(self) -> None:
         if self._guarded:
             return
-        if self._log.closed:
-            self._give_up()
+        if self._refusal is not None:
+            self._give_up(self._refusal)
         elif any(unknown for _, unknown in self._undone):
             self._settling = asyncio.get_running_loop().create_task(self._settle())
         else:

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 import uuid
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from korvet.storage.errors import TopicExists, TopicGone
+from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from korvet.storage.store import Store
 
@@ -69,8 +69,14 @@ class Catalogue:
         self._store = store
         self._topics: dict[str, Topic] = {}
         self._deleting: dict[str, Topic] = {}
+        # Of the topics that are not being deleted.
+        self._names: dict[uuid.UUID, str] = {}
         # As they are in Redis, byte for byte: what compare and set compares.
         self._encoded: dict[str, bytes] = {}
+        self.version = 0
+        """Of the catalogue in Redis when it was read here last, changes of ours included."""
+        self.latest = 0
+        """The newest version that there is to our knowledge; some changes of others in it may be unknown."""
 
     @property
     def topics(self) -> Mapping[str, Topic]:
@@ -81,16 +87,33 @@ class Catalogue:
         """The topic of that name, as last read; None where there is none, or it is being deleted."""
         return self._topics.get(name)
 
+    def by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        """The topic of that id, as last read."""
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics.get(name)
+
     def pending_deletes(self) -> list[Topic]:
         """Topics whose deletion was begun and not finished, say by a broker that died."""
         return list(self._deleting.values())
 
     async def load(self) -> Mapping[str, Topic]:
-        """Read the catalogue (HGETALL)."""
-        reply = await self._store.call("HGETALL", self._store.keyspace.topics)
-        self._topics, self._deleting, self._encoded = {}, {}, {}
+        """Read the catalogue (HGETALL), and let logs follow what others have changed."""
+        keys = self._store.keyspace
+        # The version first: what is changed in between is read again.
+        version = int(await self._store.call("HGET", keys.cluster, "catalogue") or 0)
+        reply = await self._store.call("HGETALL", keys.topics)
+        self.version = version
+        self.latest = max(self.latest, version)
+        before = self._topics
+        self._topics, self._deleting, self._encoded, self._names = {}, {}, {}, {}
         for encoded in reply[1::2]:
             self._keep(msgspec.json.decode(encoded, type=Topic), encoded)
+        for known in before.values():
+            now = self._topics.get(known.name)
+            if now is None or now.topic_id != known.topic_id:
+                self._store.close_logs(known.name)
+            elif now != known:
+                self._store.update_logs(now)
         return self.topics
 
     async def create(
@@ -104,7 +127,7 @@ class Catalogue:
         storage_layout: StorageLayout = "record",
         topic_id: uuid.UUID | None = None,
     ) -> Topic:
-        """Add a topic (HSETNX: of several creators one wins). Raises TopicExists, ValueError on a bad name or
+        """Add a topic; of several creators one wins. Raises TopicExists, ValueError on a bad name or
         count.
         """
         if partitions < 1:
@@ -121,10 +144,11 @@ class Catalogue:
         )
         self._store.keyspace.stream(name, 0)
         encoded = msgspec.json.encode(topic)
-        won = await self._store.call("HSETNX", self._store.keyspace.topics, name, encoded)
-        if not won:
+        try:
+            await self._swap(name, b"", encoded)
+        except CatalogueConflict:
             await self.load()
-            raise TopicExists(f"topic {name} exists already")
+            raise TopicExists(f"topic {name} exists already") from None
         self._keep(topic, encoded)
         await self._mark_dense(topic, 0)
         return topic
@@ -169,13 +193,18 @@ class Catalogue:
         self._store.close_logs(topic.name)
         if forget_offsets is not None:
             await forget_offsets(topic)
-        keys = self._store.keyspace
         # On the write link, so behind every append that was under way.
         await self._each_partition(
-            range(topic.partitions),
-            lambda partition: ("UNLINK", *keys.partition_keys(topic.name, partition)),
+            range(topic.partitions), lambda partition: self._store.drop_partition(topic, partition)
         )
-        await self._swap(topic.name, b"")
+        if self._deleting.get(topic.name) != topic:
+            # Another broker has finished it.
+            return
+        try:
+            await self._swap(topic.name, self._encoded[topic.name], b"")
+        except CatalogueConflict:
+            await self.load()
+            return
         self._deleting.pop(topic.name, None)
         self._encoded.pop(topic.name, None)
         log.info("deleted topic %s", topic.name)
@@ -188,7 +217,7 @@ class Catalogue:
 
     async def _replace(self, old: Topic, new: Topic) -> Topic:
         encoded = msgspec.json.encode(new)
-        await self._swap(old.name, encoded)
+        await self._swap(old.name, self._encoded[old.name], encoded)
         self._keep(new, encoded)
         if not new.deleting:
             self._store.update_logs(new)
@@ -201,24 +230,31 @@ class Catalogue:
         # korvet_xadd, which native writers call, reads it there.
         await self._each_partition(
             range(first, topic.partitions),
-            lambda partition: ("HSET", meta(topic.name, partition), "bias", topic.bias),
+            lambda partition: self._store.call("HSET", meta(topic.name, partition), "bias", topic.bias),
         )
 
     async def _each_partition(
-        self, partitions: range, command: Callable[[int], tuple[bytes | str | int, ...]]
+        self, partitions: range, command: Callable[[int], Coroutine[Any, Any, Any]]
     ) -> None:
         """A command for each partition, many of them on their way at once."""
         for start in range(0, len(partitions), _COMMANDS_AT_ONCE):
             some = partitions[start : start + _COMMANDS_AT_ONCE]
-            await asyncio.gather(*(self._store.call(*command(partition)) for partition in some))
+            await asyncio.gather(*map(command, some))
 
-    async def _swap(self, name: str, new: bytes) -> None:
-        await self._store.fcall("korvet_swap", [self._store.keyspace.topics], name, self._encoded[name], new)
+    async def _swap(self, name: str, old: bytes, new: bytes) -> None:
+        keys = self._store.keyspace
+        version = await self._store.fcall("korvet_swap", [keys.topics, keys.cluster], name, old, new)
+        self.latest = max(self.latest, version)
+        if version == self.version + 1:
+            # Nobody else's change is among these.
+            self.version = version
 
     def _keep(self, topic: Topic, encoded: bytes) -> None:
         if topic.deleting:
             self._topics.pop(topic.name, None)
+            self._names.pop(topic.topic_id, None)
             self._deleting[topic.name] = topic
         else:
             self._topics[topic.name] = topic
+            self._names[topic.topic_id] = topic.name
         self._encoded[topic.name] = encoded

@@ -56,7 +56,12 @@ class InvalidProducerEpoch(StorageError):
 
 
 class FencedEpoch(StorageError):
-    """The writer's epoch of the partition is not the newest; nothing was written."""
+    """Another broker leads the partition, or is to; nothing was written."""
+
+    def __init__(self, message: str, newest: int | None = None) -> None:
+        """newest: the partition's writers' epoch, where it was met."""
+        super().__init__(message)
+        self.newest = newest
 
 
 class TopicGone(StorageError):
@@ -95,7 +100,6 @@ _BY_CODE: dict[str, type[StorageError]] = {
     "WRONGTYPE": WrongType,
     "OUTOFORDERSEQUENCE": OutOfOrderSequence,
     "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,
-    "FENCED": FencedEpoch,
     "EXHAUSTED": OffsetsExhausted,
     "CONFLICT": CatalogueConflict,
 }
@@ -109,4 +113,6 @@ def domain_error(fault: StorageError) -> StorageError:
         return fault
     if fault.code == "THROTTLED":
         return Throttled(int(fault.message.split()[1]))
+    if fault.code == "FENCED":
+        return FencedEpoch(fault.message, int(fault.message.split()[-1]))
     return _BY_CODE.get(fault.code, StorageFault)(fault.message)

@@ -1,30 +1,26 @@
-"""The lease on a keyspace: one live broker at a time, by Redis's clock."""
+"""Leases on node ids, by Redis's clock: what makes a process a live broker of its keyspace."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import os
 import socket
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.storage.errors import StorageError, StoreError
+from korvet.storage.assignment import Assignment, Broker
+from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from korvet.config import Address
     from korvet.storage.store import Store
 
-# Renewed several times within its length, so that one slow answer loses nothing.
-_RENEWALS_PER_LEASE: Final = 4
 _WAIT_STEP_S: Final = 0.2
-
-log = logging.getLogger(__name__)
+# The first version of an assignment is 0, as the first leader epoch is in Kafka.
+NO_VERSION: Final = -1
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -50,90 +46,143 @@ class Holder(msgspec.Struct, frozen=True):
         return _start_time(self.pid) != self.started
 
 
-class Lease:
-    """A lease that is held and renewed until `release`."""
+class Standing(msgspec.Struct, frozen=True):
+    """What Redis says when a lease is renewed."""
 
-    def __init__(self, store: Store, node_id: int, lease_ms: int) -> None:
+    version: int
+    """Of the assignment."""
+    catalogue: int
+    """The version of the topic catalogue."""
+    settled_assignment: int | None
+    """The lowest version that another broker has settled; None without others."""
+    settled_catalogue: int | None
+    assignment: Assignment | None
+    """None where it is the version that is known already."""
+
+
+class Description(msgspec.Struct, frozen=True):
+    """What a broker says of itself: where clients find it, and which process it is."""
+
+    host: str
+    port: int
+    process: Holder
+
+
+class NodeIdTaken(StoreError):
+    """Another live broker has our node id."""
+
+
+class Lease:
+    """A lease on a node id, by Redis's clock; who holds one is a live broker."""
+
+    def __init__(self, store: Store, node_id: int, endpoint: Address, lease_ms: int) -> None:
         """Use `take`."""
         self._store = store
         self._node_id = node_id
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
-        self._description = msgspec.json.encode(Holder.this_process())
-        self._renewing: asyncio.Task[None] | None = None
-        self.on_lost: Callable[[], None] | None = None
-        """Called once when somebody else has the keyspace: we must stop serving."""
+        self._description = msgspec.json.encode(Description(*endpoint, Holder.this_process()))
 
     @classmethod
-    async def take(cls, store: Store, node_id: int, lease_ms: int) -> Lease:
-        """Take the keyspace over from nobody or from a dead process, or wait until an unrenewed lease lapses.
+    async def take(
+        cls, store: Store, node_id: int, endpoint: Address, lease_ms: int
+    ) -> tuple[Lease, Standing]:
+        """Take the node id over from nobody or from a dead process, or wait until an unrenewed lease lapses.
 
         Raises StoreError, naming the holder, where the holder renews its lease.
         """
-        lease = cls(store, node_id, lease_ms)
-        refused = await lease._ask(b"")
-        if refused is not None and msgspec.json.decode(refused[4], type=Holder).is_dead():
-            refused = await lease._ask(refused[3])
-        if refused is not None:
-            await lease._outwait(refused)
-        lease._renewing = asyncio.get_running_loop().create_task(lease._renew())
-        return lease
+        lease = cls(store, node_id, endpoint, lease_ms)
+        reply = await lease._ask()
+        if reply[0] == b"refused" and _holder(reply).is_dead():
+            reply = await lease._ask(reply[2])
+        if reply[0] == b"refused":
+            reply = await lease._outwait(reply)
+        return lease, _standing(reply)
 
-    async def _outwait(self, first: list[bytes]) -> None:
+    async def renew(
+        self, known: int, latest: int, settled_assignment: int, settled_catalogue: int
+    ) -> Standing:
+        """Renew the lease, and take it anew where it has lapsed meanwhile.
+
+        known: the version of the assignment that need not be told; latest: the newest one heard of. Raises
+        NodeIdTaken and StorageError. Function korvet_lease.
+        """
+        reply = await self._ask(b"", known, latest, settled_assignment, settled_catalogue)
+        if reply[0] == b"refused":
+            raise self._taken(reply)
+        return _standing(reply)
+
+    async def release(self) -> None:
+        """Give the lease back, so that others need not wait for its end. Raises StorageError."""
+        await self._store.fcall("korvet_release", self._keys(), self._node_id, self._token)
+
+    async def _outwait(self, first: list[Any]) -> list[Any]:
         """Wait as long as the lease that was refused to us lasts, and not a renewal of it."""
-        waited_for, remaining_ms = first[3], int(first[2])
+        waited_for, remaining_ms = first[2], int(first[1])
         while True:
             await asyncio.sleep(_WAIT_STEP_S)
-            refused = await self._ask(b"")
-            if refused is None:
-                return
-            if refused[3] != waited_for or int(refused[2]) > remaining_ms:
-                holder = msgspec.json.decode(refused[4], type=Holder)
-                raise StoreError(
-                    f"keyspace {self._store.keyspace.prefix!r} is served by another broker: node "
-                    f"{refused[1].decode()}, process {holder.pid} on {holder.host}"
-                )
-            remaining_ms = int(refused[2])
+            reply = await self._ask()
+            if reply[0] != b"refused":
+                return reply
+            if reply[2] != waited_for or int(reply[1]) > remaining_ms:
+                raise self._taken(reply)
+            remaining_ms = int(reply[1])
 
-    async def _ask(self, dead_token: bytes) -> list[bytes] | None:
-        """None when the lease is ours, else what the function says of the holder."""
-        reply: list[bytes] = await self._store.fcall(
+    def _taken(self, refused: list[Any]) -> NodeIdTaken:
+        holder = _holder(refused)
+        return NodeIdTaken(
+            f"node id {self._node_id} of keyspace {self._store.keyspace.prefix!r} is taken by a live broker, "
+            f"process {holder.pid} on {holder.host}: give each broker a node id of its own"
+        )
+
+    async def _ask(
+        self,
+        dead_token: bytes = b"",
+        known: int = NO_VERSION,
+        latest: int = NO_VERSION,
+        settled_assignment: int = NO_VERSION,
+        settled_catalogue: int = NO_VERSION,
+    ) -> list[Any]:
+        reply: list[Any] = await self._store.fcall(
             "korvet_lease",
-            [self._store.keyspace.brokers],
+            self._keys(),
             self._node_id,
             self._token,
             self._lease_ms,
             self._description,
             dead_token,
+            known,
+            latest,
+            settled_assignment,
+            settled_catalogue,
         )
-        return None if reply[0] == b"held" else reply
+        return reply
 
-    async def _renew(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease_ms / 1000 / _RENEWALS_PER_LEASE)
-            try:
-                refused = await self._ask(b"")
-            except StorageError as error:
-                log.warning("the lease on the keyspace could not be renewed: %s", error)
-                continue
-            if refused is not None:
-                log.critical("another broker has taken the keyspace: node %s", refused[1].decode())
-                if self.on_lost is not None:
-                    self.on_lost()
-                return
+    def _keys(self) -> list[bytes]:
+        return [self._store.keyspace.brokers, self._store.keyspace.cluster]
 
-    async def release(self) -> None:
-        """Give the lease back, so that the next broker need not wait."""
-        if self._renewing is not None:
-            self._renewing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._renewing
-        try:
-            await self._store.fcall(
-                "korvet_release", [self._store.keyspace.brokers], self._node_id, self._token
-            )
-        except StorageError as error:
-            log.warning("the lease on the keyspace is left to lapse: %s", error)
+
+def _holder(refused: list[Any]) -> Holder:
+    return msgspec.json.decode(refused[3], type=Description).process
+
+
+def _standing(reply: list[Any]) -> Standing:
+    _, version, catalogue, settled_assignment, settled_catalogue, *changed = reply
+    assignment = None
+    if changed:
+        left, *live = changed
+        departures = [pair.split(b":") for pair in left.split()]
+        assignment = Assignment(
+            version,
+            map(_broker, live[::3], live[1::3], live[2::3]),
+            [(int(node_id), int(since)) for node_id, since in departures],
+        )
+    return Standing(version, catalogue, settled_assignment, settled_catalogue, assignment)
+
+
+def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
+    said = msgspec.json.decode(encoded, type=Description)
+    return Broker(int(node_id), said.host, said.port, joined)
 
 
 def _start_time(pid: int) -> str:

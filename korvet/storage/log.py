@@ -24,7 +24,6 @@ from korvet.storage.entries import first_record
 from korvet.storage.errors import (
     StorageError,
     StorageFault,
-    TopicGone,
     domain_error,
 )
 from korvet.storage.link import pack, parse_reply
@@ -91,6 +90,7 @@ class PartitionLog:
         "_folding",
         "_lead_cap_ms",
         "_listeners",
+        "_refusal",
         "_settling",
         "_start_known_at",
         "_store",
@@ -100,6 +100,7 @@ class PartitionLog:
         "average_bytes",
         "bias",
         "closed",
+        "epoch",
         "keys",
         "largest_bytes",
         "leader_epoch",
@@ -115,8 +116,8 @@ class PartitionLog:
         "unaddressable",
     )
 
-    def __init__(self, store: Store, topic: Topic, partition: int) -> None:
-        """Use Store.log."""
+    def __init__(self, store: Store, topic: Topic, partition: int, epoch: int | None = None) -> None:
+        """Use Store.log. `epoch` is our leader epoch; without one nobody fences us."""
         self._store = store
         self.partition = partition
         self.keys = store.keyspace.partition_keys(topic.name, partition)
@@ -124,11 +125,13 @@ class PartitionLog:
         self.links = store.links(self.stream)
         self.bias = topic.bias
         self._lead_cap_ms = store.lead_cap_ms
-        self.leader_epoch = 0
+        self.epoch = epoch
+        self.leader_epoch = epoch or 0
         self.log_start = 0
         self.log_end = 0
         self.loaded = False
         self.closed = False
+        self._refusal: StorageError | None = None
         self.unaddressable = 0
         """Entries met by reads that no offset can name."""
         self.average_bytes: float = DEFAULT_AVERAGE_BYTES
@@ -214,13 +217,15 @@ class PartitionLog:
     ) -> None:
         """Append one batch, all or nothing; the order of calls is the order of appends.
 
+        `epoch` is one that `acquire_epoch` gave, the lowest of our leader epoch if there is none.
+
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
-        FencedEpoch (`epoch` is not the partition's newest), OutOfMemory, WrongType, OffsetsExhausted,
-        TopicGone, LinkLost or StorageFault. Functions korvet_guard, korvet_append, korvet_append_batch.
+        FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), OutOfMemory,
+        WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
+        korvet_append, korvet_append_batch.
         """
-        if self.closed:
-            gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
-            asyncio.get_running_loop().call_soon(done, gone)
+        if self._refusal is not None:
+            asyncio.get_running_loop().call_soon(done, self._refusal)
             return
         self._appender.append(batch, producer, epoch, done)
 
@@ -263,10 +268,10 @@ class PartitionLog:
 
     async def acquire_epoch(self) -> int:
         """Take the next writers' epoch; appends with an older one are refused from now on. Raises
-        StorageError.
+        FencedEpoch where a later leader has one, and StorageError.
         """
         self._check_open()
-        return int(await self._store.call("HINCRBY", self.meta, "epoch", 1))
+        return await self._store.claim(self._topic, self.partition, self.leader_epoch, anew=True)
 
     async def append_wait(
         self, arguments: AppendArguments, producer: ProducerStamp | None = None, *, epoch: int | None = None
@@ -302,9 +307,8 @@ class PartitionLog:
         (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
         XRANGE.
         """
-        if self.closed:
-            gone: StorageError = TopicGone(f"topic {self._topic.name} is deleted")
-            asyncio.get_running_loop().call_soon(done, gone)
+        if self._refusal is not None:
+            asyncio.get_running_loop().call_soon(done, self._refusal)
             return
         self._ahead.read(offset, max_bytes, done if zstd else _converting(done))
 
@@ -578,16 +582,19 @@ class PartitionLog:
             raise domain_error(error) from error
 
     def _check_open(self) -> None:
-        if self.closed:
-            raise TopicGone(f"topic {self._topic.name} is deleted")
+        if self._refusal is not None:
+            raise self._refusal
 
-    def close(self) -> None:
-        """Refuse further use; listeners are told, so that nobody waits for what will not come."""
+    def close(self, refusal: StorageError) -> None:
+        """Refuse further use for that reason; listeners are told, so that nobody waits for what will not
+        come.
+        """
         self.closed = True
+        self._refusal = refusal
         self.tail.clear()
         self._ahead.clear()
         self._store.watcher.unwatch(self)
-        self._appender.close()
+        self._appender.close(refusal)
         if self._folding is not None:
             self._folding.cancel()
         listeners = list(self._listeners)

@@ -1,5 +1,5 @@
 """Opening the store: one server or a cluster, checks of the servers, the library, the keyspace's identity and
-the broker's lease.
+the broker's place among the live ones.
 """
 
 from __future__ import annotations
@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.storage.address import parse_url
+from korvet.storage.assignment import writer_epochs
 from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
 from korvet.storage.cluster import Cluster
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, domain_error
-from korvet.storage.lease import Lease
+from korvet.storage.errors import (
+    FencedEpoch,
+    LinkLost,
+    RedisFault,
+    StorageError,
+    StoreError,
+    TopicGone,
+    domain_error,
+)
 from korvet.storage.library import ensure_library
 from korvet.storage.link import RedisLink, pack
 from korvet.storage.log import PartitionLog
+from korvet.storage.membership import Membership
 from korvet.storage.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
 from korvet.storage.readahead import ReadAheadBudget
 from korvet.storage.server import OneServer, Server
@@ -29,6 +38,7 @@ from korvet.storage.watcher import NativeWatcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from korvet.config import Address
     from korvet.storage.address import RedisAddress
     from korvet.storage.keys import Keyspace
     from korvet.storage.server import Links, Router
@@ -77,7 +87,8 @@ class Store:
         router.on_moved = self._moved
         self.on_moved: Callable[[PartitionLog], None] | None = None
         """Called for each log that another server took over, which may lack what was written last."""
-        self.lease: Lease | None = None
+        self.membership: Membership | None = None
+        """None for tools, which are no brokers and are fenced by nobody."""
         self.cluster_id = ""
         self._outdated = False
         self.server = ""
@@ -95,7 +106,8 @@ class Store:
         url: str,
         keyspace: Keyspace,
         *,
-        lease_node_id: int | None = None,
+        node_id: int | None = None,
+        endpoint: Address | None = None,
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
@@ -105,9 +117,10 @@ class Store:
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
 
-        With `lease_node_id` this process becomes the keyspace's one broker; tools leave it out. Raises
-        StoreError with a message for the terminal: unreachable, refused, too old, a replica, an eviction
-        policy that may drop our keys, another format, held by another broker.
+        With `node_id` and `endpoint`, where clients find it, this process becomes a live broker of the
+        keyspace; tools leave them out. Raises StoreError with a message for the terminal: unreachable,
+        refused, too old, a replica, an eviction policy that may drop our keys, another format,
+        the node id taken by another broker.
         """
         router, server = await connect(url)
         store = cls(
@@ -121,8 +134,9 @@ class Store:
         try:
             store.server = server
             await store._prepare()
-            if lease_node_id is not None:
-                store.lease = await Lease.take(store, lease_node_id, lease_ms)
+            if node_id is not None:
+                assert endpoint is not None
+                store.membership = await Membership.join(store, node_id, endpoint, lease_ms)
             await store.catalogue.load()
             if store._outdated:
                 await store._upgrade()
@@ -159,7 +173,7 @@ class Store:
 
     async def _upgrade(self) -> None:
         """Bring the keyspace to our format; a broker does that, as nobody else may write meanwhile."""
-        if self.lease is None:
+        if self.membership is None:
             raise StoreError(
                 f"keyspace {self.keyspace.prefix!r} has format {_UPGRADED_FORMAT}: start `korvet serve` on "
                 f"it once, which brings it to format {FORMAT_VERSION}"
@@ -180,8 +194,59 @@ class Store:
         logs = self._logs.setdefault(topic.name, {})
         found = logs.get(partition)
         if found is None or found.topic.topic_id != topic.topic_id:
-            found = logs[partition] = PartitionLog(self, topic, partition)
+            found = logs[partition] = self._new_log(topic, partition)
         return found
+
+    def _new_log(self, topic: Topic, partition: int) -> PartitionLog:
+        if self.membership is None:
+            return PartitionLog(self, topic, partition)
+        epoch = self.membership.leads(topic.name, partition)
+        made = PartitionLog(self, topic, partition, epoch)
+        if epoch is None:
+            made.close(FencedEpoch(f"another broker leads {topic.name}-{partition}"))
+        else:
+            # Before the log's first append, so that whoever led it before is refused from then on.
+            claim = _claim(self.keyspace, topic, partition, epoch)
+            made.links.write_functions.send(claim, self._claimed)
+        return made
+
+    def _claimed(self, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError) and isinstance(refusal := domain_error(reply), FencedEpoch):
+            self.fenced(refusal)
+
+    def leads(self, topic: str, partition: int) -> int | None:
+        """The leader epoch in which this process leads a partition; None where it does not. Without a
+        membership there is nobody else: 0.
+        """
+        return 0 if self.membership is None else self.membership.leads(topic, partition)
+
+    def follow_assignment(self) -> None:
+        """Close the logs of partitions that are led by others now; what is led by us now begins anew."""
+        assert self.membership is not None
+        for name, logs in self._logs.items():
+            for partition, found in list(logs.items()):
+                epoch = self.membership.leads(name, partition)
+                if epoch != found.epoch:
+                    del logs[partition]
+                    found.close(FencedEpoch(f"another broker leads {name}-{partition}"))
+
+    def fenced(self, refusal: FencedEpoch) -> None:
+        """An append was refused because somebody else leads its partition."""
+        if self.membership is not None:
+            self.membership.refresh_soon(refusal)
+
+    async def claim(self, topic: Topic, partition: int, leader_epoch: int, *, anew: bool = False) -> int:
+        """Refuse appends of all who led a partition before; with `anew`, our own earlier ones as well.
+
+        Returns the epoch to append with. Raises FencedEpoch where a later leader has claimed it, and
+        StorageError. Function korvet_claim.
+        """
+        links = self.links(self.keyspace.stream(topic.name, partition))
+        payload = _claim(self.keyspace, topic, partition, leader_epoch, anew=anew)
+        try:
+            return int(await links.write_functions.call_packed(payload))
+        except StorageError as error:
+            raise domain_error(error) from error
 
     def update_logs(self, topic: Topic) -> None:
         """Tell the topic's logs its new configuration."""
@@ -190,8 +255,16 @@ class Store:
 
     def close_logs(self, name: str) -> None:
         """Refuse all further use of a topic's logs: its keys are about to go."""
+        gone = TopicGone(f"topic {name} is deleted")
         for found in self._logs.pop(name, {}).values():
-            found.close()
+            found.close(gone)
+
+    async def drop_partition(self, topic: Topic, partition: int) -> None:
+        """Delete all that a partition of a deleted topic has, unless a new topic of that name has it. Raises
+        StorageError. Function korvet_drop.
+        """
+        stream, index, meta, latest = self.keyspace.partition_keys(topic.name, partition)
+        await self.fcall("korvet_drop", [meta, stream, index, latest], str(topic.topic_id))
 
     async def call(self, *args: bytes | str | int) -> Any:
         """One command over the write link, parsed; its first argument is its key. Raises StorageError."""
@@ -238,8 +311,8 @@ class Store:
         await self.watcher.close()
         for name in list(self._logs):
             self.close_logs(name)
-        if self.lease is not None:
-            await self.lease.release()
+        if self.membership is not None:
+            await self.membership.leave()
         await self.router.close()
 
     def _moved(self, has_moved: Callable[[bytes], bool]) -> None:
@@ -250,6 +323,16 @@ class Store:
                     found.moved()
                     if self.on_moved is not None:
                         self.on_moved(found)
+
+
+def _claim(
+    keyspace: Keyspace, topic: Topic, partition: int, leader_epoch: int, *, anew: bool = False
+) -> bytes:
+    """The packed call of korvet_claim."""
+    epochs = writer_epochs(leader_epoch)
+    meta = keyspace.meta(topic.name, partition)
+    limits = epochs.start, epochs.stop - 1
+    return pack("FCALL", "korvet_claim", 1, meta, *limits, str(topic.topic_id), int(anew))
 
 
 async def connect(url: str) -> tuple[Router, str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
-from korvet.storage.errors import CatalogueConflict, TopicGone
+from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.topics.alterations import check_fixed
 from korvet.topics.configs import (
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
+# A broker that does not hear of a new topic for so long will when it is asked for it.
+_SPREAD_S: Final = 1.0
 
 
 class TopicDirectory:
@@ -55,7 +58,6 @@ class TopicDirectory:
         self._config = config
         self._forget_offsets = forget_offsets
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
-        self._ids: dict[UUID, str] = {topic.topic_id: name for name, topic in store.catalogue.topics.items()}
         # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
         self._lock = asyncio.Lock()
         self._broker_configs: Mapping[str, str] = _broker_configs(config)
@@ -71,9 +73,7 @@ class TopicDirectory:
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """The topic of that id."""
-        name = self._ids.get(topic_id)
-        topic = None if name is None else self.get(name)
-        return topic if topic is not None and topic.topic_id == topic_id else None
+        return self._store.catalogue.by_id(topic_id)
 
     def log(self, name: str, partition: int) -> PartitionLog | None:
         """The log of a partition that exists."""
@@ -115,6 +115,7 @@ class TopicDirectory:
         self, name: str, partitions: int, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Topic:
         """Make a topic, or only check that it could be made. Raises TopicError and StorageError."""
+        await self._catch_up()
         if self.get(name) is not None:
             raise TopicExists(f"Topic '{name}' already exists.")
         self.check_name(name)
@@ -145,7 +146,7 @@ class TopicDirectory:
                 )
             except StoredTopicExists:
                 raise TopicExists(f"Topic '{name}' already exists.") from None
-        self._ids[topic.topic_id] = name
+        await self._spread()
         return topic
 
     def _layout(self, configs: Mapping[str, str]) -> StorageLayout:
@@ -157,6 +158,7 @@ class TopicDirectory:
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
         """Let a topic have `count` partitions in all. Raises TopicError and StorageError."""
+        await self._catch_up()
         topic = self._changeable(name)
         if count <= topic.partitions:
             raise InvalidPartitions(
@@ -168,11 +170,13 @@ class TopicDirectory:
             return topic
         async with self._lock:
             try:
-                return await self._store.catalogue.add_partitions(name, count)
+                topic = await self._store.catalogue.add_partitions(name, count)
             except TopicGone:
                 raise UnknownTopic(f"there is no topic {name}") from None
             except ValueError as error:
                 raise InvalidPartitions(str(error)) from error
+        await self._spread()
+        return topic
 
     async def alter_configs(self, name: str, alteration: Alteration, *, validate_only: bool = False) -> None:
         """Change what is set of a topic's configs, or only check that it could be changed.
@@ -180,12 +184,13 @@ class TopicDirectory:
         The internal topics' too. In force when it returns. Raises TopicError and StorageError.
         """
         check_topic_name(name)
+        await self._catch_up()
         async with self._lock:
             try:
                 await self._alter(name, alteration, validate_only)
             except CatalogueConflict:
                 # Something else than this broker changed the topic; its change is not to be lost.
-                await self._reload()
+                await self._store.catalogue.load()
                 await self._alter(name, alteration, validate_only)
 
     async def _alter(self, name: str, alteration: Alteration, validate_only: bool) -> None:
@@ -205,30 +210,67 @@ class TopicDirectory:
         except TopicGone:
             raise UnknownTopic(f"The topic '{name}' does not exist.") from None
 
-    async def _reload(self) -> None:
-        """Read the catalogue again, and let logs follow what others changed."""
-        known = dict(self._store.catalogue.topics)
-        for name, topic in (await self._store.catalogue.load()).items():
-            before = known.get(name)
-            if before is not None and before != topic and before.topic_id == topic.topic_id:
-                self._store.update_logs(topic)
-        self._ids = {topic.topic_id: topic.name for topic in self.all()}
+    async def look_again(self, name: str | None, topic_id: UUID | None) -> Topic | None:
+        """The topic of that name, or of that id, which another broker may have made a moment ago. Raises
+        StorageError.
+        """
+        await self._catch_up()
+        if name is not None:
+            return self.get(name)
+        return None if topic_id is None else self.by_id(topic_id)
+
+    def missed(self) -> None:
+        """A topic was asked for that is not known here: perhaps another broker has made it."""
+        membership = self._store.membership
+        if membership is not None and not membership.alone:
+            membership.refresh_soon()
+
+    async def _catch_up(self) -> None:
+        """Hear of what other brokers have changed. Raises StorageError."""
+        membership = self._store.membership
+        if membership is not None and not membership.alone:
+            await membership.refresh()
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its records and its committed offsets. Raises TopicError and StorageError."""
-        topic = self._changeable(name)
+        await self._catch_up()
+        self._changeable(name)
         async with self._lock:
             try:
-                await self._store.catalogue.delete(name, self._forget_offsets)
+                topic = await self._store.catalogue.mark_deleting(name)
             except TopicGone:
                 raise UnknownTopic(f"there is no topic {name}") from None
-        self._ids.pop(topic.topic_id, None)
         self._policies.pop(name, None)
+        await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
         """Go on with deletions that a broker that died left half done."""
         for topic in self._store.catalogue.pending_deletes():
-            await self._store.catalogue.finish_delete(topic, self._forget_offsets)
+            await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
+
+    @property
+    def deletes_are_pending(self) -> bool:
+        """Whether topics are being deleted."""
+        return bool(self._store.catalogue.pending_deletes())
+
+    async def forget_deleted(self) -> None:
+        """Tombstone the offsets of topics that are being deleted, in the groups that we coordinate."""
+        for topic in self._store.catalogue.pending_deletes():
+            await self._forget_offsets(topic)
+
+    async def _forget_everywhere(self, topic: Topic) -> None:
+        """Our groups' offsets here; other brokers do the same when they hear of it."""
+        await self._forget_offsets(topic)
+        if self._store.membership is not None:
+            await self._store.membership.all_settled(self._store.catalogue.latest)
+
+    async def _spread(self) -> None:
+        """Give other brokers time to hear of what was made: a client asks the next one right away."""
+        membership = self._store.membership
+        if membership is not None and not membership.alone:
+            with contextlib.suppress(TimeoutError, StorageError):
+                async with asyncio.timeout(_SPREAD_S):
+                    await membership.all_settled(self._store.catalogue.latest)
 
     def _changeable(self, name: str) -> Topic:
         topic = self.get(name)

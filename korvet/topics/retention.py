@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NoReturn
 
-from korvet.storage.errors import StorageError, TopicGone
+from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ async def keep_retention(topics: TopicDirectory, config: Config, now_ms: Callabl
 
 
 async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -> int:
-    """Trim every partition by its topic's policy; the number of entries deleted.
+    """Trim every partition that we lead by its topic's policy; the number of entries deleted.
 
     A partition that fails is logged and does not keep the others.
     """
@@ -38,12 +38,17 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
             found = topics.log(topic.name, partition)
             if found is None:
                 break
+            if found.closed:
+                # Its leader does that.
+                continue
             try:
                 if policy.deletes:
                     deleted += await found.trim(policy.retention_ms, policy.retention_bytes, now_ms)
                 await found.expire_producers(now_ms - config.producer_id_expiration_ms)
             except TopicGone:
                 break
+            except FencedEpoch:
+                continue
             except StorageError as error:
                 log.warning("retention of %s-%d: %s", topic.name, partition, error)
     return deleted

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from korvet.api.metadata_response import LEADER_EPOCH, encode_response, encode_topic
-from korvet.config import Address
+from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.protocol.messages import response_schema
+from korvet.storage.assignment import Assignment, Broker
 
 METADATA = 3
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -28,9 +28,22 @@ TOPICS = st.fixed_dictionaries(
 )
 
 
-def by_schema(
-    version: int, node_id: int, endpoint: Address, cluster_id: str, topics: Any, bits: int
-) -> bytes:
+BROKERS = st.lists(
+    st.builds(
+        Broker,
+        node_id=st.integers(0, 5),
+        host=st.text(min_size=1, max_size=50),
+        port=st.integers(1, 65535),
+        joined=st.integers(1, 9),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda broker: broker.node_id,
+)
+LEFT = st.lists(st.tuples(st.integers(6, 9), st.integers(1, 12)), max_size=2)
+
+
+def by_schema(version: int, assignment: Assignment, cluster_id: str, topics: Any, bits: int) -> bytes:
     schema = response_schema(METADATA, version)
     made = tuple(
         schema.make(
@@ -44,26 +57,28 @@ def by_schema(
                     "MetadataResponsePartition",
                     error_code=ErrorCode.none,
                     partition_index=index,
-                    leader_id=node_id,
-                    leader_epoch=LEADER_EPOCH,
-                    replica_nodes=(node_id,),
-                    isr_nodes=(node_id,),
+                    leader_id=leader.node_id,
+                    leader_epoch=leader.epoch,
+                    replica_nodes=(leader.node_id,),
+                    isr_nodes=(leader.node_id,),
                     offline_replicas=(),
                 )
                 for index in range(topic["partitions"])
+                for leader in [assignment.leader(topic["name"] or "", index)]
             ),
             topic_authorized_operations=topic["operations"],
         )
         for topic in topics
     )
-    broker = schema.make(
-        "MetadataResponseBroker", node_id=node_id, host=endpoint.host, port=endpoint.port, rack=None
+    brokers = tuple(
+        schema.make("MetadataResponseBroker", node_id=each.node_id, host=each.host, port=each.port, rack=None)
+        for each in assignment.brokers
     )
     response = schema.make(
         "MetadataResponse",
-        brokers=(broker,),
+        brokers=brokers,
         cluster_id=cluster_id,
-        controller_id=node_id,
+        controller_id=assignment.controller.node_id,
         topics=made,
         cluster_authorized_operations=bits,
         error_code=ErrorCode.none,
@@ -71,37 +86,47 @@ def by_schema(
     return schema.encode(response)
 
 
+def by_hand(version: int, assignment: Assignment, cluster_id: str, topics: Any, bits: int) -> bytes:
+    encoded = []
+    for topic in topics:
+        count = topic["partitions"]
+        partitions = encode_partitions(version, assignment, topic["name"] or "", count)
+        rest = {key: topic[key] for key in ("name", "topic_id", "internal", "error", "operations")}
+        encoded.append(encode_topic(version, **rest, partitions=partitions, count=count))
+    controller = assignment.controller.node_id
+    return encode_response(version, assignment.brokers, controller, cluster_id, encoded, operations=bits)
+
+
 @pytest.mark.parametrize("version", range(14))
-@given(
-    node_id=st.integers(0, 5),
-    host=st.text(min_size=1, max_size=50),
-    topics=st.lists(TOPICS, max_size=4),
-    operations=INT32,
-)
+@given(brokers=BROKERS, left=LEFT, topics=st.lists(TOPICS, max_size=4), operations=INT32)
 def test_every_version_has_the_schema_encoders_bytes(
-    version: int, node_id: int, host: str, topics: list[dict[str, Any]], operations: int
+    version: int,
+    brokers: list[Broker],
+    left: list[tuple[int, int]],
+    topics: list[dict[str, Any]],
+    operations: int,
 ) -> None:
     if version < 12:
         topics = [topic | {"name": topic["name"] or ""} for topic in topics]
-    endpoint = Address(host, 9092)
-    encoded = [encode_topic(version, node_id, **topic) for topic in topics]
-    found = encode_response(version, node_id, endpoint, "cluster", encoded, operations=operations)
-    assert found == by_schema(version, node_id, endpoint, "cluster", topics, operations)
+    assignment = Assignment(12, brokers, left)
+    for _ in range(2):
+        found = by_hand(version, assignment, "cluster", topics, operations)
+        assert found == by_schema(version, assignment, "cluster", topics, operations)
 
 
 def test_topics_of_any_size_share_what_is_encoded() -> None:
-    topic_id = uuid.uuid4()
-    large, small, larger = (
-        encode_topic(9, 1, "t", topic_id, partitions=count, operations=0) for count in (500, 3, 1200)
-    )
-    for count, encoded in ((500, large), (3, small), (1200, larger)):
+    alone = Assignment(3, [Broker(1, "h", 1, 2)])
+    sizes = (500, 3, 1200)
+    runs = [encode_partitions(9, alone, "t", count) for count in sizes]
+    for count, run in zip(sizes, runs, strict=True):
         topic = {
             "name": "t",
-            "topic_id": topic_id,
+            "topic_id": uuid.uuid4(),
             "partitions": count,
             "internal": False,
             "error": ErrorCode.none,
             "operations": 0,
         }
-        whole = by_schema(9, 1, Address("h", 1), "c", [topic], 0)
-        assert whole == encode_response(9, 1, Address("h", 1), "c", [encoded], operations=0)
+        encoded = encode_topic(9, "t", topic["topic_id"], partitions=run, count=count, operations=0)
+        whole = encode_response(9, alone.brokers, 1, "c", [encoded], operations=0)
+        assert whole == by_schema(9, alone, "c", [topic], 0)

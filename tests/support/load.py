@@ -30,20 +30,22 @@ class LoadProducer:
         idempotent: bool,
         partition: int = 0,
         in_flight: int = _IN_FLIGHT,
+        **config: Any,
     ) -> None:
         self.name = name
         self.bootstrap = bootstrap
         self.acknowledged: dict[int, int] = {}
         self.failed: dict[int, KafkaError] = {}
         self.sent = 0
-        self._topic, self._partition, self._in_flight = topic, partition, in_flight
+        self.partition = partition
+        self._topic, self._in_flight = topic, in_flight
         self._client = producer(
             bootstrap,
             enable_idempotence=idempotent,
             acks="all",
             linger_ms=2,
             message_timeout_ms=120_000,
-            **QUICK,
+            **(QUICK | config),
         )
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -60,7 +62,7 @@ class LoadProducer:
             number = self.sent
             self.sent += 1
             self._client.produce(
-                self._topic, self.value(number), partition=self._partition, on_delivery=self._report(number)
+                self._topic, self.value(number), partition=self.partition, on_delivery=self._report(number)
             )
             self._client.poll(0)
 
@@ -96,6 +98,7 @@ class LoadConsumer:
 
     def __init__(self, bootstrap: str, topic: str, group: str, **config: Any) -> None:
         self.seen = Seen()
+        self.group = group
         self.partitions: set[int] = set()
         self.member_id = ""
         self.errors: Counter[str] = Counter()

@@ -216,6 +216,21 @@ local function save_meta(meta, state)
     state.before, state.entries, state.live, math.max(0, state.bytes), state.big, math.max(0, state.span_bytes),
     state.point_before or nan, state.point_ms or nan, state.span_max or nan, state.run_max or nan
   ))
+  if state.newer_epoch then
+    redis.call('HSET', meta, 'epoch', state.newer_epoch)
+  end
+end
+
+-- The error reply for a writer whose epoch is older than the partition's newest; a newer one than that is taken over
+-- by `save_meta`.  "" is a writer that nobody fences.
+local function fence(state, epoch)
+  if epoch == '' or epoch == state.epoch then
+    return nil
+  end
+  if state.epoch and tonumber(epoch) < tonumber(state.epoch) then
+    return redis.error_reply('FENCED epoch ' .. epoch .. ' is older than ' .. state.epoch)
+  end
+  state.newer_epoch = epoch
 end
 
 -- Forget all points: nothing that they describe is there any more.

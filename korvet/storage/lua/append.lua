@@ -300,8 +300,9 @@ local function append_as_seen(layout, keys, args, see)
   if compacted then
     redis.call('HLEN', keys[4])
   end
-  if args[5] ~= '' and args[5] ~= state.epoch then
-    return redis.error_reply('FENCED epoch ' .. args[5] .. ' is not ' .. (state.epoch or 'set'))
+  fault = fence(state, args[5])
+  if fault then
+    return fault
   end
   local now_ms = clock_ms()
   local previous_end = log_end(found, state, bias)
@@ -350,7 +351,7 @@ end
 -- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
 -- that are not there keep a call from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
--- append time, epoch to be fenced by (or ""), number of records, producer id (or "-1"), producer epoch, first
+-- append time, writer's epoch (or ""), number of records, producer id (or "-1"), producer epoch, first
 -- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
 -- lacks entries, korvet_fold is due.
@@ -370,7 +371,7 @@ local function refused(why)
 end
 
 -- KEYS: stream, index, meta, gate.
--- ARGV: bias, epoch to be fenced by (or ""), entry that the append before this one ended with, position of the first
+-- ARGV: bias, writer's epoch (or ""), entry that the append before this one ended with, position of the first
 -- record, ID of the first entry, ID of the last, number of records, producer id (or "-1"), producer epoch, first
 -- sequence, largest entry (bytes), spans (each "<records> <bytes> <largest timestamp>;"), then the field arguments of
 -- the first entry.
@@ -391,8 +392,9 @@ local function guard(keys, args)
     return fault
   end
   redis.call('ZCARD', index)
-  if args[2] ~= '' and args[2] ~= state.epoch then
-    return redis.error_reply('FENCED epoch ' .. args[2] .. ' is not ' .. (state.epoch or 'set'))
+  fault = fence(state, args[2])
+  if fault then
+    return fault
   end
   if state.tail ~= args[3] or redis.call('EXISTS', gate) == 1 then
     return refused('another append came in between')

@@ -1,9 +1,10 @@
--- What brokers share: the topic catalogue and the lease on the keyspace.
+-- What brokers share: the topic catalogue, who is there, and who may write to a partition.
 
--- KEYS: hash.  ARGV: field, expected value ("" where it is to be absent), new value ("" to delete the field).
--- Compare and set.  Returns 1; error CONFLICT where the value is another one.
+-- KEYS: hash of topics, hash of the cluster.  ARGV: topic, expected value ("" where it is to be absent), new value ("" to
+-- delete it).
+-- Compare and set.  Returns the catalogue's new version; error CONFLICT where the value is another one.
 local function swap(keys, args)
-  if #keys ~= 1 or #args ~= 3 then
+  if #keys ~= 2 or #args ~= 3 then
     return redis.error_reply('ERR korvet_swap: malformed arguments')
   end
   if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then
@@ -14,40 +15,186 @@ local function swap(keys, args)
   else
     redis.call('HSET', keys[1], args[1], args[3])
   end
-  return 1
+  return redis.call('HINCRBY', keys[2], 'catalogue', 1)
 end
 
--- KEYS: brokers.  ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or "").
--- Takes or renews the one lease there is.  A value is "<expiry ms> <token> <description>".
--- Returns {"held"} or {"refused", node id, remaining ms, token, description} of the holder.
+-- A live broker's entry: "<lease's end (ms)> <token> <joined> <settled assignment> <settled catalogue> <description>";
+-- -1 is nothing settled yet.
+local ENTRY = '^(%d+) (%S+) (%d+) (%-?%d+) (%-?%d+) (.*)$'
+
+-- All entries by node id, but for those that another release left behind; these are returned as a second value.
+local function read_entries(brokers)
+  local held, entries, strange = redis.call('HGETALL', brokers), {}, {}
+  for at = 1, #held, 2 do
+    local expiry_ms, token, joined, assignment, catalogue, description = string.match(held[at + 1], ENTRY)
+    if expiry_ms then
+      entries[held[at]] = {
+        expiry_ms = tonumber(expiry_ms),
+        token = token,
+        joined = tonumber(joined),
+        assignment = tonumber(assignment),
+        catalogue = tonumber(catalogue),
+        description = description,
+      }
+    else
+      strange[#strange + 1] = held[at]
+    end
+  end
+  return entries, strange
+end
+
+-- Notes that the assignment is another one from now on: `gone` left with this version.  Of those that left earlier
+-- only the ones are kept that one of `entries` has seen.
+local function save_version(cluster, version, entries, gone)
+  local left, first = {}, version
+  for _, entry in pairs(entries) do
+    first = math.min(first, entry.joined)
+  end
+  for node_id, since in string.gmatch(redis.call('HGET', cluster, 'left') or '', '(%d+):(%d+)') do
+    if not entries[node_id] and not gone[node_id] and tonumber(since) > first then
+      left[#left + 1] = node_id .. ':' .. since
+    end
+  end
+  for node_id in pairs(gone) do
+    left[#left + 1] = node_id .. ':' .. integer(version)
+  end
+  table.sort(left)
+  redis.call('HSET', cluster, 'assignment', integer(version), 'left', table.concat(left, ' '))
+end
+
+-- KEYS: brokers, hash of the cluster.
+-- ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or ""), version of the
+-- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue that it
+-- has settled.
+-- Takes or renews the lease on a node id, and takes out brokers whose lease is over: with each change of who is there the
+-- assignment has a new version.  A caller that has heard of a later version than Redis has (which lost its newest writes)
+-- begins anew with one later still.
+-- Returns {"refused", remaining ms, token, description} of the holder, or {"held", version of the assignment, of the
+-- catalogue, the lowest that another broker has settled of each (nil without others), and then, unless the caller has
+-- that version, who left, and node id, joined and description of each live broker}.
 local function lease(keys, args)
-  local duration_ms = tonumber(args[3])
-  if #keys ~= 1 or #args ~= 5 or not duration_ms then
+  local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
+  local known, latest, assignment, catalogue = tonumber(args[6]), tonumber(args[7]), tonumber(args[8]), tonumber(args[9])
+  if #keys ~= 2 or #args ~= 9 or not (duration_ms and known and latest and assignment and catalogue) then
     return redis.error_reply('ERR korvet_lease: malformed arguments')
   end
   local now_ms = clock_ms()
-  local held = redis.call('HGETALL', keys[1])
-  for at = 1, #held, 2 do
-    local expiry_ms, token, description = string.match(held[at + 1], '^(%d+) (%S+) (.*)$')
-    local remaining_ms = tonumber(expiry_ms) - now_ms
-    if token ~= args[2] and token ~= args[5] and remaining_ms > 0 then
-      return { 'refused', held[at], remaining_ms, token, description }
+  local entries, strange = read_entries(keys[1])
+  local own = entries[node_id]
+  if own and own.token ~= token and own.token ~= args[5] and own.expiry_ms > now_ms then
+    return { 'refused', own.expiry_ms - now_ms, own.token, own.description }
+  end
+  if #strange > 0 then
+    redis.call('HDEL', keys[1], unpack(strange))
+  end
+  local stored = tonumber(redis.call('HGET', keys[2], 'assignment') or '-1')
+  local version, gone = stored, {}
+  for other, entry in pairs(entries) do
+    if other ~= node_id and entry.expiry_ms <= now_ms then
+      gone[other] = true
+      entries[other] = nil
+      redis.call('HDEL', keys[1], other)
     end
   end
-  redis.call('DEL', keys[1])
-  redis.call('HSET', keys[1], args[1], integer(now_ms + duration_ms) .. ' ' .. args[2] .. ' ' .. args[4])
-  return { 'held' }
+  local joins = not own or own.token ~= token or stored < latest
+  if joins or next(gone) then
+    version = math.max(stored, latest) + 1
+  end
+  own = {
+    expiry_ms = now_ms + duration_ms,
+    token = token,
+    joined = joins and version or own.joined,
+    assignment = assignment,
+    catalogue = catalogue,
+    description = args[4],
+  }
+  entries[node_id] = own
+  redis.call('HSET', keys[1], node_id, table.concat({
+    integer(own.expiry_ms), token, integer(own.joined), integer(assignment), integer(catalogue), own.description,
+  }, ' '))
+  if version ~= stored then
+    save_version(keys[2], version, entries, gone)
+  end
+  local lowest_assignment, lowest_catalogue = false, false
+  for other, entry in pairs(entries) do
+    if other ~= node_id then
+      lowest_assignment = math.min(lowest_assignment or entry.assignment, entry.assignment)
+      lowest_catalogue = math.min(lowest_catalogue or entry.catalogue, entry.catalogue)
+    end
+  end
+  local reply = {
+    'held',
+    version,
+    tonumber(redis.call('HGET', keys[2], 'catalogue') or '0'),
+    lowest_assignment,
+    lowest_catalogue,
+  }
+  if version ~= known then
+    reply[#reply + 1] = redis.call('HGET', keys[2], 'left') or ''
+    for other, entry in pairs(entries) do
+      reply[#reply + 1] = other
+      reply[#reply + 1] = entry.joined
+      reply[#reply + 1] = entry.description
+    end
+  end
+  return reply
 end
 
--- KEYS: brokers.  ARGV: node id, token.  Returns 1 where the lease was held by that token and is given up.
+-- KEYS: brokers, hash of the cluster.  ARGV: node id, token.
+-- Returns 1 where the lease was held by that token and is given up.
 local function release(keys, args)
-  local value = redis.call('HGET', keys[1], args[1])
-  if value and string.match(value, '^%d+ (%S+)') == args[2] then
-    return redis.call('HDEL', keys[1], args[1])
+  if #keys ~= 2 or #args ~= 2 then
+    return redis.error_reply('ERR korvet_release: malformed arguments')
   end
-  return 0
+  local entries = read_entries(keys[1])
+  local own = entries[args[1]]
+  if not own or own.token ~= args[2] then
+    return 0
+  end
+  entries[args[1]] = nil
+  local version = tonumber(redis.call('HGET', keys[2], 'assignment') or '-1') + 1
+  save_version(keys[2], version, entries, { [args[1]] = true })
+  return redis.call('HDEL', keys[1], args[1])
+end
+
+-- KEYS: meta.  ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to take the next
+-- one, else the lowest.
+-- Refuses, from now on, all that write with an older epoch.  Returns the epoch; error FENCED where a later leader has one.
+local function claim(keys, args)
+  local lowest, highest = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 1 or #args ~= 4 or not (lowest and highest) then
+    return redis.error_reply('ERR korvet_claim: malformed arguments')
+  end
+  local found = redis.call('HMGET', keys[1], 'epoch', 'topic')
+  local epoch = tonumber(found[1] or '0')
+  if epoch > highest then
+    return redis.error_reply('FENCED epoch ' .. args[1] .. ' is older than ' .. found[1])
+  end
+  local taken = args[4] == '1' and math.max(epoch + 1, lowest) or lowest
+  if taken > epoch then
+    redis.call('HSET', keys[1], 'epoch', integer(taken))
+  end
+  if found[2] ~= args[3] then
+    redis.call('HSET', keys[1], 'topic', args[3])
+  end
+  return integer(taken)
+end
+
+-- KEYS: all that a partition has, its meta hash first.  ARGV: id of the topic.
+-- Deletes it, unless it belongs to another topic of that name, made since.  Returns the number of keys deleted.
+local function drop(keys, args)
+  if #keys < 1 or #args ~= 1 then
+    return redis.error_reply('ERR korvet_drop: malformed arguments')
+  end
+  local topic = redis.call('HGET', keys[1], 'topic')
+  if topic and topic ~= args[1] then
+    return 0
+  end
+  return redis.call('UNLINK', unpack(keys))
 end
 
 redis.register_function('korvet_swap', swap)
 redis.register_function({ function_name = 'korvet_lease', callback = lease, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_release', callback = release, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_claim', callback = claim, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_drop', callback = drop, flags = { 'allow-oom' } })

@@ -11,9 +11,10 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
-from korvet.config import Address, Config
+from korvet.config import Config
 from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
+from korvet.storage.assignment import Assignment, Broker
 from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ ERRORS = (ErrorCode.unknown_server_error, ErrorCode.coordinator_load_in_progress
 
 def context_of(schema: ResponseSchema, api_version: int) -> RequestContext:
     """A context without connection and without services but for who this broker is."""
-    services: Any = SimpleNamespace(config=Config(), cluster_id="id", endpoint=Address("localhost", 9092))
+    membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
+    services: Any = SimpleNamespace(config=Config(), cluster_id="id", membership=membership)
     nobody: Any = None
     return RequestContext(services, schema, api_version, "client", nobody)
 

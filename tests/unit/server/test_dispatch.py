@@ -14,10 +14,11 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.config import Address, Config
+from korvet.config import Config
 from korvet.protocol import registry
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
+from korvet.storage.assignment import Assignment, Broker
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
 from tests.unit.protocol.test_registry import errors_in
@@ -27,7 +28,8 @@ LIMIT_BYTES = 10_000
 
 
 def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
-    services: Any = SimpleNamespace(config=Config(), cluster_id="id", endpoint=Address("localhost", 9092))
+    membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
+    services: Any = SimpleNamespace(config=Config(), cluster_id="id", membership=membership)
     pressure = Backpressure(LIMIT_BYTES)
     return Dispatcher(services, pressure), pressure
 

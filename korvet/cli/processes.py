@@ -1,0 +1,177 @@
+"""`korvet serve --processes N`: several brokers on one keyspace, each a process with a port and a
+node id of its own.
+
+This process serves nothing itself: it starts the brokers, waits until all are ready, starts one anew that
+ends by itself, and ends them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import re
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.config import Address, Config, ConfigError, clean_environment, settings
+from korvet.embedded.shim import bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+_READY: Final = re.compile(r"korvet is ready on (\S+) ")
+# A broker that keeps ending is not worth another start: something is wrong that only its log can tell.
+_MOST_RESTARTS: Final = 5
+_RESTART_WINDOW_S: Final = 60.0
+# Brokers answer what is at work before they end.
+_STOP_TIMEOUT_S: Final = 30.0
+_HIGHEST_PORT: Final = 65535
+
+
+class ProcessesError(Exception):
+    """Brokers cannot be kept running; the message is fit for the terminal."""
+
+
+def broker_configs(config: Config) -> list[Config]:
+    """What each of the `processes` brokers is told, on ports and node ids from the given ones on.
+
+    Port 0 stays 0: any free one. Raises ConfigError where there are not so many ports.
+    """
+    addresses = [config.listen_address, config.advertise_address]
+    if any(each is not None and each.port + config.processes - 1 > _HIGHEST_PORT for each in addresses):
+        raise ConfigError(f"processes = {config.processes}: there are no ports for so many")
+    return [
+        msgspec.structs.replace(
+            config,
+            processes=1,
+            node_id=config.node_id + number,
+            listen=_moved(config.listen_address, number),
+            advertise=config.advertise_address and _moved(config.advertise_address, number),
+        )
+        for number in range(config.processes)
+    ]
+
+
+def environment(config: Config) -> dict[str, str]:
+    """The variables that make `korvet serve` run with `config`, beside ours that are no settings."""
+    environ = clean_environment()
+    for setting in settings():
+        value = getattr(config, setting.field)
+        if value is not None:
+            environ[setting.variable] = str(value).lower() if isinstance(value, bool) else str(value)
+    return environ
+
+
+def _moved(address: Address, number: int) -> str:
+    return str(address._replace(port=address.port + number if address.port else 0))
+
+
+class _Broker:
+    """One broker: its process, started anew when it ends by itself."""
+
+    def __init__(self, config: Config, profile: Path | None) -> None:
+        self._config = config
+        self._profile = profile
+        self._process: asyncio.subprocess.Process | None = None
+        self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Where clients find it, once it is ready."""
+
+    async def run(self) -> None:
+        """Keep it running until cancelled. Raises ProcessesError when it ends before it was ready, or keeps
+        ending.
+        """
+        restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
+        while True:
+            status = await self._run_once()
+            now = time.monotonic()
+            name = f"the broker process of node {self._config.node_id}"
+            if not self.address.done():
+                raise ProcessesError(f"{name} ended with status {status}")
+            if len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S:
+                raise ProcessesError(f"{name} keeps ending, now with status {status}")
+            restarts.append(now)
+            logger.error("%s ended with status %d; starting it anew", name, status)
+
+    async def _run_once(self) -> int:
+        command = [sys.executable, "-m", "korvet", "serve"]
+        if self._profile is not None:
+            command += ["--profile", f"{self._profile}.{self._config.node_id}"]
+        # A session of its own: Ctrl-C in a terminal is for us, the brokers end after us.
+        process = self._process = await asyncio.create_subprocess_exec(
+            *bound(command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(self._config),
+            start_new_session=True,
+        )
+        logger.info("node %d is process %d", self._config.node_id, process.pid)
+        assert process.stdout is not None
+        async for line in process.stdout:
+            found = _READY.match(line.decode())
+            if found is not None and not self.address.done():
+                self.address.set_result(found[1])
+                self._keep_port(found[1])
+        return await process.wait()
+
+    def _keep_port(self, address: str) -> None:
+        """Any free port was asked for: the next start takes the same one, where clients know it."""
+        if self._config.listen_address.port == 0 and self._config.advertise is None:
+            port = int(address.rpartition(":")[2])
+            listen = str(self._config.listen_address._replace(port=port))
+            self._config = msgspec.structs.replace(self._config, listen=listen)
+
+    def terminate(self) -> None:
+        """SIGTERM, unless it has ended."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    async def ended(self) -> None:
+        """Wait for the end, and bring it about where that takes too long."""
+        if self._process is None:
+            return
+        try:
+            await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT_S)
+        except TimeoutError:
+            logger.error("node %d does not end; it is killed", self._config.node_id)
+            self._process.kill()
+            await self._process.wait()
+
+
+async def run(
+    config: Config, redis_url: str, ready: Callable[[str, int], None], profile: Path | None
+) -> None:
+    """Keep `config.processes` brokers running until cancelled.
+
+    `ready(host, port)` is called once all accept clients, with the first one's address. Raises ConfigError
+    and ProcessesError.
+    """
+    config = msgspec.structs.replace(config, redis=redis_url)
+    brokers = [_Broker(each, profile) for each in broker_configs(config)]
+    tasks = [asyncio.create_task(broker.run()) for broker in brokers]
+    addresses = asyncio.gather(*(broker.address for broker in brokers))
+    try:
+        waited: list[asyncio.Future[Any]] = [addresses, *tasks]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if addresses.done():
+            host, _, port = addresses.result()[0].rpartition(":")
+            ready(host.strip("[]"), int(port))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        addresses.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(addresses, *tasks, return_exceptions=True)
+        for broker in brokers:
+            broker.terminate()
+        await asyncio.gather(*(broker.ended() for broker in brokers))

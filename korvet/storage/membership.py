@@ -1,0 +1,270 @@
+"""This broker's place among the live ones: its lease, who leads what, and what follows from a change of that.
+
+A renewal of the lease brings whatever changed: another version of the assignment, or of the topic catalogue.
+It comes some times in a second while there are other brokers, and at once when an append was refused because
+somebody else leads its partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final, Protocol
+
+from korvet.storage.assignment import Assignment, leader_epoch_of
+from korvet.storage.errors import FencedEpoch, StorageError
+from korvet.storage.lease import NO_VERSION, Lease, NodeIdTaken, Standing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.config import Address
+    from korvet.storage.store import Store
+
+# Renewed several times within its length, so that one slow answer loses nothing.
+_RENEWALS_PER_LEASE: Final = 4
+# How soon others' changes are seen. Alone, nobody but a broker that comes changes anything.
+_ALONE_POLL_S: Final = 1.0
+_POLL_S: Final = 0.25
+# While a topic is being deleted somebody waits for what all brokers have settled.
+_DELETING_POLL_S: Final = 0.05
+_LEAST_BETWEEN_S: Final = 0.02
+# Longer than others take to hear of us and to load nothing more.
+_MADE_KNOWN_S: Final = 3.0
+_CLAIMS_AT_ONCE: Final = 256
+
+log = logging.getLogger(__name__)
+
+
+class Follower(Protocol):
+    """What has to follow changes that other brokers make."""
+
+    def follow_assignment(self) -> None:
+        """Leaders have changed: take up what is ours now, and leave what is not."""
+
+    async def settle(self) -> None:
+        """Return once what follows from the newest changes is done. Raises an error to be asked again."""
+
+
+class Membership:
+    """A live broker's view of the cluster, kept up to date until `leave`."""
+
+    def __init__(self, store: Store, node_id: int, lease: Lease, lease_ms: int, standing: Standing) -> None:
+        """Use `join`."""
+        assert standing.assignment is not None
+        self.node_id = node_id
+        self.assignment: Assignment = standing.assignment
+        """Who leads what, as last heard."""
+        self.on_lost: Callable[[Exception], None] | None = None
+        """Called once when another broker has our node id: we must stop serving."""
+        self._store = store
+        self._lease = lease
+        self._lease_s = lease_ms / 1000
+        self._standing = standing
+        self._followers: list[Follower] = []
+        # The highest version that was met anywhere, which Redis may have lost.
+        self._met = standing.version
+        self._settled = (NO_VERSION, NO_VERSION)
+        self._refreshing = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self._valid_until_s = asyncio.get_running_loop().time() + self._lease_s
+        self._suspended = False
+        self._left = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._settling: asyncio.Task[None] | None = None
+        self._claiming: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def join(cls, store: Store, node_id: int, endpoint: Address, lease_ms: int) -> Membership:
+        """Become a live broker that clients find at `endpoint`.
+
+        Raises StoreError, naming the holder, where another live broker has the node id.
+        """
+        lease, standing = await Lease.take(store, node_id, endpoint, lease_ms)
+        member = cls(store, node_id, lease, lease_ms, standing)
+        member._tasks.append(asyncio.create_task(member._keep_up(), name="membership"))
+        return member
+
+    # Who leads
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other live broker."""
+        return len(self.assignment.brokers) == 1
+
+    @property
+    def controls(self) -> bool:
+        """Whether it is on this broker to do what one of them has to do."""
+        return not self._left and self.assignment.controller.node_id == self.node_id
+
+    def leads(self, topic: str, partition: int) -> int | None:
+        """Our leader epoch of a partition; None where another broker leads it, or nobody may know."""
+        leader = self.assignment.leader(topic, partition)
+        ours = leader.node_id == self.node_id and not (self._suspended or self._left)
+        return leader.epoch if ours else None
+
+    # Changes
+
+    def attach(self, follower: Follower) -> None:
+        """Have changes followed by one more, after those that are there already."""
+        self._followers.append(follower)
+
+    def begin(self) -> None:
+        """All followers are there: claim what we lead, and settle."""
+        self._assigned()
+        self._settle_soon()
+
+    def refresh_soon(self, refusal: FencedEpoch | None = None) -> None:
+        """Look for changes at once; `refusal`: an append of ours was refused, so there must be one."""
+        if refusal is not None and refusal.newest is not None:
+            self._met = max(self._met, leader_epoch_of(refusal.newest))
+        self._wanted.set()
+
+    async def refresh(self) -> None:
+        """Renew the lease, and follow what has changed. Raises NodeIdTaken and StorageError."""
+        async with self._refreshing:
+            if self._left:
+                return
+            began_s = asyncio.get_running_loop().time()
+            known = NO_VERSION if self._suspended else self.assignment.version
+            standing = await self._lease.renew(known, self._met, *self._settled)
+            self._standing = standing
+            self._valid_until_s = began_s + self._lease_s
+            if standing.catalogue != self._store.catalogue.version:
+                await self._store.catalogue.load()
+            if standing.assignment is not None:
+                self._suspended = False
+                self._take(standing.assignment)
+            self._settle_soon()
+
+    async def leave(self) -> None:
+        """Give up the lease and all that is led here; no refresh is under way afterwards."""
+        for task in (*self._tasks, self._settling, self._claiming):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        if self._left:
+            return
+        self._left = True
+        self._notify()
+        try:
+            await self._lease.release()
+        except StorageError as error:
+            log.warning("the lease on node id %d is left to lapse: %s", self.node_id, error)
+
+    async def all_settled(self, catalogue: int) -> None:
+        """Return once every other live broker has settled version `catalogue` of the topic catalogue, in the
+        newest version of the assignment. Raises StorageError.
+        """
+        while True:
+            await self.refresh()
+            version, settled = self._standing.version, self._standing.settled_assignment
+            if settled is None or self._standing.settled_catalogue is None:
+                return
+            if settled >= version and self._standing.settled_catalogue >= catalogue:
+                return
+            await asyncio.sleep(_DELETING_POLL_S)
+
+    async def made_known(self) -> None:
+        """Return once other brokers, such as answer, have taken our coming into account."""
+        with contextlib.suppress(TimeoutError, StorageError):
+            async with asyncio.timeout(_MADE_KNOWN_S):
+                await self.all_settled(NO_VERSION)
+
+    async def _keep_up(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_s()):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                await self.refresh()
+            except NodeIdTaken as error:
+                log.critical("%s", error)
+                if self.on_lost is not None:
+                    self.on_lost(error)
+                return
+            except StorageError as error:
+                log.warning("the lease on node id %d could not be renewed: %s", self.node_id, error)
+                self._suspend_when_over()
+            # Many appends may be refused at once.
+            await asyncio.sleep(_LEAST_BETWEEN_S)
+
+    def _poll_s(self) -> float:
+        quarter_s = self._lease_s / _RENEWALS_PER_LEASE
+        if self.alone:
+            return min(quarter_s, _ALONE_POLL_S)
+        return min(quarter_s, _DELETING_POLL_S if self._store.catalogue.pending_deletes() else _POLL_S)
+
+    def _suspend_when_over(self) -> None:
+        """Others take over what we lead once our lease is over, whether we can reach Redis or not."""
+        over = asyncio.get_running_loop().time() > self._valid_until_s
+        if over and not self.alone and not self._suspended:
+            log.error("the lease on node id %d is over: nothing is served until it is renewed", self.node_id)
+            self._suspended = True
+            self._notify()
+
+    def _take(self, assignment: Assignment) -> None:
+        self._met = max(self._met, assignment.version)
+        self.assignment = assignment
+        log.info(
+            "version %d of the assignment: %s",
+            assignment.version,
+            ", ".join(f"node {each.node_id} at {each.host}:{each.port}" for each in assignment.brokers),
+        )
+        self._assigned()
+
+    def _assigned(self) -> None:
+        self._notify()
+        if self._claiming is not None:
+            self._claiming.cancel()
+        self._claiming = asyncio.create_task(self._claim(), name="claims")
+
+    def _notify(self) -> None:
+        self._store.follow_assignment()
+        for follower in self._followers:
+            follower.follow_assignment()
+
+    # Claims and settling
+
+    async def _claim(self) -> None:
+        """Fence whoever led our partitions before, idle ones too."""
+        claims = [
+            (topic, partition, epoch)
+            for topic in self._store.catalogue.topics.values()
+            for partition in range(topic.partitions)
+            if (epoch := self.leads(topic.name, partition)) is not None
+        ]
+        for start in range(0, len(claims), _CLAIMS_AT_ONCE):
+            some = claims[start : start + _CLAIMS_AT_ONCE]
+            outcomes = await asyncio.gather(
+                *(self._store.claim(*each) for each in some), return_exceptions=True
+            )
+            for outcome in outcomes:
+                if isinstance(outcome, FencedEpoch):
+                    self.refresh_soon(outcome)
+                elif isinstance(outcome, StorageError):
+                    # The first append claims as well.
+                    log.info("a partition could not be claimed: %s", outcome)
+                elif isinstance(outcome, BaseException):
+                    raise outcome
+
+    def _settle_soon(self) -> None:
+        wanted = self.assignment.version, self._store.catalogue.version
+        busy = self._settling is not None and not self._settling.done()
+        if wanted != self._settled and not busy:
+            self._settling = asyncio.create_task(self._settle(wanted), name="settling")
+
+    async def _settle(self, wanted: tuple[int, int]) -> None:
+        try:
+            for follower in self._followers:
+                await follower.settle()
+        except StorageError as error:
+            log.warning("changes are not settled yet: %s", error)
+            return
+        self._settled = wanted
+        if not self.alone:
+            # Somebody may wait for that.
+            self._wanted.set()

@@ -1,0 +1,57 @@
+"""Brokers that come, leave and come back: every version says of each partition what its history says."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.storage.assignment import Assignment, Broker, Leader
+
+PLACES = [(topic, partition) for topic in ("a", "b") for partition in range(6)]
+EVENTS = st.lists(st.tuples(st.sampled_from(["come", "leave", "replace"]), st.integers(1, 5)), max_size=30)
+
+
+class _History(NamedTuple):
+    """What a registry keeps: live brokers with the version they came with, and who left in which."""
+
+    joined: dict[int, int]
+    left: dict[int, int]
+
+    def assignment(self, version: int) -> Assignment:
+        first = min(self.joined.values())
+        brokers = [Broker(node_id, "h", node_id, since) for node_id, since in self.joined.items()]
+        # As the registry does, forget those that left before any live broker came.
+        return Assignment(version, brokers, [each for each in self.left.items() if each[1] > first])
+
+
+@given(EVENTS)
+def test_leaders_change_only_where_they_must_and_epochs_say_when(events: list[tuple[str, int]]) -> None:
+    history = _History({3: 1}, {})
+    version = 1
+    known = {place: history.assignment(version).leader(*place) for place in PLACES}
+    assert set(known.values()) == {Leader(3, 1)}
+    for kind, node_id in events:
+        there = node_id in history.joined
+        if there == (kind == "come") or (kind == "leave" and len(history.joined) == 1):
+            continue
+        version += 1
+        if kind == "leave":
+            del history.joined[node_id]
+            history.left[node_id] = version
+        else:
+            history.joined[node_id] = version
+            history.left.pop(node_id, None)
+        now = history.assignment(version)
+        again = history.assignment(version)
+        for place in PLACES:
+            leader = now.leader(*place)
+            assert leader == again.leader(*place)
+            before = known[place]
+            if leader.node_id == before.node_id and not (kind == "replace" and node_id == leader.node_id):
+                assert leader == before
+            else:
+                assert leader.epoch == version
+                assert node_id in (leader.node_id, before.node_id)
+            known[place] = leader

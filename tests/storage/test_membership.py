@@ -1,0 +1,311 @@
+"""Brokers of one keyspace: who is there, who leads what, and that nobody else writes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.config import Address
+from korvet.records.kernel import encode_append_records
+from korvet.storage.assignment import writer_epochs
+from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
+from korvet.storage.keys import Keyspace
+from korvet.storage.lease import NodeIdTaken
+from korvet.storage.store import Store
+from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from korvet.storage.membership import Membership
+    from tests.storage.conftest import Server
+
+RECORD = encode_append_records([(b"k", b"v", 5)])
+WAIT_S = 10
+
+
+def member_of(store: Store) -> Membership:
+    assert store.membership is not None
+    return store.membership
+
+
+@contextlib.asynccontextmanager
+async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2000) -> AsyncIterator[Store]:
+    """A store that is a live broker, as far as leading goes."""
+    endpoint = Address("localhost", 9000 + node_id)
+    store = await Store.open(
+        server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint, lease_ms=lease_ms
+    )
+    member_of(store).begin()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def nodes(store: Store) -> list[int]:
+    return [each.node_id for each in member_of(store).assignment.brokers]
+
+
+def led(store: Store, topic: str, count: int) -> dict[int, int]:
+    """Partitions that a broker leads, with their leader epochs."""
+    epochs = {partition: store.leads(topic, partition) for partition in range(count)}
+    return {partition: epoch for partition, epoch in epochs.items() if epoch is not None}
+
+
+async def agreed(first: Store, second: Store) -> None:
+    await until_async(
+        lambda: _same(first, second), WAIT_S, "both brokers have the same version of the assignment"
+    )
+
+
+async def _same(first: Store, second: Store) -> bool:
+    return member_of(first).assignment.version == member_of(second).assignment.version
+
+
+def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one:
+            topic = await one.catalogue.create("t", 20)
+            assert led(one, "t", 20) == dict.fromkeys(range(20), 0)
+            old = [one.log(topic, partition) for partition in range(20)]
+            async with broker(server, prefix, 2) as two:
+                await agreed(one, two)
+                assert nodes(one) == nodes(two) == [1, 2]
+                first, second = led(one, "t", 20), led(two, "t", 20)
+                assert first.keys() | second.keys() == set(range(20))
+                assert not first.keys() & second.keys()
+                assert set(first.values()) == {0}
+                assert set(second.values()) == {1}
+                for partition in range(20):
+                    log = one.log(topic, partition)
+                    assert log.closed == (partition in second)
+                    assert (log is old[partition]) == (partition in first)
+                    if log.closed:
+                        with pytest.raises(FencedEpoch):
+                            await log.append_wait(RECORD)
+                        with pytest.raises(FencedEpoch):
+                            await log.read_wait(0, 100)
+                        with pytest.raises(FencedEpoch):
+                            await log.bounds()
+            assert [b.port for b in member_of(two).assignment.brokers] == [9001, 9002]
+
+            async def alone() -> bool:
+                return nodes(one) == [1]
+
+            await until_async(alone, 2, "the other one is seen to be gone")
+            now = led(one, "t", 20)
+            assert {partition: now[partition] for partition in first} == first
+            assert {now[partition] for partition in second} == {2}
+            for partition in range(20):
+                await one.log(topic, partition).append_wait(RECORD)
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
+    server: Server, prefix: str
+) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
+            topic = await two.catalogue.create("t", 20)
+            await agreed(one, two)
+            await member_of(one).refresh()
+            theirs = min(led(one, "t", 20))
+            stale = one.log(topic, theirs)
+            await stale.append_wait(RECORD)
+            # As a process that is stopped: nothing renews the lease.
+            for task in member_of(one)._tasks:
+                task.cancel()
+
+            async def alone() -> bool:
+                return nodes(two) == [2]
+
+            await until_async(alone, WAIT_S, "the silent one is taken out")
+            taken = two.log(topic, theirs)
+            # It still believes to lead; nobody has appended since, and yet it is refused.
+            with pytest.raises(FencedEpoch):
+                await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
+            length = server.client.xlen(stale.stream)
+            await taken.append_wait(RECORD)
+            with pytest.raises(FencedEpoch):
+                await stale.append_wait(RECORD)
+            assert server.client.xlen(stale.stream) == length + 1
+
+            await member_of(one).refresh()
+            await agreed(one, two)
+            assert nodes(one) == [1, 2]
+            assert stale.closed
+            assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
+            await one.log(topic, theirs).append_wait(RECORD)
+
+    async def refused(log) -> bool:  # type: ignore[no-untyped-def]
+        await log.append_wait(RECORD)
+        return False
+
+    asyncio.run(work())
+
+
+def test_a_listener_is_told_when_another_broker_takes_the_partition(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one:
+            topic = await one.catalogue.create("t", 20)
+            told = []
+            for partition in range(20):
+                one.log(topic, partition).listen(lambda partition=partition: told.append(partition))  # type: ignore[misc]
+            async with broker(server, prefix, 2) as two:
+                await agreed(one, two)
+                assert sorted(told) == sorted(led(two, "t", 20))
+
+    asyncio.run(work())
+
+
+def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=60_000) as one:
+            topic = await one.catalogue.create("t", 1)
+            log = one.log(topic, 0)
+            await log.append_wait(RECORD)
+            # A later leader that Redis then forgot, as a replica might that took over.
+            server.client.hset(log.meta, "epoch", writer_epochs(7).start)
+            with pytest.raises(FencedEpoch):
+                await log.append_wait(RECORD)
+
+            async def later() -> bool:
+                return member_of(one).assignment.version > 7
+
+            await until_async(later, WAIT_S, "it leads in a later version than any that was met")
+            await one.log(topic, 0).append_wait(RECORD)
+            assert int(server.client.hget(f"{{{prefix}}}:cluster", "assignment")) == 8
+
+    asyncio.run(work())
+
+
+def test_versions_grow_even_where_redis_lost_them(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one:
+            topic = await one.catalogue.create("t", 3)
+            for node_id in (2, 3):
+                async with broker(server, prefix, node_id) as other:
+                    await agreed(one, other)
+            await member_of(one).refresh()
+            known = member_of(one).assignment.version
+            assert known == 4
+            server.client.delete(f"{{{prefix}}}:brokers")
+            server.client.hdel(f"{{{prefix}}}:cluster", "assignment", "left")
+            await member_of(one).refresh()
+            assert member_of(one).assignment.version == known + 1
+            assert led(one, "t", 3) == dict.fromkeys(range(3), known + 1)
+            await one.log(topic, 0).append_wait(RECORD)
+
+    asyncio.run(work())
+
+
+def test_what_one_changes_of_the_topics_the_others_hear_of(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
+            created = await one.catalogue.create("t", 4)
+
+            async def seen() -> bool:
+                return two.catalogue.get("t") == one.catalogue.get("t")
+
+            await until_async(seen, WAIT_S, "the new topic is known")
+            assert two.catalogue.by_id(created.topic_id) == created
+            log = next(log for p in range(4) if not (log := two.log(created, p)).closed)
+            await one.catalogue.set_configs("t", {"native.format": "none"})
+            await until_async(seen, WAIT_S, "the new setting is known")
+            assert log.topic.configs == {"native.format": "none"}
+            with pytest.raises(TopicExists):
+                await two.catalogue.create("t", 1)
+            await one.catalogue.delete("t")
+            await until_async(seen, WAIT_S, "the deletion is known")
+            assert two.catalogue.by_id(created.topic_id) is None
+            with pytest.raises(TopicGone):
+                await log.append_wait(RECORD)
+
+    asyncio.run(work())
+
+
+def test_waiting_for_all_to_have_settled(server: Server, prefix: str) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            self.may = asyncio.Event()
+
+        def follow_assignment(self) -> None:
+            pass
+
+        async def settle(self) -> None:
+            await self.may.wait()
+
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
+            slow = Slow()
+            member_of(two).attach(slow)
+            await one.catalogue.create("t", 4)
+            waiting = asyncio.create_task(member_of(one).all_settled(one.catalogue.latest))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(waiting), 0.6)
+            slow.may.set()
+            await asyncio.wait_for(waiting, WAIT_S)
+
+    asyncio.run(work())
+
+
+def test_a_late_deletion_leaves_a_new_topic_of_that_name_alone(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one:
+            old = await one.catalogue.create("t", 1)
+            await one.log(old, 0).append_wait(RECORD)
+            await one.catalogue.delete("t")
+            assert not server.client.keys(f"*{prefix}:t*")
+            new = await one.catalogue.create("t", 1)
+            await one.log(new, 0).append_wait(RECORD)
+            await one.drop_partition(old, 0)
+            assert server.client.xlen(one.log(new, 0).stream) == 1
+            await one.drop_partition(new, 0)
+            assert not server.client.keys(f"*{prefix}:t:*")
+
+    asyncio.run(work())
+
+
+def test_a_node_id_taken_meanwhile_is_told(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with broker(server, prefix, 1) as one:
+            lost: list[Exception] = []
+            member_of(one).on_lost = lost.append
+            brokers = f"{{{prefix}}}:brokers"
+            held = server.client.hget(brokers, "1").decode().split(" ", 2)
+            server.client.hset(brokers, "1", f"{int(held[0]) + 60_000} another {held[2]}")
+
+            async def told() -> bool:
+                return bool(lost)
+
+            await until_async(told, WAIT_S, "the loss of the node id is told")
+            assert isinstance(lost[0], NodeIdTaken)
+
+    asyncio.run(work())
+
+
+def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]
+    server = new_server()
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
+            topic = await one.catalogue.create("t", 20)
+            await agreed(one, two)
+            assert led(one, "t", 20)
+            log = one.log(topic, min(led(one, "t", 20)))
+            server.process.kill()
+
+            async def nothing() -> bool:
+                return not led(one, "t", 20)
+
+            await until_async(nothing, WAIT_S, "it leads nothing any more")
+            assert log.closed
+            with pytest.raises(LinkLost):
+                await member_of(one).refresh()
+
+    asyncio.run(work())

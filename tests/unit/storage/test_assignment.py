@@ -1,0 +1,77 @@
+"""Who leads what: determinism, little movement, and epochs that grow exactly when the leader changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.storage.assignment import Assignment, Broker, Leader
+
+TOPICS = [("orders", 40), ("payments", 7), ("__consumer_offsets", 50)]
+PLACES = [(topic, partition) for topic, count in TOPICS for partition in range(count)]
+
+
+def broker(node_id: int, joined: int = 1) -> Broker:
+    return Broker(node_id, "host", 9092 + node_id, joined)
+
+
+def leaders(assignment: Assignment) -> dict[tuple[str, int], Leader]:
+    return {place: assignment.leader(*place) for place in PLACES}
+
+
+def test_one_broker_leads_all_since_it_came() -> None:
+    alone = Assignment(4, [broker(3, joined=4)], left=[(1, 2), (2, 4)])
+    assert alone.sole_leader == Leader(3, 4)
+    assert set(leaders(alone).values()) == {Leader(3, 4)}
+    assert alone.controller.node_id == 3
+
+
+def test_the_choice_is_the_same_for_ever() -> None:
+    # Brokers of two releases serve one keyspace during an upgrade: these must never change.
+    three = Assignment(3, [broker(3, 3), broker(1), broker(2, 2)])
+    chosen = [three.leader("orders", partition).node_id for partition in range(12)]
+    assert chosen == [3, 1, 2, 2, 1, 1, 2, 3, 1, 1, 3, 1]
+    assert [b.node_id for b in three.brokers] == [1, 2, 3]
+
+
+def test_each_of_several_brokers_leads_some() -> None:
+    counts = [0, 0, 0, 0]
+    three = Assignment(1, [broker(1), broker(2), broker(3)])
+    for leader in leaders(three).values():
+        counts[leader.node_id] += 1
+    assert min(counts[1:]) > len(PLACES) / 6
+
+
+def test_what_a_broker_led_goes_to_others_when_it_leaves_and_nothing_else_moves() -> None:
+    before = leaders(Assignment(3, [broker(1), broker(2, 2), broker(3, 3)]))
+    after = leaders(Assignment(4, [broker(1), broker(3, 3)], left=[(2, 4)]))
+    for place in PLACES:
+        if before[place].node_id == 2:
+            assert after[place].epoch == 4
+        else:
+            assert after[place] == before[place]
+
+
+def test_one_that_comes_takes_only_what_it_is_to_lead() -> None:
+    before = leaders(Assignment(2, [broker(1), broker(2, 2)]))
+    after = leaders(Assignment(3, [broker(1), broker(2, 2), broker(7, 3)]))
+    taken = [place for place in PLACES if after[place].node_id == 7]
+    assert 0 < len(taken) < len(PLACES) * 2 / 3
+    for place in PLACES:
+        assert after[place] == (Leader(7, 3) if place in taken else before[place])
+
+
+def test_one_that_comes_back_is_another_leader() -> None:
+    before = leaders(Assignment(2, [broker(1), broker(2, 2)]))
+    between = leaders(Assignment(3, [broker(1)], left=[(2, 3)]))
+    after = leaders(Assignment(4, [broker(1), broker(2, 4)]))
+    for place in PLACES:
+        assert after[place].node_id == before[place].node_id
+        if before[place].node_id == 2:
+            assert [between[place], after[place]] == [Leader(1, 3), Leader(2, 4)]
+        else:
+            assert after[place] == between[place] == before[place]
+
+
+def test_no_broker_is_no_assignment() -> None:
+    with pytest.raises(ValueError, match="needs a broker"):
+        Assignment(1, [])
