@@ -24,7 +24,7 @@ from tests.api.batches import batch
 from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, read_all, send, take
-from tests.support.load import LoadConsumer, LoadProducer
+from tests.support.load import QUICK, LoadConsumer, LoadProducer
 from tests.support.polling import until
 from tests.support.processes import alive
 from tests.support.records import NOW_MS, Record
@@ -166,8 +166,8 @@ def ask_fetch(client: Client, topic: str, partition: int, offset: int = 0, **fie
     )
 
 
-def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers, fresh: Any) -> None:
-    topic = fresh("topic")
+def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers) -> None:
+    topic = "written-everywhere"
     create_topic(pair.node(2).bootstrap, topic, PARTITIONS)
     leaders = pair.leaders(topic, 1)
     assert leaders == pair.leaders(topic, 2)
@@ -191,8 +191,8 @@ def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers, 
             assert len(committed_offsets(cluster, group)) == PARTITIONS
 
 
-def test_aiokafka_on_both_brokers(pair: Brokers, fresh: Any) -> None:
-    topic = fresh("topic")
+def test_aiokafka_on_both_brokers(pair: Brokers) -> None:
+    topic = "from-aiokafka"
     create_topic(pair.bootstrap, topic, PARTITIONS)
 
     async def scenario() -> None:
@@ -221,8 +221,8 @@ def test_who_is_there(pair: Brokers) -> None:
         assert found.controller.id == 1
 
 
-def test_the_other_broker_sends_clients_on(pair: Brokers, fresh: Any, connected: Connect) -> None:
-    topic = fresh("topic")
+def test_the_other_broker_sends_clients_on(pair: Brokers, connected: Connect) -> None:
+    topic = "led-elsewhere"
     create_topic(pair.bootstrap, topic, PARTITIONS)
     partition, group = pair.led_by(topic, 1), pair.group_at(1)
     leader, other = connected(pair.node(1)), connected(pair.node(2))
@@ -246,8 +246,8 @@ def test_the_other_broker_sends_clients_on(pair: Brokers, fresh: Any, connected:
         assert client("FindCoordinator", 3, key=group, key_type=0).node_id == 1
 
 
-def test_topics_are_changed_at_any_broker(pair: Brokers, fresh: Any) -> None:
-    topic = fresh("topic")
+def test_topics_are_changed_at_any_broker(pair: Brokers) -> None:
+    topic = "changed-anywhere"
     one, two = (Cluster(each.bootstrap) for each in pair.all)
     with one, two:
         create_topic(pair.node(2).bootstrap, topic, PARTITIONS)
@@ -485,7 +485,7 @@ def test_processes_of_one_command(own_korvet: Callable[..., KorvetServer]) -> No
         ports = {broker.node_id: broker.port for broker in cluster.metadata([]).brokers}
     assert ports == {1: server.port, 2: server.port + 1}
     create_topic(server.bootstrap, "shared", PARTITIONS)
-    client = producer(server.bootstrap)
+    client = producer(server.bootstrap, **QUICK)
     for partition in range(PARTITIONS):
         send(client, "shared", partition, records(partition, 50))
     pids = {int(node): int(pid) for node, pid in re.findall(r"node (\d) is process (\d+)", server.tail())}
@@ -499,3 +499,20 @@ def test_processes_of_one_command(own_korvet: Callable[..., KorvetServer]) -> No
     pids |= {int(node): int(pid) for node, pid in re.findall(r"node (\d) is process (\d+)", server.tail())}
     assert not any(alive(pid) for pid in [*pids.values(), store])
     assert "Traceback" not in server.tail(100_000)
+
+
+def test_a_process_that_cannot_start_ends_the_command(own_korvet: Callable[..., KorvetServer]) -> None:
+    taken = own_korvet()
+    server = KorvetServer("--processes", "2")
+    server.port = taken.port - 1
+    try:
+        server.spawn()
+        until(lambda: not server.process.running, 30, "the command ends")
+        assert server.process.exit_code == 1
+        assert f"cannot listen on 127.0.0.1:{taken.port}: " in server.tail()
+        assert "the broker process of node 2 ended with status 1" in server.tail()
+        pids = re.findall(r"process (\d+)$", server.tail(), re.MULTILINE)
+        assert len(pids) == 3
+        assert not any(alive(int(pid)) for pid in pids)
+    finally:
+        server.discard()
