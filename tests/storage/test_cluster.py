@@ -108,8 +108,9 @@ def test_partitions_lie_on_all_nodes(bench: Bench) -> None:
         assert bench.cluster.call(log.stream, "XLEN", log.stream) == 15
 
 
-def test_everything_about_a_topic(bench: Bench) -> None:
-    logs = bench.logs("t", 8, offset_assignment="dense")
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_everything_about_a_topic(bench: Bench, layout: str) -> None:
+    logs = bench.logs("t", 8, offset_assignment="dense", storage_layout=layout)
 
     async def work() -> None:
         for log in logs:
