@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
@@ -27,22 +26,27 @@ _NEVER: Final = -1
 
 
 class Deadline:
-    """Calls back when it is due. It is kept and armed again for each wait of the same length."""
+    """Something that waits up to a time, and does so again and again. It is the base of what waits: were it
+    a part, each would refer to the other, and all of them be left to the garbage collector.
+    """
 
-    __slots__ = ("callback", "due_ms", "tick_ms")
+    __slots__ = ("due_ms", "tick_ms")
 
-    def __init__(self, wait_ms: int, callback: Callable[[], None]) -> None:
-        self.callback = callback
+    def __init__(self, wait_ms: int) -> None:
         self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
         self.due_ms = _NEVER
 
-    def cancel(self) -> None:
-        """Don't call back. No fault where it was called already."""
+    def disarm(self) -> None:
+        """Don't call `time_over`. No fault where that was done already."""
         self.due_ms = _NEVER
+
+    def time_over(self) -> None:
+        """The time has come."""
+        raise NotImplementedError
 
 
 class Deadlines:
-    """Calls back at deadlines rounded up to a tick of 2 % of the wait, from 1 ms to 10 ms."""
+    """Calls `time_over` at deadlines rounded up to a tick of 2 % of the wait, from 1 ms to 10 ms."""
 
     __slots__ = ("_buckets", "_loop", "now")
 
@@ -53,7 +57,7 @@ class Deadlines:
         self._buckets: dict[int, list[Deadline]] = {}
 
     def arm(self, deadline: Deadline, time_s: float) -> None:
-        """Call back at the loop's `time_s` or a little later, instead of at a time set before."""
+        """Call `time_over` at the loop's `time_s` or a little later, instead of at a time set before."""
         due_ms = int(time_s * 1000) + 1
         due_ms += -due_ms % deadline.tick_ms
         if deadline.due_ms == due_ms:
@@ -78,7 +82,7 @@ class Deadlines:
                 continue
             deadline.due_ms = _NEVER
             try:
-                deadline.callback()
+                deadline.time_over()
             except Exception:
                 # What goes wrong for one request must not keep the others from their answer.
                 log.exception("a request could not be answered at its deadline")

@@ -100,7 +100,7 @@ def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
     return part
 
 
-class _Fetch:
+class _Fetch(Deadline):
     """A request's partitions, located, and the request at work.
 
     A consumer that has reached the end repeats its request, so this is kept with the connection, which has
@@ -111,7 +111,6 @@ class _Fetch:
     __slots__ = (
         "_at_work",
         "_context",
-        "_deadline",
         "_deadlines",
         "_ends_at",
         "_failed",
@@ -141,6 +140,7 @@ class _Fetch:
             self._parts.extend(parts)
         self._failed = any(part.error is not ErrorCode.none for part in self._parts)
         wait_ms = milliseconds(request.max_wait)
+        super().__init__(wait_ms)
         self._wait_s = wait_ms / 1000
         self._deadlines = context.services.deadlines
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
@@ -151,7 +151,6 @@ class _Fetch:
         self._idle_answer: list[bytes] = []
         self._respond: Respond | None = None
         self._ends_at = 0.0
-        self._deadline = Deadline(wait_ms, self._time_over)
         self._reading = 0
         self._has_read = False
         self._unread: list[FetchedPart] = []
@@ -189,7 +188,7 @@ class _Fetch:
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""
         self._at_work = False
-        self._deadline.cancel()
+        self.disarm()
         if self._listening:
             self._listening = False
             self._context.client.forget(self.release)
@@ -256,7 +255,7 @@ class _Fetch:
             self._woken = False
             self._read(self._grown())
             return
-        self._deadlines.arm(self._deadline, self._ends_at)
+        self._deadlines.arm(self, self._ends_at)
         if not self._listening:
             self._listening = True
             self._context.client.on_disconnect(self.release)
@@ -279,13 +278,14 @@ class _Fetch:
             if (log := part.log) is not None and (part.offset != log.log_end or log.closed)
         ]
 
-    def _time_over(self) -> None:
+    def time_over(self) -> None:
+        """Answer with what there is."""
         if not self._reading:
             self._finish()
 
     def _finish(self) -> None:
         self._at_work = False
-        self._deadline.cancel()
+        self.disarm()
         assert self._respond is not None
         self._respond(self._found() if self._has_read else self._nothing_new())
 

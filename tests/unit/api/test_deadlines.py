@@ -48,6 +48,17 @@ class Clock:
         self.now_s = to_s
 
 
+class Waiting(Deadline):
+    """Calls back."""
+
+    def __init__(self, wait_ms: int, callback: Callable[[], None]) -> None:
+        super().__init__(wait_ms)
+        self._callback = callback
+
+    def time_over(self) -> None:
+        self._callback()
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -67,7 +78,7 @@ def test_rings_once_not_early_and_hardly_late(
         clock.now_s = 100 + step * 0.0013
         rung.clear()
         due_s = clock.now_s + wait_ms / 1000
-        deadlines.arm(Deadline(wait_ms, lambda: rung.append(clock.now_s)), due_s)
+        deadlines.arm(Waiting(wait_ms, lambda: rung.append(clock.now_s)), due_s)
         clock.advance(due_s + 1)
         assert len(rung) == 1
         assert due_s <= rung[0] <= due_s + (late_ms + 1) / 1000
@@ -75,7 +86,7 @@ def test_rings_once_not_early_and_hardly_late(
 
 def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[int] = []
-    made = [Deadline(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
+    made = [Waiting(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
     for deadline in made:
         deadlines.arm(deadline, 100.5)
     ((when, callback, arguments),) = clock.calls
@@ -83,8 +94,8 @@ def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: D
     callback(*arguments)
     first = len(rung)
     assert 0 < first < 20
-    made[50].cancel()
-    made[60].cancel()
+    made[50].disarm()
+    made[60].disarm()
     deadlines.arm(made[60], 101.5)
     while clock.soon:
         before = len(rung)
@@ -96,7 +107,7 @@ def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: D
 def test_neighbours_ring_in_one_wake_up(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     for step in range(100):
-        deadlines.arm(Deadline(500, lambda: rung.append(clock.now_s)), 100.5 + step / 10_000)
+        deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5 + step / 10_000)
     assert len(clock.calls) <= 2
     clock.advance(102)
     assert len(rung) == 100
@@ -106,9 +117,9 @@ def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
     clock: Clock, deadlines: Deadlines
 ) -> None:
     rung: list[float] = []
-    deadline = Deadline(500, lambda: rung.append(clock.now_s))
+    deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
-    deadline.cancel()
+    deadline.disarm()
     deadlines.arm(deadline, 100.8)
     clock.advance(100.7)
     assert rung == []
@@ -121,10 +132,10 @@ def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
 
 def test_armed_twice_for_one_time_rings_once(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
-    deadline = Deadline(500, lambda: rung.append(clock.now_s))
+    deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
     deadlines.arm(deadline, 100.5)
-    deadline.cancel()
+    deadline.disarm()
     deadlines.arm(deadline, 100.5)
     clock.advance(102)
     assert len(rung) == 1
@@ -138,8 +149,8 @@ def test_one_that_fails_does_not_keep_the_others(
     def fail() -> None:
         raise ZeroDivisionError
 
-    deadlines.arm(Deadline(500, fail), 100.5)
-    deadlines.arm(Deadline(500, lambda: rung.append(clock.now_s)), 100.5)
+    deadlines.arm(Waiting(500, fail), 100.5)
+    deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5)
     clock.advance(102)
     assert len(rung) == 1
     assert "ZeroDivisionError" in caplog.text
