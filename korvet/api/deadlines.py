@@ -36,10 +36,6 @@ class Deadline:
         self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
         self.due_ms = _NEVER
 
-    def disarm(self) -> None:
-        """Don't call `time_over`. No fault where that was done already."""
-        self.due_ms = _NEVER
-
     def time_over(self) -> None:
         """The time has come."""
         raise NotImplementedError
@@ -54,7 +50,8 @@ class Deadlines:
         self._loop = loop
         self.now = loop.time
         """The loop's time in seconds."""
-        self._buckets: dict[int, list[Deadline]] = {}
+        # By time in ms. Who needs not wait any more is taken out, or would be kept until then.
+        self._buckets: dict[int, dict[Deadline, None]] = {}
 
     def arm(self, deadline: Deadline, time_s: float) -> None:
         """Call `time_over` at the loop's `time_s` or a little later, instead of at a time set before."""
@@ -62,16 +59,25 @@ class Deadlines:
         due_ms += -due_ms % deadline.tick_ms
         if deadline.due_ms == due_ms:
             return
+        self.disarm(deadline)
         deadline.due_ms = due_ms
         bucket = self._buckets.get(due_ms)
         if bucket is None:
-            self._buckets[due_ms] = [deadline]
+            self._buckets[due_ms] = {deadline: None}
             self._loop.call_at(due_ms / 1000, self._ring, due_ms)
         else:
-            bucket.append(deadline)
+            bucket[deadline] = None
+
+    def disarm(self, deadline: Deadline) -> None:
+        """Don't call `time_over`. No fault where that was done already."""
+        if deadline.due_ms != _NEVER:
+            bucket = self._buckets.get(deadline.due_ms)
+            if bucket is not None:
+                bucket.pop(deadline, None)
+            deadline.due_ms = _NEVER
 
     def _ring(self, due_ms: int) -> None:
-        self._call(due_ms, self._buckets.pop(due_ms))
+        self._call(due_ms, list(self._buckets.pop(due_ms)))
 
     def _call(self, due_ms: int, waiting: list[Deadline]) -> None:
         """Call some of those that wait for this time; the others when requests have had their turn."""

@@ -188,7 +188,7 @@ class _Fetch(Deadline):
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""
         self._at_work = False
-        self.disarm()
+        self._deadlines.disarm(self)
         if self._listening:
             self._listening = False
             self._context.client.forget(self.release)
@@ -285,7 +285,7 @@ class _Fetch(Deadline):
 
     def _finish(self) -> None:
         self._at_work = False
-        self.disarm()
+        self._deadlines.disarm(self)
         assert self._respond is not None
         self._respond(self._found() if self._has_read else self._nothing_new())
 

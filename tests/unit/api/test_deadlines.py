@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -51,6 +52,8 @@ class Clock:
 class Waiting(Deadline):
     """Calls back."""
 
+    __slots__ = ("__weakref__", "_callback")
+
     def __init__(self, wait_ms: int, callback: Callable[[], None]) -> None:
         super().__init__(wait_ms)
         self._callback = callback
@@ -94,8 +97,8 @@ def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: D
     callback(*arguments)
     first = len(rung)
     assert 0 < first < 20
-    made[50].disarm()
-    made[60].disarm()
+    deadlines.disarm(made[50])
+    deadlines.disarm(made[60])
     deadlines.arm(made[60], 101.5)
     while clock.soon:
         before = len(rung)
@@ -119,7 +122,7 @@ def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
     rung: list[float] = []
     deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
-    deadline.disarm()
+    deadlines.disarm(deadline)
     deadlines.arm(deadline, 100.8)
     clock.advance(100.7)
     assert rung == []
@@ -135,7 +138,7 @@ def test_armed_twice_for_one_time_rings_once(clock: Clock, deadlines: Deadlines)
     deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
     deadlines.arm(deadline, 100.5)
-    deadline.disarm()
+    deadlines.disarm(deadline)
     deadlines.arm(deadline, 100.5)
     clock.advance(102)
     assert len(rung) == 1
@@ -154,3 +157,14 @@ def test_one_that_fails_does_not_keep_the_others(
     clock.advance(102)
     assert len(rung) == 1
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_is_disarmed_is_not_kept(deadlines: Deadlines, clock: Clock) -> None:
+    deadline = Waiting(500, lambda: None)
+    gone = weakref.ref(deadline)
+    deadlines.arm(deadline, 100.5)
+    deadlines.arm(deadline, 100.7)
+    deadlines.disarm(deadline)
+    del deadline
+    assert gone() is None
+    clock.advance(101)
