@@ -396,7 +396,8 @@ local function guard(keys, args)
   if fault then
     return fault
   end
-  if state.tail ~= args[3] or redis.call('EXISTS', gate) == 1 then
+  local alone = args[5] == args[6]
+  if state.tail ~= args[3] or (not alone and redis.call('EXISTS', gate) == 1) then
     return refused('another append came in between')
   end
   local now_ms = clock_ms()
@@ -424,7 +425,6 @@ local function guard(keys, args)
   if added.err then
     return added
   end
-  local alone = args[5] == args[6]
   if not alone then
     redis.call('RENAME', stream, gate)
   end
