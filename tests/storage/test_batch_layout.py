@@ -237,6 +237,20 @@ def test_deleted_and_trimmed_entries(bench: Bench) -> None:
     assert bench.run(log.count(sent[7].base_offset, again.base_offset + 5)) == 13
 
 
+def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
+    log = batched(bench)
+    sent = [bench.run(append(log, batch(pairs(*[b"v" * 50] * 300)))) for _ in range(50)]
+    payload_bytes = bench.run(log.bounds()).payload_bytes
+    bench.client.xtrim(log.stream, maxlen=20, approximate=False)
+    before = bench.client.info("commandstats")["cmdstat_xrange"]["calls"]
+    assert bench.run(log.count(0, log.log_end)) == 6_000
+    assert bench.client.info("commandstats")["cmdstat_xrange"]["calls"] - before < 10
+    bounds = bench.run(log.bounds())
+    assert (bounds.log_start, bounds.entries) == (sent[30].base_offset, 20)
+    assert bounds.payload_bytes == payload_bytes * 20 // 50
+    assert bench.run(log.count(sent[35].base_offset + 7, sent[40].base_offset)) == 1_493
+
+
 @assignments
 def test_a_commit_inside_a_batch_leaves_its_entry_to_native_readers(bench: Bench, assignment: str) -> None:
     log = batched(bench, offset_assignment=assignment)

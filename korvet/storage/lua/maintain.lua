@@ -71,6 +71,32 @@ local function recount_spans(keys, bias, state, found, floor, budget)
   return false
 end
 
+-- Corrects the index where entries are gone from the log's start only.  Returns whether that is all done, or nil where
+-- others are gone too: entries of many records are not told apart by the length of the stream.
+local function recount_start(keys, bias, state, found, floor)
+  local stream, index = keys[1], keys[2]
+  if not prune(index, state, floor) then
+    return false
+  end
+  local point = next_point(index, bias, floor.position)
+  local behind = point or state
+  local last = point and '(' .. id_of(point.position) or '+'
+  local count, bytes, records = measure(stream, bias, id_of(floor.position), last)
+  if count + state.entries - behind.entries ~= found.length then
+    return nil
+  end
+  floor.before, floor.entries = behind.before - records, behind.entries - count
+  put_point(index, bias, floor)
+  state.bytes = state.bytes - behind.span_bytes + bytes
+  behind.span_bytes = bytes
+  if point then
+    put_point(index, bias, point)
+  else
+    state.point_before = floor.before
+  end
+  return true
+end
+
 -- KEYS: stream, index, meta.  ARGV: bias, entries at most.
 -- Finds what native clients deleted (XDEL, XTRIM) and corrects the index.  Returns 1 when it is correct, 0: call
 -- again, -1: korvet_fold is due first.
@@ -95,12 +121,18 @@ local function recount(keys, args)
   if found.length == 0 then
     clear_index(index, state)
   else
-    local first = position_at(found.first) or position_after(found.first) - 1
-    local floor = state.entries == state.before and floor_point(index, bias, first)
-    if floor then
+    local first = batch_of(found.first, found.first_fields, bias)
+      or position_at(found.first)
+      or position_after(found.first) - 1
+    local floor = floor_point(index, bias, first)
+    complete = nil
+    if floor and state.entries == state.before then
       complete = recount_spans(keys, bias, state, found, floor, budget)
-    else
-      -- Somebody deleted the index, or parts of it, or there are batches: make it anew.
+    elseif floor then
+      complete = recount_start(keys, bias, state, found, floor)
+    end
+    if complete == nil then
+      -- Somebody deleted the index, or parts of it, or batches from within the log: make it anew.
       clear_index(index, state)
       state.last = '0-0'
       save_meta(meta, state)
