@@ -459,15 +459,8 @@ class Cluster:
         self.refresh_soon()
         if self.on_up is not None:
             self.on_up()
-        self.spawn(self._check(server))
-
-    async def _check(self, server: Server) -> None:
-        try:
-            if await server.has_new_history():
-                self._tell_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
-        except StorageError as error:
-            # The next connection is asked again.
-            log.info("node %s does not tell its replication id: %s", server.address, error)
+        if server.has_new_history():
+            self._tell_moved({slot for slot, owner in enumerate(self._owners) if owner is server})
 
     async def _keep(self) -> None:
         """Keep the map up to date."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,6 +44,7 @@ _HANDSHAKE_TIMEOUT_S: Final = 10.0
 # The transport may hold all that its callers send: they watch pressure() and stop.
 _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
 _DASH: Final = ord("-")
+_HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
 
 
 def pack(*args: bytes | str | int) -> bytes:
@@ -271,6 +273,10 @@ class RedisLink(Caller):
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
         self._up = asyncio.Event()
+        self.history = b""
+        """The server's replication id when the link came up (INFO replication): it changes when the server is
+        started again, or a replica takes over behind the address. Empty where it is not told.
+        """
         self.on_up: Callable[[], None] | None = None
         """Called each time the link is usable again after it was lost."""
         self.on_down: Callable[[], None] | None = None
@@ -376,8 +382,15 @@ class RedisLink(Caller):
         if self.address.database:
             commands.append(("SELECT", self.address.database))
         commands.append(("PING",))
+        commands.append(("INFO", "replication"))
         replies = [ask(connection.send, pack(*command)) for command in commands]
-        await asyncio.gather(*replies)
+        *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
+        for reply in greeted:
+            if isinstance(reply, BaseException):
+                raise reply
+        # A user may not be allowed to ask.
+        found = _HISTORY.search(info) if isinstance(info, bytes) else None
+        self.history = found[1] if found else b""
         # A name is a convenience; servers that do not know the command are no worse for it.
         connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
 

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from typing import TYPE_CHECKING, Protocol
 
 from korvet.storage.clock import RedisClock
-from korvet.storage.errors import StorageError
 from korvet.storage.library import FunctionCaller
 from korvet.storage.link import RedisLink
 
@@ -17,8 +14,6 @@ if TYPE_CHECKING:
 
     from korvet.storage.address import RedisAddress
     from korvet.storage.link import Caller
-
-log = logging.getLogger(__name__)
 
 
 class Links(Protocol):
@@ -83,7 +78,7 @@ class Server:
         self.write_functions = FunctionCaller(write)
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
-        self._history = b""
+        self._history = write.history
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
@@ -100,13 +95,9 @@ class Server:
         """Whether it can be asked now."""
         return self.write.connected and self.read.connected
 
-    async def has_new_history(self) -> bool:
-        """Whether what it holds has another history than when it was asked before (INFO replication): it was
-        started again, or a replica took over behind the address. Raises StorageError.
-        """
-        reply = await self.write.call("INFO", "replication")
-        found = re.search(rb"^master_replid:(\S+)", reply, re.MULTILINE)
-        before, self._history = self._history, found[1] if found else b""
+    def has_new_history(self) -> bool:
+        """Whether what it holds has another history than when this was asked before (RedisLink.history)."""
+        before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
 
     async def close(self) -> None:
@@ -121,7 +112,6 @@ class OneServer:
         self._server = server
         self.on_up: Callable[[], None] | None = None
         self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
-        self._checking: asyncio.Task[None] | None = None
         server.write.on_up = self._came_up
 
     def links(self, key: bytes) -> Links:
@@ -134,19 +124,10 @@ class OneServer:
 
     async def close(self) -> None:
         """See Router."""
-        if self._checking is not None:
-            self._checking.cancel()
         await self._server.close()
 
     def _came_up(self) -> None:
         if self.on_up is not None:
             self.on_up()
-        self._checking = asyncio.get_running_loop().create_task(self._check())
-
-    async def _check(self) -> None:
-        try:
-            if await self._server.has_new_history() and self.on_moved is not None:
-                self.on_moved(lambda key: True)
-        except StorageError as error:
-            # The next connection is asked again.
-            log.info("the server does not tell its replication id: %s", error)
+        if self._server.has_new_history() and self.on_moved is not None:
+            self.on_moved(lambda key: True)

@@ -55,6 +55,8 @@ _OLDEST_VALKEY: Final = (7, 2, 0)
 _LOADING_TIMEOUT_S: Final = 120.0
 _LOADING_POLL_S: Final = 0.1
 _PRODUCER_ID_BLOCK: Final = 1000
+# A server that took over may not know of the last blocks that were given away: so many ids are left out.
+_PRODUCER_ID_GAP: Final = 1_000_000
 # How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records.
 DEFAULT_LEAD_CAP_MS: Final = 1000
 _OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
@@ -98,6 +100,7 @@ class Store:
         # By topic and partition.
         self._logs: dict[str, dict[int, PartitionLog]] = {}
         self._producer_ids = range(0)
+        self._producer_id_gap = 0
         self._producer_id_lock = asyncio.Lock()
 
     @classmethod
@@ -293,9 +296,9 @@ class Store:
         """
         async with self._producer_id_lock:
             if not self._producer_ids:
-                end = await self.call(
-                    "HINCRBY", self.keyspace.cluster, "next_producer_id", _PRODUCER_ID_BLOCK
-                )
+                taken = self._producer_id_gap + _PRODUCER_ID_BLOCK
+                end = await self.call("HINCRBY", self.keyspace.cluster, "next_producer_id", taken)
+                self._producer_id_gap = 0
                 self._producer_ids = range(end - _PRODUCER_ID_BLOCK, end)
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
@@ -317,6 +320,8 @@ class Store:
 
     def _moved(self, has_moved: Callable[[bytes], bool]) -> None:
         """Another server took some keys over."""
+        if has_moved(self.keyspace.cluster):
+            self._producer_id_gap = _PRODUCER_ID_GAP
         for logs in self._logs.values():
             for found in logs.values():
                 if has_moved(found.stream):
@@ -352,7 +357,6 @@ async def connect(url: str) -> tuple[Router, str]:
             if info.get("role") == "slave":
                 raise StoreError(f"Redis at {first.address} is a replica: connect to its primary")
             one = Server(first, await RedisLink.connect(first.address, "korvet-read"))
-            await one.has_new_history()
             return OneServer(one), server
     except BaseException:
         await first.close()

@@ -186,7 +186,7 @@ async def test_a_replica_that_took_over_is_believed(
     new_server: Callable[..., Server], prefix: str, group: str
 ) -> None:
     port = free_port()
-    primary = new_server("--port", str(port))
+    primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
     replica = new_server("--replicaof", "127.0.0.1", str(port))
     proxy = Proxy(primary.socket)
     url = await proxy.start()

@@ -30,6 +30,8 @@ from korvet.storage.log import ProducerStamp
 from korvet.storage.store import Store
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
+from tests.storage.proxy import Proxy, until
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,6 +212,32 @@ def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None
 
     given = asyncio.run(work()) + asyncio.run(work())
     assert len(set(given)) == 3000
+
+
+def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[..., Server]) -> None:
+    """The replica that takes over has not heard of them."""
+    port = free_port()
+    primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
+    replica = new_server("--replicaof", "127.0.0.1", str(port))
+
+    async def work() -> None:
+        proxy = Proxy(primary.socket)
+        store = await Store.open(await proxy.start(), Keyspace("failover"))
+        written = primary.client.info("replication")["master_repl_offset"]
+        await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
+        replica.client.replicaof("NO", "ONE")
+        given = [await store.new_producer_id() for _ in range(2500)]
+        proxy.socket = replica.socket
+        await proxy.cut()
+        write = store.links(store.keyspace.cluster).write
+        await until(lambda: not write.connected)
+        await write.wait_connected(10_000)
+        given += [await store.new_producer_id() for _ in range(2500)]
+        assert len(set(given)) == 5000
+        await store.close()
+        await proxy.close()
+
+    asyncio.run(work())
 
 
 def test_a_second_broker_of_the_same_node_id_is_told_who_has_it(server: Server, prefix: str) -> None:
