@@ -22,7 +22,7 @@ from korvet.coordinator.term import Done, Handler, Term
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import FencedEpoch, LinkLost, StorageError, TopicExists
+from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
 from korvet.storage.projection import Projection
 
 if TYPE_CHECKING:
@@ -333,8 +333,8 @@ class CoordinatorService:
             return
         partition = self._partitions[log.partition]
         partition.moved = True
-        if partition.term is not None:
-            self._failed(log.topic, partition, partition.term, LinkLost("another server took its log over"))
+        if partition.term is not None and not self._closed:
+            self._load_again(partition)
 
     def _failed(self, topic: Topic, partition: _Partition, term: Term, error: Exception) -> None:
         """An append or a handler failed: the shard is no longer what the log says."""
@@ -346,6 +346,9 @@ class CoordinatorService:
             self._end_term(partition, _Status.FENCED, ErrorCode.not_coordinator)
             return
         logger.warning("%s-%d is loaded again: %s", topic.name, partition.number, error)
+        self._load_again(partition)
+
+    def _load_again(self, partition: _Partition) -> None:
         self._load_soon(partition)
         self._end_term(partition, _Status.LOADING, ErrorCode.coordinator_not_available)
 

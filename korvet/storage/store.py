@@ -322,12 +322,13 @@ class Store:
         """Another server took some keys over."""
         if has_moved(self.keyspace.cluster):
             self._producer_id_gap = _PRODUCER_ID_GAP
-        for logs in self._logs.values():
-            for found in logs.values():
-                if has_moved(found.stream):
-                    found.moved()
-                    if self.on_moved is not None:
-                        self.on_moved(found)
+        moved = [found for logs in self._logs.values() for found in logs.values() if has_moved(found.stream)]
+        for found in moved:
+            found.moved()
+            if self.on_moved is not None:
+                self.on_moved(found)
+        if moved:
+            log.warning("another server, or one started again, holds %d logs now", len(moved))
 
 
 def _claim(
