@@ -138,7 +138,8 @@ class _Broker:
         if self._process is None:
             return
         try:
-            await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT_S)
+            async with asyncio.timeout(_STOP_TIMEOUT_S):
+                await self._process.wait()
         except TimeoutError:
             logger.error("node %d does not end; it is killed", self._config.node_id)
             self._process.kill()

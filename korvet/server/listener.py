@@ -106,6 +106,7 @@ def room_for_connections() -> int:
 
 async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
     try:
-        await asyncio.wait_for(work, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await work
     except TimeoutError:
         log.warning("requests are still at work after %.0f s; their connections are closed", timeout_s)

@@ -349,6 +349,10 @@ class RedisLink(Caller):
         connection = await asyncio.wait_for(self._dial(), _HANDSHAKE_TIMEOUT_S)
         try:
             await asyncio.wait_for(self._greet(connection), _HANDSHAKE_TIMEOUT_S)
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                # wait_for swallows a cancellation that comes together with its result.
+                raise asyncio.CancelledError
         except BaseException:
             assert connection.transport is not None
             connection.transport.abort()

@@ -140,11 +140,12 @@ class Membership:
 
     async def leave(self) -> None:
         """Give up the lease and all that is led here; no refresh is under way afterwards."""
-        for task in (*self._tasks, self._settling, self._claiming):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        tasks = [task for task in (*self._tasks, self._settling, self._claiming) if task is not None]
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("a task of the membership failed", exc_info=outcome)
         if self._left:
             return
         self._left = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -223,3 +224,23 @@ def test_bad_urls_are_refused_without_showing_the_password(url: str) -> None:
     with pytest.raises(StoreError) as caught:
         parse_url(url)
     assert "secret" not in str(caught.value)
+
+
+def test_connecting_can_be_cancelled_at_any_time(server: Server, run: Run) -> None:
+    async def connect() -> None:
+        link = await RedisLink.connect(*parse_url(server.url))
+        await link.close()
+
+    async def work() -> None:
+        for turns in itertools.count():
+            connecting = asyncio.create_task(connect())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if connecting.done():
+                assert turns > 3
+                return
+            connecting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await connecting
+
+    run(work())
