@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "cut"
 CUTS = 25
+CUTS_IN_FRAMES = 10
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_producer_cut_in_the_middle_of_frames(server, proxy, idempotent):
     """Half requests leave nothing behind; a request whose response is lost is not written twice."""
     source = random.Random(5)
     load = LoadProducer(proxy.address, TOPIC, "cut", idempotent=idempotent)
-    for round_number in range(CUTS):
+    for round_number in range(CUTS_IN_FRAMES):
         size = source.randint(500, 40_000)
         if round_number % 2:
             proxy.cut_after(from_client_bytes=size)

@@ -141,9 +141,7 @@ class Load:
         assert all(found[partition] >= offset for partition, offset in promised.items()), (found, promised)
 
 
-@pytest.mark.parametrize(
-    ("what", "layout"), [*((what, "record") for what in KILLS), ("store", "batch"), ("korvet", "batch")]
-)
+@pytest.mark.parametrize(("what", "layout"), [*((what, "record") for what in KILLS), ("both", "batch")])
 def test_kill_under_load(own_korvet, what, layout):
     load = Load(own_korvet(), layout)
     KILLS[what](load.server)
@@ -153,8 +151,9 @@ def test_kill_under_load(own_korvet, what, layout):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_many_kills_under_load(own_korvet):
-    load = Load(own_korvet())
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_many_kills_under_load(own_korvet, layout):
+    load = Load(own_korvet(), layout)
     for _ in range(5):
         for kill in KILLS.values():
             kill(load.server)
