@@ -90,7 +90,6 @@ class PartitionLog:
         "_folding",
         "_lead_cap_ms",
         "_listeners",
-        "_refusal",
         "_settling",
         "_start_known_at",
         "_store",
@@ -99,7 +98,6 @@ class PartitionLog:
         "_waking",
         "average_bytes",
         "bias",
-        "closed",
         "epoch",
         "keys",
         "largest_bytes",
@@ -111,6 +109,7 @@ class PartitionLog:
         "meta",
         "native",
         "partition",
+        "refusal",
         "stream",
         "tail",
         "unaddressable",
@@ -130,8 +129,8 @@ class PartitionLog:
         self.log_start = 0
         self.log_end = 0
         self.loaded = False
-        self.closed = False
-        self._refusal: StorageError | None = None
+        self.refusal: StorageError | None = None
+        """Why the log is closed, which is what everybody is told; None while it is open."""
         self.unaddressable = 0
         """Entries met by reads that no offset can name."""
         self.average_bytes: float = DEFAULT_AVERAGE_BYTES
@@ -151,6 +150,11 @@ class PartitionLog:
         self.native = native_rule(topic.native_format)
         self._appender = Appender(self, store)
         self._ahead = ReadAhead(self, store)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the log refuses further use."""
+        return self.refusal is not None
 
     @property
     def topic(self) -> Topic:
@@ -224,8 +228,8 @@ class PartitionLog:
         WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
         korvet_append, korvet_append_batch.
         """
-        if self._refusal is not None:
-            asyncio.get_running_loop().call_soon(done, self._refusal)
+        if self.refusal is not None:
+            asyncio.get_running_loop().call_soon(done, self.refusal)
             return
         self._appender.append(batch, producer, epoch, done)
 
@@ -307,8 +311,8 @@ class PartitionLog:
         (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
         XRANGE.
         """
-        if self._refusal is not None:
-            asyncio.get_running_loop().call_soon(done, self._refusal)
+        if self.refusal is not None:
+            asyncio.get_running_loop().call_soon(done, self.refusal)
             return
         self._ahead.read(offset, max_bytes, done if zstd else _converting(done))
 
@@ -582,15 +586,14 @@ class PartitionLog:
             raise domain_error(error) from error
 
     def _check_open(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self.refusal is not None:
+            raise self.refusal
 
     def close(self, refusal: StorageError) -> None:
         """Refuse further use for that reason; listeners are told, so that nobody waits for what will not
         come.
         """
-        self.closed = True
-        self._refusal = refusal
+        self.refusal = refusal
         self.tail.clear()
         self._ahead.clear()
         self._store.watcher.unwatch(self)

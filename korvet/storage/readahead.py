@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.storage.errors import StorageError, TopicGone
 from korvet.storage.reader import Fetched, Read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.storage.errors import StorageError
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
 
@@ -177,8 +177,8 @@ class ReadAhead:
         taker = ahead.taker
         if taker is not None:
             self.drop(ahead)
-            if self._log.closed:
-                taker(TopicGone(f"topic {self._log.topic.name} is deleted"))
+            if self._log.refusal is not None:
+                taker(self._log.refusal)
             elif isinstance(outcome, Fetched):
                 self._give(outcome, ahead.offset, ahead.max_bytes, taker)
             else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import LinkLost, OffsetOutOfRange, StorageError, TopicGone
+from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, StorageError, TopicGone
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
 from tests.storage.batches import decode, read_everything
@@ -171,6 +171,24 @@ def test_a_deleted_topic(bench: Bench, log: PartitionLog, offsets: list[int]) ->
 
     (outcome,) = bench.run(work())
     assert isinstance(outcome, TopicGone)
+    assert held(bench) == 0
+
+
+def test_another_broker_takes_over(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
+    """Who waits for what is being read ahead is told what every other reader is told."""
+    refusal = FencedEpoch("another broker leads t-0")
+
+    async def work() -> list[Fetched | StorageError]:
+        at = await two_chunks(log, offsets[0])
+        outcomes: list[Fetched | StorageError] = []
+        log.read(at, CHUNK_BYTES, outcomes.append)
+        log.close(refusal)
+        await until(lambda: len(outcomes) == 1)
+        log.read(at, CHUNK_BYTES, outcomes.append)
+        await until(lambda: len(outcomes) == 2)
+        return outcomes
+
+    assert bench.run(work()) == [refusal, refusal]
     assert held(bench) == 0
 
 
