@@ -88,6 +88,9 @@ SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
 # Entries that one point of the log's index stands for.
 SPAN_RECORDS = cython.declare(cython.longlong, 256)
+# What begins a bulk string and an array in RESP.
+BULK_MARK = cython.declare(cython.uint, 36)
+ARRAY_MARK = cython.declare(cython.uint, 42)
 # XADD, key, NOMKSTREAM: the strings of a command before its entry ID.
 COMMAND_STRINGS = cython.declare(cython.longlong, 3)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
@@ -371,9 +374,11 @@ def _put_decimal(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.ulonglo
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_length(w: cython.p_uchar, at: cython.Py_ssize_t, length: cython.ulonglong) -> cython.Py_ssize_t:
-    """A bulk string's first line, `$12\\r\\n`."""
-    w[at] = 36
+def _put_head(
+    w: cython.p_uchar, at: cython.Py_ssize_t, mark: cython.uint, length: cython.ulonglong
+) -> cython.Py_ssize_t:
+    """The first line of a bulk string (mark `$`) or an array (`*`), like `$12\\r\\n`."""
+    w[at] = mark
     at = _put_decimal(w, at + 1, length)
     w[at] = 13
     w[at + 1] = 10
@@ -391,7 +396,7 @@ def _put_bulk(
     source: cython.Py_ssize_t,
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    at = _put_length(w, at, n)
+    at = _put_head(w, at, BULK_MARK, n)
     at = _copy(w, at, p, source, n)
     w[at] = 13
     w[at + 1] = 10
@@ -407,12 +412,12 @@ def _put_number(w: cython.p_uchar, at: cython.Py_ssize_t, value: cython.longlong
     magnitude: cython.ulonglong
     if value < 0:
         magnitude = cython.cast(cython.ulonglong, -(value + 1)) + 1
-        at = _put_length(w, at, _decimal_size(magnitude) + 1)
+        at = _put_head(w, at, BULK_MARK, _decimal_size(magnitude) + 1)
         w[at] = 45
         at += 1
     else:
         magnitude = value
-        at = _put_length(w, at, _decimal_size(magnitude))
+        at = _put_head(w, at, BULK_MARK, _decimal_size(magnitude))
     at = _put_decimal(w, at, magnitude)
     w[at] = 13
     w[at + 1] = 10
@@ -434,24 +439,11 @@ def _signed_size(value: cython.longlong) -> cython.Py_ssize_t:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_array(w: cython.p_uchar, at: cython.Py_ssize_t, length: cython.ulonglong) -> cython.Py_ssize_t:
-    """An array's first line, `*12\\r\\n`."""
-    w[at] = 42
-    at = _put_decimal(w, at + 1, length)
-    w[at] = 13
-    w[at + 1] = 10
-    return at + 2
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
 def _put_id(
     w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, sequence: cython.ulonglong
 ) -> cython.Py_ssize_t:
     """An entry ID as a bulk string."""
-    at = _put_length(w, at, _decimal_size(ms) + 1 + _decimal_size(sequence))
+    at = _put_head(w, at, BULK_MARK, _decimal_size(ms) + 1 + _decimal_size(sequence))
     at = _put_decimal(w, at, ms)
     w[at] = 45
     at = _put_decimal(w, at + 1, sequence)
@@ -686,12 +678,12 @@ def _put_headers(
         if at < 0 or length < -1 or length > end - at:
             return -8, 0, 0
         if length < 0:
-            o = _put_length(w, o, NULL_PREFIX_SIZE + name_length)
+            o = _put_head(w, o, BULK_MARK, NULL_PREFIX_SIZE + name_length)
             o = _copy(w, o, texts, NULL_PREFIX_AT, NULL_PREFIX_SIZE)
             prefixes += NULL_PREFIX_SIZE
             length = 0
         else:
-            o = _put_length(w, o, PLAIN_PREFIX_SIZE + name_length)
+            o = _put_head(w, o, BULK_MARK, PLAIN_PREFIX_SIZE + name_length)
             o = _copy(w, o, texts, PLAIN_PREFIX_AT, PLAIN_PREFIX_SIZE)
             prefixes += PLAIN_PREFIX_SIZE
         o = _copy(w, o, p, name_at, name_length)
@@ -979,7 +971,7 @@ def _encode(
         if given:
             entry_ms = (position + index) >> SEQUENCE_BITS
             if index > 0:
-                o = _put_array(w, o, COMMAND_STRINGS + 1 + arguments)
+                o = _put_head(w, o, ARRAY_MARK, COMMAND_STRINGS + 1 + arguments)
                 o = _copy(w, o, told_command, 0, command_size)
                 o = _put_id(w, o, entry_ms, (position + index) & MAX_SEQUENCE)
         else:
