@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+import random
 import socket
+
+# Below the ports that Linux, macOS and Windows give to outgoing connections: those may be taken by one
+# between the choice and its use, and while a server is down for a moment.
+_FIRST, _END = 10240, 32768
+# A server of several processes listens on the ports after the first one, too.
+_IN_A_ROW = 4
+
+_rows = [*range(_FIRST, _END, _IN_A_ROW)]
+# Test runs side by side take them in different orders.
+random.shuffle(_rows)
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on."""
+    """A TCP port of the loopback address that nobody listens on, nor on the three after it.
+
+    Nobody else in this process is given one of them.
+    """
+    while True:
+        port = _rows.pop()
+        if all(_is_free(port + number) for number in range(_IN_A_ROW)):
+            return port
+
+
+def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 def accepts(host: str, port: int, timeout_s: float = 0.5) -> bool:
