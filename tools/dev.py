@@ -71,7 +71,7 @@ usage: ./dev COMMAND [ARGUMENT...]
                              pytest takes; when suites are named, only these run, without the checks
   lint                       the checks alone: ruff, mypy, import-linter
   bench [OPTION...]          all benchmarks beside Redis and Kafka, in one table (--help, --quick)
-  bench NAME [OPTION...]     one that runs on its own: commits, idle_consumers, kernel, scale
+  bench kernel [OPTION...]   the compiled kernel alone
   run COMMAND...             any command in the environment: ./dev run korvet serve
   clean                      remove the environment, caches and build results
   help                       this text

@@ -1,36 +1,149 @@
-"""How long a coordinator takes to load the commits of its groups, each with a key of its own."""
+"""Loading a million commits: by a coordinator of this process, and as the start of a broker.
+
+Once where the records supersede one another, once where each has a key of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
+import time
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import uvloop
 
-from benchmarks.commits import measure_load, new_server
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
+from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorService
+from korvet.embedded import socket_of
+from korvet.groups.config import GroupConfig
+from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.records.kernel import encode_append_records
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
+from tests.support.admin import create_topic
+from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from benchmarks.rig.rig import Rig
 
-RECORDS = 200_000
-PARTITIONS = 200
+RECORDS = 1_000_000
+TOPIC = "commits"
+KEYSPACE = "korvet"
+APPEND_RECORDS = 1_000
+# After a load Redis groups are compared with it in the background; its blocks count, too.
+RECONCILE_S = 3.0
+PROBE_S = 0.001
+# The embedded server reads its append-only file first.
+START_TIMEOUT_S = 300.0
 UNITS = {"coordinator loaded": "s", "broker started": "s", "longest block of the event loop": "ms"}
 
 
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """So many commits over all partitions of all groups, again and again."""
+
+    records: int
+    groups: int
+    partitions: int
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        """(group, partition, offset)."""
+        for number in range(self.records):
+            turn, place = divmod(number, self.groups * self.partitions)
+            partition, group = divmod(place, self.groups)
+            yield f"group-{group}", partition, turn + 1
+
+
 def measure(rig: Rig) -> Iterator[Row]:
-    """One round: writing the records takes longer than loading them."""
-    count = rig.scaled(RECORDS)
-    yield from interleaved(f"load of {count:,} commits", {KORVET: lambda: loaded(count)}, 1, UNITS)
+    """One round each: writing the records takes longer than loading them."""
+    records = rig.scaled(RECORDS)
+    forms = {
+        "superseding": Commits(records, 100, max(1, records // 10_000)),
+        "distinct": Commits(records, 1_000, -(-records // 1_000)),
+    }
+    for what, commits in forms.items():
+        sides = {KORVET: functools.partial(loaded, commits)}
+        yield from interleaved(f"load of {records:,} {what} commits", sides, 1, UNITS)
 
 
-def loaded(count: int) -> Sample:
-    """Write commits for a topic of many partitions, and load them anew."""
-    server = new_server(PARTITIONS)
+def loaded(commits: Commits) -> Sample:
+    """Write the commits, load them in this process, and start a broker over them."""
+    server = KorvetServer()
     try:
-        load = uvloop.run(measure_load(server, count, count // PARTITIONS, PARTITIONS))
+        create_topic(server.start().bootstrap, TOPIC, commits.partitions)
+        took_s, block_ms = uvloop.run(load(server, commits))
+        server.stop()
+        began = time.perf_counter()
+        server.spawn()
+        server.wait_ready(START_TIMEOUT_S)
+        values = (took_s, time.perf_counter() - began, block_ms)
     finally:
         server.discard()
-    values = (load.coordinator_s, load.broker_start_s, load.longest_block_ms)
     return Sample(dict(zip(UNITS, values, strict=True)))
+
+
+async def load(server: KorvetServer, commits: Commits) -> tuple[float, float]:
+    """Fill the keyspace and load it: seconds, ms of the longest block."""
+    store = await Store.open(f"unix://{socket_of(server.data_dir)}", Keyspace(KEYSPACE))
+    await fill(store, commits)
+    service = CoordinatorService(store, store.catalogue, GroupConfig())
+    async with probed() as late_s:
+        began = time.perf_counter()
+        await service.start()
+        await service.wait_loaded()
+        took_s = time.perf_counter() - began
+        await asyncio.sleep(RECONCILE_S)
+    await service.close()
+    await store.close()
+    return took_s, 1000 * max(late_s)
+
+
+async def fill(store: Store, commits: Commits) -> None:
+    """Write the records of these commits as a coordinator would, and what it notes of their projection."""
+    topic = store.catalogue.get(OFFSETS_TOPIC)
+    assert topic is not None
+    logs = [store.log(topic, number) for number in range(topic.partitions)]
+    ends = [(await log.bounds()).log_end for log in logs]
+    waiting: list[list[tuple[bytes, bytes, int]]] = [[] for _ in logs]
+    projected: dict[int, dict[str, str]] = {}
+    now_ms = time.time_ns() // 1_000_000
+    for group, partition, offset in commits:
+        number = partition_for(group)
+        key = encode_key(OffsetCommitKey(group, TOPIC, partition))
+        value = encode_value(OffsetCommitValue(offset, commit_timestamp_ms=now_ms))
+        batch = waiting[number]
+        batch.append((key, value, now_ms))
+        projected.setdefault(partition, {})[f"commit:{group}"] = f"{ends[number]} {offset}"
+        ends[number] += 1
+        if len(batch) == APPEND_RECORDS:
+            await logs[number].append_wait(encode_append_records(batch))
+            batch.clear()
+    left = ((log, batch) for log, batch in zip(logs, waiting, strict=True) if batch)
+    await asyncio.gather(*(log.append_wait(encode_append_records(batch)) for log, batch in left))
+    for partition, fields in projected.items():
+        await store.call("HSET", store.keyspace.meta(TOPIC, partition), *chain.from_iterable(fields.items()))
+
+
+@contextlib.asynccontextmanager
+async def probed() -> AsyncIterator[list[float]]:
+    """The times, in s, by which a timer of PROBE_S came too late."""
+    late_s: list[float] = []
+
+    async def probe() -> None:
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(PROBE_S)
+            late_s.append(time.perf_counter() - began - PROBE_S)
+
+    task = asyncio.create_task(probe())
+    try:
+        yield late_s
+    finally:
+        task.cancel()

@@ -23,8 +23,10 @@ RATE = 1_000
 VALUE_BYTES = 100
 IDLE_CONSUMERS = 1_000
 IDLE_PARTITIONS = 10
-# For the 99th percentile, and one second in which nothing is measured.
-LEAST_S = 4.0
+# The load client measures nothing in the first second.
+WARM_UP_S = 1.0
+# For the 99th percentile.
+LEAST_S = 3.0
 UNITS = {"produce to consume, p50": "ms", "produce to consume, p99": "ms", "acknowledgement, p99": "ms"}
 
 
@@ -32,7 +34,7 @@ def measure(rig: Rig) -> Iterator[Row]:
     """Percentiles, without and with idle consumers."""
     for idle in (0, IDLE_CONSUMERS):
         sides = {
-            name: functools.partial(timed, cluster, max(rig.seconds, LEAST_S), idle)
+            name: functools.partial(timed, cluster, WARM_UP_S + rig.lasting(LEAST_S), idle)
             for name, cluster in rig.clusters().items()
         }
         beside = f", {idle:,} idle consumers" if idle else ""

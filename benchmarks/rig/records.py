@@ -26,7 +26,7 @@ HEADER = ("trace", b"0123456789abcd")
 LAYOUTS = ("record", "batch")
 KEY_BYTES = 16
 CORRELATION_ID = 7
-PRODUCE, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 3, 8, 10
+PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 1, 3, 8, 10
 _PRODUCE_TIMEOUT_MS = 30_000
 # Sequence numbers of three digits, so that every reply of Redis has the same length.
 _FIRST_SEQUENCE = 100
@@ -112,6 +112,16 @@ def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) ->
         produce_request(topic, number % partitions, record_batch(records), len(records))
         for number, records in enumerate(payloads(shape, batches))
     ]
+
+
+def fetch_request(topic: str, partitions: int, wait_ms: int) -> Request:
+    """Fetch v11 of the first partitions of a topic from offset 0, with a consumer's usual limits."""
+    name = topic.encode()
+    body = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, 0, 0, -1)
+    body += struct.pack(f">ih{len(name)}si", 1, len(name), name, partitions)
+    body += b"".join(struct.pack(">iiqqi", number, -1, 0, -1, 1 << 20) for number in range(partitions))
+    # No forgotten topics, no rack. Response: size, correlation id, throttle time, error code.
+    return Request(framed(FETCH, 11, body + b"\0" * 6, flexible=False), 1, 4 + 4 + 4)
 
 
 def entry_requests(keys: list[str], shape: Shape, batches: int) -> list[Request]:

@@ -33,6 +33,10 @@ class Rig:
         """A number of things to do, less of them in a quick run."""
         return max(1, int(count * self.scale))
 
+    def lasting(self, least_s: float) -> float:
+        """The length of a measurement that needs a certain time to mean something, less in a quick run."""
+        return max(self.seconds, least_s * self.scale)
+
     def rows(
         self, benchmark: str, sides: Mapping[str, Callable[[], Sample]], units: Mapping[str, str]
     ) -> Iterator[Row]:

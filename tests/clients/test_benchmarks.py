@@ -12,7 +12,7 @@ from benchmarks.rig import programs
 from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = "produce,fetch,tail,single,latency,commits,connections,metadata"
+NAMES = "produce,fetch,wide_fetch,tail,single,latency,commits,connections,metadata"
 
 pytestmark = pytest.mark.clients
 
