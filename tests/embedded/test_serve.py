@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.topic_requests import create_topic
 from tests.support.polling import until
-from tests.support.processes import alive
+from tests.support.processes import alive, run
 from tests.support.servers import KorvetServer
 
 TIMEOUT_S = 30
@@ -21,10 +20,10 @@ TIMEOUT_S = 30
 @pytest.fixture
 def server() -> Iterator[KorvetServer]:
     server = KorvetServer()
-    server.start()
-    yield server
-    if server.process.running:
-        server.kill()
+    try:
+        yield server.start()
+    finally:
+        server.discard()
 
 
 def topics(server: KorvetServer) -> list[str] | None:
@@ -65,44 +64,20 @@ def test_a_killed_store_is_started_anew(server: KorvetServer) -> None:
     assert sorted(topics(server) or []) == ["after", "before"]
 
 
-def test_a_folder_in_use_is_refused(server: KorvetServer) -> None:
+def refusal(listen: str, data_dir: Path) -> str:
+    """What another `korvet serve` says that cannot start."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
-    command = [
-        sys.executable,
-        "-m",
-        "korvet",
-        "serve",
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        str(server.data_dir),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, check=False, timeout=TIMEOUT_S
-    )
+    command = [sys.executable, "-m", "korvet", "serve", "--listen", listen, "--data-dir", str(data_dir)]
+    done = run(command, TIMEOUT_S, env=environ)
+    said = done.stderr.decode()
     assert done.returncode == 1
-    assert f"is in use by process {server.process.pid}" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in said
+    return said
 
 
-def test_a_port_in_use_is_named(server: KorvetServer, tmp_path: Path) -> None:
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
-    command = [
-        sys.executable,
-        "-m",
-        "korvet",
-        "serve",
-        "--listen",
-        server.bootstrap,
-        "--data-dir",
-        str(tmp_path),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environ, check=False, timeout=TIMEOUT_S
-    )
-    assert done.returncode == 1
-    assert f"Error: cannot listen on {server.bootstrap}" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_folder_or_a_port_in_use_is_refused(server: KorvetServer, tmp_path: Path) -> None:
+    assert f"is in use by process {server.process.pid}" in refusal("127.0.0.1:0", server.data_dir)
+    assert f"Error: cannot listen on {server.bootstrap}" in refusal(server.bootstrap, tmp_path)
 
 
 def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:

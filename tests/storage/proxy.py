@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
 _DEADLINE_S = 10.0
@@ -22,7 +25,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Proxy:
-    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back, `cut` breaks all."""
+    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back until `cut`."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -43,22 +46,19 @@ class Proxy:
     def hold_replies(self) -> None:
         self._replies.clear()
 
-    def release_replies(self) -> None:
-        self._replies.set()
-
     def hold_requests(self) -> None:
         self._requests.clear()
 
-    def release_requests(self) -> None:
-        self._requests.set()
-
     async def cut(self) -> None:
+        """Break every connection; what was held back is lost, and new ones pass all."""
         writers, self._writers = self._writers, []
         for writer in writers:
             writer.transport.abort()
         for writer in writers:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
+        self._replies.set()
+        self._requests.set()
 
     async def close(self) -> None:
         self._server.close()
@@ -92,3 +92,18 @@ class Proxy:
                 target.write(data)
                 await target.drain()
         target.transport.abort()
+
+
+@contextlib.asynccontextmanager
+async def proxied_store(
+    socket: Path, prefix: str, credentials: str = ""
+) -> AsyncIterator[tuple[Proxy, Store]]:
+    """A store behind a proxy; `credentials`: as in a URL, with the "@"."""
+    proxy = Proxy(socket)
+    url = (await proxy.start()).replace("redis://", f"redis://{credentials}")
+    store = await Store.open(url, Keyspace(prefix))
+    try:
+        yield proxy, store
+    finally:
+        await store.close()
+        await proxy.close()

@@ -23,12 +23,10 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp
-from korvet.storage.store import Store
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -301,23 +299,19 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
 
 def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, prefix: str) -> None:
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await log.append_wait(batch(b"0"), ProducerStamp(1, 0, 0))
-        proxy.hold_replies()
-        lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1)))
-        await until(lambda: server.client.xlen(log.stream) == 2)
-        await proxy.cut()
-        proxy.release_replies()
-        with pytest.raises(LinkLost):
-            await lost
-        await store.links(log.stream).write.wait_connected(10_000)
-        again = await log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1))
-        assert again.duplicate
-        assert server.client.xlen(log.stream) == 2
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await log.append_wait(batch(b"0"), ProducerStamp(1, 0, 0))
+            proxy.hold_replies()
+            lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1)))
+            await until(lambda: server.client.xlen(log.stream) == 2)
+            await proxy.cut()
+            with pytest.raises(LinkLost):
+                await lost
+            await store.links(log.stream).write.wait_connected(10_000)
+            again = await log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1))
+            assert again.duplicate
+            assert server.client.xlen(log.stream) == 2
 
     asyncio.run(work())
 

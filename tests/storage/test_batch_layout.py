@@ -25,7 +25,7 @@ from korvet.storage.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -324,33 +324,29 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
     """Batches without a producer's mark, cut off from their replies or from Redis: each is there once."""
 
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
-        log = store.log(topic, 0)
-        await append(log, batch(pairs(b"first")))
-        (proxy.hold_replies if taken else proxy.hold_requests)()
-        sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
-        waiting = asyncio.gather(*(append(log, data) for data in sent))
-        if taken:
-            await until(lambda: server.client.xlen(log.stream) == 11)
-        else:
-            await until(lambda: store.links(log.stream).write.pressure() > 0)
-        await proxy.cut()
-        (proxy.release_replies if taken else proxy.release_requests)()
-        found = await waiting
-        assert server.client.xlen(log.stream) == 11
-        records = [record for record in await all_records(log) if record.value != b"first"]
-        expected = [
-            (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)
-            for number, one in enumerate(found)
-            for index in range(number + 1)
-        ]
-        assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
-        await append(log, sent[3])
-        assert await log.count(0, log.log_end) == 1 + 55 + 4
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
+            log = store.log(topic, 0)
+            await append(log, batch(pairs(b"first")))
+            (proxy.hold_replies if taken else proxy.hold_requests)()
+            sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
+            waiting = asyncio.gather(*(append(log, data) for data in sent))
+            if taken:
+                await until(lambda: server.client.xlen(log.stream) == 11)
+            else:
+                await until(lambda: store.links(log.stream).write.pressure() > 0)
+            await proxy.cut()
+            found = await waiting
+            assert server.client.xlen(log.stream) == 11
+            records = [record for record in await all_records(log) if record.value != b"first"]
+            expected = [
+                (one.base_offset + index, b"%d" % number, one.append_ms if kind == "LogAppendTime" else 5)
+                for number, one in enumerate(found)
+                for index in range(number + 1)
+            ]
+            assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
+            await append(log, sent[3])
+            assert await log.count(0, log.log_end) == 1 + 55 + 4
 
     asyncio.run(work())
 

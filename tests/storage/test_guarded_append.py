@@ -23,12 +23,10 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, PartitionLog, ReceivedBatch
-from korvet.storage.store import Store
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 from tests.support.ports import free_port
 from tests.unit.records import forms
 
@@ -398,47 +396,39 @@ def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
     """Batches without a producer's mark, whose replies are cut off after Redis took them."""
 
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await produced(log, b"first")
-        proxy.hold_replies()
-        batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
-        waiting = asyncio.ensure_future(all_produced(log, batches))
-        total = 1 + sum(map(len, batches))
-        await until(lambda: server.client.xlen(log.stream) == total)
-        await proxy.cut()
-        proxy.release_replies()
-        found = await waiting
-        ids = dict(server.client.xrange(log.stream))
-        assert len(ids) == total
-        for batch, appended in zip(batches, found, strict=True):
-            assert ids[entry_id(appended.base_offset).encode()][b"value"] == batch[0]
-        await all_produced(log, [(b"a", b"b"), (b"c", b"d")])
-        assert server.client.xlen(log.stream) == total + 4
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            proxy.hold_replies()
+            batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
+            waiting = asyncio.ensure_future(all_produced(log, batches))
+            total = 1 + sum(map(len, batches))
+            await until(lambda: server.client.xlen(log.stream) == total)
+            await proxy.cut()
+            found = await waiting
+            ids = dict(server.client.xrange(log.stream))
+            assert len(ids) == total
+            for batch, appended in zip(batches, found, strict=True):
+                assert ids[entry_id(appended.base_offset).encode()][b"value"] == batch[0]
+            await all_produced(log, [(b"a", b"b"), (b"c", b"d")])
+            assert server.client.xlen(log.stream) == total + 4
 
     asyncio.run(work())
 
 
 def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None:
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await produced(log, b"first")
-        proxy.hold_requests()
-        batches = [(b"%d" % number, b"x")[: 1 + number % 2] for number in range(10)]
-        waiting = asyncio.ensure_future(all_produced(log, batches))
-        await until(lambda: store.links(log.stream).write.pressure() > 0)
-        await proxy.cut()
-        proxy.release_requests()
-        await waiting
-        sent = [value for batch in batches for value in batch]
-        assert values_of(server.client, log.stream) == [b"first", *sent]
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            proxy.hold_requests()
+            batches = [(b"%d" % number, b"x")[: 1 + number % 2] for number in range(10)]
+            waiting = asyncio.ensure_future(all_produced(log, batches))
+            await until(lambda: store.links(log.stream).write.pressure() > 0)
+            await proxy.cut()
+            await waiting
+            sent = [value for batch in batches for value in batch]
+            assert values_of(server.client, log.stream) == [b"first", *sent]
 
     asyncio.run(work())
 
@@ -449,23 +439,19 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
     monkeypatch.setattr("korvet.storage.appender._SETTLE_TIMEOUT_S", 0.2)
 
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await produced(log, b"first")
-        proxy.hold_requests()
-        waiting = asyncio.ensure_future(all_outcomes(log, [(b"a", b"b"), (b"c",)]))
-        await until(lambda: store.links(log.stream).write.pressure() > 0)
-        proxy.refusing = True
-        await proxy.cut()
-        proxy.release_requests()
-        assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
-        proxy.refusing = False
-        await store.links(log.stream).write.wait_connected(10_000)
-        await produced(log, b"later", b"x")
-        assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            proxy.hold_requests()
+            waiting = asyncio.ensure_future(all_outcomes(log, [(b"a", b"b"), (b"c",)]))
+            await until(lambda: store.links(log.stream).write.pressure() > 0)
+            proxy.refusing = True
+            await proxy.cut()
+            assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
+            proxy.refusing = False
+            await store.links(log.stream).write.wait_connected(10_000)
+            await produced(log, b"later", b"x")
+            assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
 
     asyncio.run(work())
 
@@ -482,16 +468,12 @@ def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
     )
 
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        url = (await proxy.start()).replace("redis://", f"redis://user-{prefix}:secret@")
-        store = await Store.open(url, Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        batches = [(b"%d" % number, b"x") for number in range(40)]
-        for batch in batches:
-            await produced(log, *batch)
-        assert values_of(server.client, log.stream) == [value for batch in batches for value in batch]
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix, f"user-{prefix}:secret@") as (_, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            batches = [(b"%d" % number, b"x") for number in range(40)]
+            for batch in batches:
+                await produced(log, *batch)
+            assert values_of(server.client, log.stream) == [value for batch in batches for value in batch]
 
     try:
         asyncio.run(work())
@@ -533,22 +515,18 @@ def test_nothing_is_sent_again_to_a_deleted_topic(bench: Bench, log: PartitionLo
 
 def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await produced(log, b"first")
-        proxy.hold_replies()
         outcomes: list[Outcome] = []
-        for number in range(3):
-            produce(log, records(b"%d" % number, b"x"), outcomes.append)
-        await until(lambda: server.client.xlen(log.stream) == 7)
-        proxy.refusing = True
-        await proxy.cut()
-        proxy.release_replies()
-        await store.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            proxy.hold_replies()
+            for number in range(3):
+                produce(log, records(b"%d" % number, b"x"), outcomes.append)
+            await until(lambda: server.client.xlen(log.stream) == 7)
+            proxy.refusing = True
+            await proxy.cut()
         assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
         assert len(outcomes) == 3
-        await proxy.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(work())

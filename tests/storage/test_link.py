@@ -134,7 +134,6 @@ def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, p
                 await link.call("PING")
             assert link.pressure() == 0
             proxy.refusing = False
-            proxy.release_replies()
             await link.wait_connected(10_000)
             assert await link.call("GET", prefix) == b"3"
 

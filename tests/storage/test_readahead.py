@@ -9,10 +9,8 @@ import pytest
 
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, StorageError, TopicGone
-from korvet.storage.keys import Keyspace
-from korvet.storage.store import Store
 from tests.storage.batches import decode, read_everything
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
     from korvet.storage.log import Fetched, PartitionLog
@@ -196,32 +194,28 @@ def test_a_lost_connection(server: Server, prefix: str) -> None:
     """Who waits for it is told; what nobody waits for is forgotten, and read when it is asked for."""
 
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        topic = await store.catalogue.create("t", 2)
-        waited, unwaited = store.log(topic, 0), store.log(topic, 1)
-        positions = []
-        for log in (waited, unwaited):
-            offsets = await fill(log)
-            first = await chunk(log, offsets[0])
-            positions.append(first.next_offset)
-        outcomes: list[Fetched | StorageError] = []
-        for log, at in zip((waited, unwaited), positions, strict=True):
-            second = await chunk(log, at)
-            if log is waited:
-                proxy.hold_replies()
-                log.read(second.next_offset, CHUNK_BYTES, outcomes.append)
-                await proxy.cut()
-                proxy.release_replies()
-                await until(lambda: len(outcomes) == 1)
-                await log.links.server.read.wait_connected(5_000)
-            else:
-                await proxy.cut()
-                await until(lambda: store.readaheads.held_bytes == 0)
-                await log.links.server.read.wait_connected(5_000)
-                assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
-        assert isinstance(outcomes[0], LinkLost)
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            topic = await store.catalogue.create("t", 2)
+            waited, unwaited = store.log(topic, 0), store.log(topic, 1)
+            positions = []
+            for log in (waited, unwaited):
+                offsets = await fill(log)
+                first = await chunk(log, offsets[0])
+                positions.append(first.next_offset)
+            outcomes: list[Fetched | StorageError] = []
+            for log, at in zip((waited, unwaited), positions, strict=True):
+                second = await chunk(log, at)
+                if log is waited:
+                    proxy.hold_replies()
+                    log.read(second.next_offset, CHUNK_BYTES, outcomes.append)
+                    await proxy.cut()
+                    await until(lambda: len(outcomes) == 1)
+                    await log.links.server.read.wait_connected(5_000)
+                else:
+                    await proxy.cut()
+                    await until(lambda: store.readaheads.held_bytes == 0)
+                    await log.links.server.read.wait_connected(5_000)
+                    assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
+            assert isinstance(outcomes[0], LinkLost)
 
     asyncio.run(work())

@@ -30,7 +30,7 @@ from korvet.storage.log import ProducerStamp
 from korvet.storage.store import Store
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -221,21 +221,18 @@ def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[...
     replica = new_server("--replicaof", "127.0.0.1", str(port))
 
     async def work() -> None:
-        proxy = Proxy(primary.socket)
-        store = await Store.open(await proxy.start(), Keyspace("failover"))
-        written = primary.client.info("replication")["master_repl_offset"]
-        await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
-        replica.client.replicaof("NO", "ONE")
-        given = [await store.new_producer_id() for _ in range(2500)]
-        proxy.socket = replica.socket
-        await proxy.cut()
-        write = store.links(store.keyspace.cluster).write
-        await until(lambda: not write.connected)
-        await write.wait_connected(10_000)
-        given += [await store.new_producer_id() for _ in range(2500)]
-        assert len(set(given)) == 5000
-        await store.close()
-        await proxy.close()
+        async with proxied_store(primary.socket, "failover") as (proxy, store):
+            written = primary.client.info("replication")["master_repl_offset"]
+            await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
+            replica.client.replicaof("NO", "ONE")
+            given = [await store.new_producer_id() for _ in range(2500)]
+            proxy.socket = replica.socket
+            await proxy.cut()
+            write = store.links(store.keyspace.cluster).write
+            await until(lambda: not write.connected)
+            await write.wait_connected(10_000)
+            given += [await store.new_producer_id() for _ in range(2500)]
+            assert len(set(given)) == 5000
 
     asyncio.run(work())
 

@@ -22,13 +22,11 @@ from hypothesis.stateful import (
 from korvet.records import kernel
 from korvet.records.compression import decompress
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
-from korvet.storage.store import Store
 from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import Bench, Server
-from tests.storage.proxy import Proxy, until
+from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -254,28 +252,24 @@ def test_reading_the_cache_for_long_looks_at_the_log_start(bench: Bench) -> None
 
 def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
     async def work() -> None:
-        proxy = Proxy(server.socket)
-        store = await Store.open(await proxy.start(), Keyspace(prefix))
-        log = store.log(await store.catalogue.create("t", 1), 0)
-        await append(log, values(b"a"))
-        assert from_cache(log, 0)
-        proxy.hold_replies()
-        lost = asyncio.ensure_future(append(log, values(b"b")))
-        await until(lambda: server.client.xlen(log.stream) == 2)
-        await proxy.cut()
-        proxy.release_replies()
-        await asyncio.wait([lost])
-        assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-        await store.links(log.stream).write.wait_connected(10_000)
-        await append(log, values(b"c"))
-        stored = await from_redis(log, 0)
-        assert [record.value for record in stored] == [b"a", b"b", b"c"]
-        assert from_cache(log, 0) is None
-        known = from_cache(log, log.tail.start)
-        assert known
-        assert known == stored[-len(known) :]
-        await store.close()
-        await proxy.close()
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await append(log, values(b"a"))
+            assert from_cache(log, 0)
+            proxy.hold_replies()
+            lost = asyncio.ensure_future(append(log, values(b"b")))
+            await until(lambda: server.client.xlen(log.stream) == 2)
+            await proxy.cut()
+            await asyncio.wait([lost])
+            assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
+            await store.links(log.stream).write.wait_connected(10_000)
+            await append(log, values(b"c"))
+            stored = await from_redis(log, 0)
+            assert [record.value for record in stored] == [b"a", b"b", b"c"]
+            assert from_cache(log, 0) is None
+            known = from_cache(log, log.tail.start)
+            assert known
+            assert known == stored[-len(known) :]
 
     asyncio.run(work())
 
