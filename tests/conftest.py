@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,9 @@ from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+# First on the path of every program that tests start.
+BARE = Path(__file__).parent / "support" / "bare"
+
 # Two shared cores: hypothesis' own deadline per example would measure the neighbours.
 settings.register_profile("ordinary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -32,6 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(BARE), *([inherited] if inherited else [])])
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas by a deprecated call of the standard library; not ours to mend.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")

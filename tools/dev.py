@@ -37,10 +37,12 @@ INPUTS = (
     "korvet/records/*.p[xy][dxi]",
     "korvet/records/*.h",
 )
-# Settings of somebody else's Spark or Python, which would decide what runs here.
+# Settings of somebody else's Spark or Python, which would decide what runs here, and how fast: a program
+# that may not keep its bytecode compiles all of it at every start.
 FOREIGN = (
     "PYTHONHOME",
     "PYTHONPATH",
+    "PYTHONDONTWRITEBYTECODE",
     "SPARK_HOME",
     "SPARK_CONF_DIR",
     "PYSPARK_SUBMIT_ARGS",

@@ -4,18 +4,22 @@ Commands of other packages (reports, the demonstration) join through the entry p
 `korvet.commands`. Errors that a user can do something about end in one line, not in a traceback.
 """
 
+from __future__ import annotations
+
 import importlib
-import importlib.metadata
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-import redis
 
 from korvet.cli.client import ClientError
 from korvet.config import ConfigError
 from korvet.embedded import EmbeddedServerError
 from korvet.storage.errors import StoreError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "korvet.commands"
 
@@ -94,10 +98,14 @@ class KorvetGroup(click.Group):
             return super().invoke(ctx)
         except _USER_ERRORS as error:
             raise click.ClickException(str(error)) from error
-        except redis.RedisError as error:
-            raise click.ClickException(f"Redis: {error}") from error
         except ModuleNotFoundError as error:
             raise _missing(error, ctx.invoked_subcommand or "this command") from error
+        except Exception as error:
+            # Only who has imported redis-py can fail by it; `korvet serve` starts sooner without.
+            client = sys.modules.get("redis")
+            if client is not None and isinstance(error, client.RedisError):
+                raise click.ClickException(f"Redis: {error}") from error
+            raise
 
     def _summary(self, ctx: click.Context, name: str) -> str:
         if name in _BUILTIN:
@@ -111,8 +119,10 @@ class KorvetGroup(click.Group):
         return command.get_short_help_str() if command is not None else ""
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+def _entry_points() -> dict[str, EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415  # takes a while, and is rarely asked for
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> Exception:

@@ -133,7 +133,7 @@ class Stack:
         bin_folder = Path(sys.executable).parent
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         self.environ["PATH"] = f"{bin_folder}{os.pathsep}{self.environ['PATH']}"
-        self.environ["PYTHONPATH"] = str(ROOT)
+        self.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), self.environ["PYTHONPATH"]])
 
     def here(self, argument: str) -> str:
         """An argument as it is on this machine."""
