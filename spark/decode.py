@@ -128,7 +128,7 @@ def offset_commits(records: DataFrame) -> DataFrame:
 def group_metadata(records: DataFrame) -> DataFrame:
     """Every readable state of a classic group and its tombstones, one row per record."""
     readable = _parse_groups(records).where(sf.col("reason").isNull())
-    return readable.withColumn("state_ts", _time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
+    return readable.withColumn("state_ts", spark_time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
 
 
 def quarantine(records: DataFrame) -> DataFrame:
@@ -210,7 +210,7 @@ def _parse_fields(measured: DataFrame) -> DataFrame:
             "leader_epoch": sf.when(with_epoch, _signed(value, sf.lit(11), 4)).when(version >= 0, sf.lit(-1)),
             "metadata": _text(value, sf.col("metadata_at"), sf.col("metadata_size")),
             "commit_ms": _signed(value, commit_at, 8),
-            "commit_ts": _time(_signed(value, commit_at, 8)),
+            "commit_ts": spark_time(_signed(value, commit_at, 8)),
             "expire_ms": sf.when(version == 1, _signed(value, commit_at + 8, 8)).when(
                 version >= 0, sf.lit(-1)
             ),
@@ -318,7 +318,8 @@ def _text(data: Column, at: Column, size: Column) -> Column:
     return sf.substr(data, at, size).cast("string")
 
 
-def _time(ms: Column) -> Column:
+def spark_time(ms: Column) -> Column:
+    """A time in ms as Spark's timestamp; null where Spark has none."""
     return sf.when(ms.between(0, MAX_SPARK_MS), sf.timestamp_millis(ms))
 
 

@@ -18,7 +18,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PLACE = ("group", "topic", "partition")
-LATEST_COMMIT_FIELDS = ("tombstone", "committed_offset", "leader_epoch", "metadata", "commit_ms", "commit_ts")
+LATEST_COMMIT_FIELDS = (
+    "tombstone",
+    "committed_offset",
+    "leader_epoch",
+    "metadata",
+    "commit_ms",
+    "commit_ts",
+    "expire_ms",
+    "topic_id",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +62,7 @@ def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
 
 
 def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFrame:
-    """Every current offset with its lag: `record_lag` (records), `lag_ms`, `first_unread_ts`.
+    """Every current offset with its lag: `record_lag` (records), `lag_ms`, `first_unread_offset` and `_ts`.
 
     `records` are the topics' records (topic, partition, offset, timestamp); those below the smallest
     committed offset of a partition may be left out. One running count over both, from the end of each
@@ -63,16 +75,16 @@ def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFra
         "partition",
         "offset",
         sf.lit(1).alias("is_record"),
-        "timestamp",
-        sf.lit(None).cast("string").alias("group"),
+        sf.struct(
+            sf.col("offset").alias("first_unread_offset"), sf.col("timestamp").alias("first_unread_ts")
+        ).alias("unread"),
     )
     marks = current.select(
         "topic",
         "partition",
         sf.col("committed_offset").alias("offset"),
         sf.lit(0).alias("is_record"),
-        sf.lit(None).cast("timestamp").alias("timestamp"),
-        "group",
+        sf.struct(*(name for name in current.columns if name not in ("topic", "partition"))).alias("mark"),
     )
     from_the_end = (
         Window.partitionBy("topic", "partition")
@@ -80,15 +92,17 @@ def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFra
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
     counted = (
-        entries.unionByName(marks)
+        entries.unionByName(marks, allowMissingColumns=True)
         .withColumn("record_lag", sf.sum("is_record").over(from_the_end))
-        .withColumn("first_unread_ts", sf.last("timestamp", ignorenulls=True).over(from_the_end))
+        .withColumn("first_unread", sf.last("unread", ignorenulls=True).over(from_the_end))
         .where(sf.col("is_record") == 0)
-        .select(*PLACE, "record_lag", "first_unread_ts")
+        .select("topic", "partition", "mark.*", "record_lag", "first_unread.*")
     )
     waiting = sf.lit(as_of_ms) - sf.unix_millis("first_unread_ts")
     lag_ms = sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(sf.greatest(waiting, sf.lit(0)))
-    return current.join(counted, on=list(PLACE), how="left").withColumn("lag_ms", lag_ms)
+    return counted.select(
+        *current.columns, "record_lag", "first_unread_offset", "first_unread_ts"
+    ).withColumn("lag_ms", lag_ms)
 
 
 def commit_history(commits: DataFrame) -> DataFrame:
@@ -99,8 +113,8 @@ def commit_history(commits: DataFrame) -> DataFrame:
     in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
     before = sf.lag("committed_offset").over(in_order)
     return (
-        commits.withColumn("advanced", sf.col("committed_offset") - before)
-        .withColumn("interval_ms", sf.col("commit_ms") - sf.lag("commit_ms").over(in_order))
+        commits.withColumn("advanced", sf.try_subtract("committed_offset", before))
+        .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(in_order)))
         .withColumn("rewound", sf.coalesce(sf.col("advanced") < 0, sf.lit(False)))
         .select(
             *PLACE,
@@ -126,7 +140,7 @@ def commit_rate(commits: DataFrame) -> DataFrame:
     return (
         commits.where(~sf.col("tombstone") & sf.col("commit_ts").isNotNull())
         .groupBy("group", minute)
-        .agg(sf.count("*").alias("commits"), sf.countDistinct("topic", "partition").alias("partitions"))
+        .agg(sf.count("*").alias("commits"))
     )
 
 
@@ -218,7 +232,7 @@ def group_summary(
     joined = totals.join(states, on="group", how="full")
     return (
         joined.withColumn("member_count", sf.coalesce("member_count", sf.lit(0)))
-        .withColumn("commit_age_ms", sf.lit(as_of_ms) - sf.col("last_commit_ms"))
+        .withColumn("commit_age_ms", sf.try_subtract(sf.lit(as_of_ms), sf.col("last_commit_ms")))
         .withColumn("status", _status(thresholds or Thresholds()))
         .drop("last_commit_ms")
     )

@@ -17,6 +17,7 @@ from korvet import api
 from korvet.cli.app import korvet
 from korvet.config import settings
 from korvet.protocol import registry
+from korvet.spark.catalog import TABLES
 from korvet.topics import configs
 
 if TYPE_CHECKING:
@@ -105,6 +106,18 @@ def commands() -> str:
     return "\n\n".join(_command_help(korvet, context))
 
 
+def tables() -> str:
+    """The tables that Spark makes of `__consumer_offsets`, with their columns."""
+    parts = []
+    for table in TABLES.values():
+        columns = [(f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns]
+        parts.append(
+            f"### {table.name}\n\n{table.about} ({table.kind})\n\n"
+            + _table(("column", "type", "meaning"), columns)
+        )
+    return "\n".join(parts)
+
+
 def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:
     """The help of a command and of those below it. Widths are fixed: the terminal must not matter."""
     context.max_content_width = context.terminal_width = 100
@@ -134,6 +147,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "topic_configs": topic_configs,
     "apis": apis,
     "commands": commands,
+    "tables": tables,
 }
 
 

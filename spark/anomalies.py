@@ -1,0 +1,78 @@
+"""What should not happen in a history of commits: rewinds, gaps in time, commits past the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.views import PLACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from korvet.spark.health import Rules
+
+# The usual interval is the median of up to so many before; of fewer than MIN_INTERVALS nothing is usual.
+USUAL_INTERVALS = 10
+MIN_INTERVALS = 3
+REWIND, GAP, PAST_END, UNKNOWN = "rewind", "gap", "past_end", "unknown_partition"
+
+
+def moves(commits: DataFrame) -> DataFrame:
+    """Commits with what came before them at their place: `previous_offset`, `interval_ms` since then, and the
+    usual interval. A tombstone ends a history: what follows it begins anew.
+    """
+    in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
+    lives = sf.sum(sf.col("tombstone").cast("int")).over(in_order)
+    life = Window.partitionBy(*PLACE, "life").orderBy("src_offset")
+    usual = sf.sort_array(sf.collect_list("interval_ms").over(life.rowsBetween(-USUAL_INTERVALS, -1)))
+    return (
+        commits.withColumn("life", lives)
+        .where(~sf.col("tombstone"))
+        .withColumn("previous_offset", sf.lag("committed_offset").over(life))
+        .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(life)))
+        .withColumn("intervals", usual)
+        .withColumn("usual_interval_ms", _median(sf.col("intervals")))
+        .drop("intervals", "life")
+    )
+
+
+def _median(ordered: Column) -> Column:
+    """The lower median of a sorted array; null below MIN_INTERVALS."""
+    middle = sf.floor((sf.size(ordered) + 1) / 2).cast("int")
+    return sf.when(sf.size(ordered) >= MIN_INTERVALS, sf.element_at(ordered, middle))
+
+
+def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complete: bool = True) -> DataFrame:
+    """One row per thing that is odd about a commit of `moves`; a commit may have several.
+
+    `ends` (topic, partition, end_offset) are log ends; when `complete`, a partition that they lack does not
+    exist. Without them only a commit in the future of its own time is known to be past the end.
+    """
+    usual = sf.col("usual_interval_ms")
+    own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
+    past = own_ms > sf.try_add("commit_ms", sf.lit(rules.future_ms))
+    unknown = sf.lit(False)
+    if ends is None:
+        placed = moved.withColumn("end_offset", sf.lit(None).cast("bigint"))
+    else:
+        placed = moved.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
+        past = past | sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
+        if complete:
+            unknown = sf.col("end_offset").isNull()
+    kinds = sf.array_compact(
+        sf.array(
+            sf.when(sf.col("committed_offset") < sf.col("previous_offset"), REWIND),
+            sf.when(
+                (sf.col("interval_ms") > sf.try_multiply(usual, sf.lit(rules.gap_factor)))
+                & (sf.col("interval_ms") > rules.gap_ms),
+                GAP,
+            ),
+            sf.when(past, PAST_END),
+            sf.when(unknown, UNKNOWN),
+        )
+    )
+    return placed.withColumn("kind", sf.explode(kinds))

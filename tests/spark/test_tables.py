@@ -1,0 +1,104 @@
+"""The tables: columns as in the catalogue, and figures of a small story worked out by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.offsets.packing import pack
+from korvet.spark.batch_tables import Tables
+from korvet.spark.catalog import NEED_RECORDS, TABLES
+from korvet.spark.source import SCHEMA
+from korvet.spark.store import Address
+from korvet.spark.tables import RedisReader
+from tests.spark.test_views import MS, NOW, scenario
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.keyspace import Keyspace
+
+pytestmark = pytest.mark.spark
+RECORDS = "topic string, partition int, offset bigint, timestamp timestamp"
+
+
+def test_no_records_at_all(spark: SparkSession) -> None:
+    tables = Tables(spark.createDataFrame([], SCHEMA), spark.createDataFrame([], RECORDS), NOW)
+    for name, table in TABLES.items():
+        view = tables.view(name)
+        assert (
+            ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in view.schema)
+            == table.schema
+        )
+    assert [
+        name for name in ("anomalies", "group_status", "topic_consumers") if tables.view(name).count()
+    ] == []
+
+
+def test_without_the_topics_records(spark: SparkSession) -> None:
+    tables = Tables(spark.createDataFrame([], SCHEMA), None, NOW)
+    for name in NEED_RECORDS:
+        with pytest.raises(KeyError, match="records"):
+            tables.view(name)
+    tables.create_views("without_")
+    assert {table.name for table in spark.catalog.listTables(pattern="without_*")} == {
+        f"without_{name}" for name in TABLES if name not in NEED_RECORDS
+    }
+
+
+def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keyspace) -> None:
+    scenario(keyspace)
+    reader = RedisReader(Address(keyspace.url))
+    source = reader.offsets_topic(spark)
+    assert source is not None
+    tables = Tables(source, reader.records(spark, {"orders": dict.fromkeys(range(3), 0)}), NOW)
+
+    def rows(name: str, *columns: str) -> set[tuple[Any, ...]]:
+        return {tuple(row[column] for column in columns) for row in tables.view(name).collect()}
+
+    assert rows("record_lag", "group", "partition", "record_lag") == {
+        ("billing", 0, 49),
+        ("billing", 1, 2),
+        ("billing", 2, 0),
+        ("audit", 0, 0),
+        ("lost", 0, 39),
+        ("beyond", 0, 0),
+    }
+    assert rows("group_status", "group", "status", "record_lag", "member_count") == {
+        # Each partition was committed half a minute ago for the last time; only partition 0 twice.
+        ("billing", "STOPPED", 51, 1),
+        ("audit", "OK", 0, 0),
+        ("lost", "STOPPED", 39, 0),
+        ("beyond", "OK", 0, 0),
+    }
+    assert rows("stale_groups", "group", "partitions") == {("lost", 1)}
+    assert rows("anomalies", "group", "partition", "kind", "committed_offset") == {
+        ("beyond", 0, "past_end", pack(NOW, 0)),
+        # Committed two days before the record at that offset was appended.
+        ("lost", 0, "past_end", pack(MS + 20 * 60_000, 5)),
+    }
+    assert rows("rebalances", "group", "generation", "kind", "joined", "left") == {
+        ("billing", 1, "formed", 1, 0),
+        ("billing", 2, "rebalanced", 1, 0),
+        ("billing", 3, "rebalanced", 0, 1),
+        ("audit", 1, "formed", 1, 0),
+        ("audit", 2, "emptied", 0, 1),
+        ("gone", 1, "formed", 1, 0),
+    }
+    assert rows("members", "group", "member_id", "active", "assigned_partitions") == {
+        ("billing", "a", False, 2),
+        ("billing", "b", True, 3),
+        ("audit", "c", False, 1),
+        ("gone", "d", False, 1),
+    }
+    assert rows("topic_consumers", "topic", "group", "committed_partitions", "assigned_partitions") == {
+        ("orders", "billing", 3, 3),
+        ("orders", "audit", 1, 0),
+        ("orders", "lost", 1, 0),
+        ("orders", "beyond", 1, 0),
+    }
+    first = MS + 9 * 60_000
+    assert (("billing", 0, pack(first, 5), NOW - first)) in rows(
+        "time_lag", "group", "partition", "first_unread_offset", "lag_ms"
+    )
