@@ -19,6 +19,7 @@ from korvet.server.listener import Listener
 from korvet.storage.errors import StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.retention import keep_retention
 
@@ -99,7 +100,10 @@ async def _run(
         clock_ms=_now_ms,
         deadlines=Deadlines(asyncio.get_running_loop()),
     )
-    housekeeping = asyncio.create_task(keep_retention(topics, config, _now_ms))
+    housekeeping = [
+        asyncio.create_task(keep_retention(topics, config, _now_ms)),
+        asyncio.create_task(LogCleaner(store, topics, config, _now_ms).run()),
+    ]
     try:
         _spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.
@@ -110,8 +114,9 @@ async def _run(
         ready()
         await lost
     finally:
-        housekeeping.cancel()
-        await asyncio.gather(housekeeping, return_exceptions=True)
+        for task in housekeeping:
+            task.cancel()
+        await asyncio.gather(*housekeeping, return_exceptions=True)
         if not member.alone:
             # Others take over while clients still hear from us that they should ask them.
             await member.leave()

@@ -196,6 +196,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         300_000
     )
 
+    log_cleaner_enable: Annotated[
+        bool, Meta(description="Compact the topics with cleanup.policy=compact, and `__consumer_offsets`.")
+    ] = True
+    log_cleaner_backoff_ms: Annotated[
+        Size, Meta(description="How often it is looked for partitions to compact.")
+    ] = 15_000
+    log_cleaner_io_max_bytes_per_second: Annotated[
+        Limit,
+        Meta(description="Bytes that compaction reads and copies in a second, about; -1 is unlimited."),
+    ] = 16_777_216
+    log_cleaner_dedupe_buffer_size: Annotated[
+        Size, Meta(description="Memory for the keys of one compaction, about 200 bytes for each.")
+    ] = 134_217_728
+
     group_initial_rebalance_delay_ms: Annotated[
         Count, Meta(description="How long the first rebalance of an empty group waits for more members.")
     ] = 100
@@ -209,6 +223,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offsets_retention_minutes: Annotated[
         Size, Meta(description="How long the offsets of a group without members are kept.")
     ] = 10_080
+    offsets_history_retention_ms: Annotated[
+        Duration,
+        Meta(description="How long superseded records of `__consumer_offsets` are kept as history."),
+    ] = 86_400_000
+    offsets_history_retention_bytes: Annotated[
+        Limit,
+        Meta(
+            description="Size of all of `__consumer_offsets` above which that history goes; -1 is unlimited."
+        ),
+    ] = 268_435_456
     offset_metadata_max_bytes: Annotated[
         Count, Meta(description="Longest metadata of a commit, in UTF-16 units as in Kafka.")
     ] = 4_096

@@ -27,8 +27,12 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 # Those that `configs.TopicPolicy` is made of: they change what korvet does.
 HONOURED = {
     configs.CLEANUP_POLICY,
+    configs.DELETE_RETENTION_MS,
+    configs.MAX_COMPACTION_LAG_MS,
     configs.MAX_DECOMPRESSED_BYTES,
     configs.MAX_MESSAGE_BYTES,
+    configs.MIN_CLEANABLE_DIRTY_RATIO,
+    configs.MIN_COMPACTION_LAG_MS,
     configs.NATIVE_FORMAT,
     configs.OFFSET_ASSIGNMENT,
     configs.RETENTION_BYTES,

@@ -23,6 +23,9 @@ BATCH_FIELD: Final = "batch"
 """The one field of an entry that is a whole record batch (storage.layout=batch)."""
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]+")
+# Strings of a key and a value, and of a timestamp.
+_KEYED: Final = 4
+_STAMP: Final = 2
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
@@ -52,6 +55,25 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
         elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
             return ms
     return timestamp if _INT64_MIN <= timestamp <= _INT64_MAX else ms
+
+
+def record_key(fields: Sequence[bytes]) -> tuple[bytes | None, bool] | None:
+    """A record's key (None: it has none) and whether it is a tombstone; None for an entry with fields that we
+    don't write: it is no record of a producer, whatever readers are given for it.
+    """
+    if len(fields) >= _KEYED and fields[0] == b"key" and fields[2] == b"value":
+        rest = fields[_KEYED:]
+        if not rest or (len(rest) == _STAMP and rest[0] == b"ts" and _DECIMAL.fullmatch(rest[1])):
+            return fields[1], False
+    once: dict[bytes, bytes | None] = {b"key": None, b"value": None, b"ts": None}
+    for name, value in zip(fields[::2], fields[1::2], strict=True):
+        if name in once:
+            if once[name] is not None or (name == b"ts" and not _DECIMAL.fullmatch(value)):
+                return None
+            once[name] = value
+        elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
+            return None
+    return once[b"key"], once[b"value"] is None
 
 
 def first_record(

@@ -106,6 +106,7 @@ class PartitionLog:
         "loaded",
         "log_end",
         "log_start",
+        "maintenance",
         "meta",
         "native",
         "partition",
@@ -141,6 +142,8 @@ class PartitionLog:
         self._listeners: dict[Callable[[], None], None] = {}
         # Listeners that have yet to be told of the log end.
         self._waking: dict[Callable[[], None], None] = {}
+        self.maintenance = asyncio.Lock()
+        """Held by who deletes records: one at a time."""
         self._settling = asyncio.Lock()
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
@@ -516,13 +519,27 @@ class PartitionLog:
         cutoff = "" if retention_ms is None or retention_ms < 0 else now_ms - retention_ms
         keep = "" if retention_bytes is None or retention_bytes < 0 else retention_bytes
         dropped = 0
-        while cutoff != "" or keep != "":
-            _, now_dropped, more, start, end = await self._settled("korvet_trim", cutoff, keep, read=False)
-            dropped += now_dropped
-            self._ends_known(start, end)
-            if not more:
-                break
+        async with self.maintenance:
+            while cutoff != "" or keep != "":
+                _, now_dropped, more, start, end = await self._settled(
+                    "korvet_trim", cutoff, keep, read=False
+                )
+                dropped += now_dropped
+                self._ends_known(start, end)
+                if not more:
+                    break
         return dropped
+
+    async def stable_end(self) -> int:
+        """The offset before which no transaction is open (the last stable offset): without transactions the
+        log end, read from Redis. Raises StorageError.
+        """
+        return (await self.bounds()).log_end
+
+    def compacted(self, end: int) -> None:
+        """Records before `end` were removed: none that were read before are given away any more."""
+        self.tail.cut(end)
+        self._ahead.clear()
 
     async def expire_producers(self, seen_before_ms: int) -> int:
         """Forget producers that appended nothing since that time (Redis's clock); returns how many. Raises

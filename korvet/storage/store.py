@@ -262,12 +262,21 @@ class Store:
         for found in self._logs.pop(name, {}).values():
             found.close(gone)
 
+    async def payload_bytes(self, topic: Topic) -> list[int]:
+        """Bytes of all fields and values in each of a topic's partitions, whoever leads them. Raises
+        StorageError. Function korvet_bounds.
+        """
+        keys = (self.keyspace.partition_keys(topic.name, number)[:3] for number in range(topic.partitions))
+        calls = (self.fcall("korvet_bounds", one, topic.bias, read=True) for one in keys)
+        return [int(reply[3]) for reply in await asyncio.gather(*calls)]
+
     async def drop_partition(self, topic: Topic, partition: int) -> None:
         """Delete all that a partition of a deleted topic has, unless a new topic of that name has it. Raises
         StorageError. Function korvet_drop.
         """
         stream, index, meta, latest = self.keyspace.partition_keys(topic.name, partition)
-        await self.fcall("korvet_drop", [meta, stream, index, latest], str(topic.topic_id))
+        shadows = self.keyspace.shadow_keys(topic.name, partition)
+        await self.fcall("korvet_drop", [meta, stream, index, latest, *shadows], str(topic.topic_id))
 
     async def call(self, *args: bytes | str | int) -> Any:
         """One command over the write link, parsed; its first argument is its key. Raises StorageError."""

@@ -126,6 +126,8 @@ MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 TIMESTAMP_AFTER_MAX_MS: Final = "message.timestamp.after.max.ms"
 TIMESTAMP_BEFORE_MAX_MS: Final = "message.timestamp.before.max.ms"
+DELETE_RETENTION_MS: Final = "delete.retention.ms"
+MIN_CLEANABLE_DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
 MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
@@ -146,7 +148,7 @@ _KAFKA: Final = (
         "compression.type",
     ),
     _int("compression.zstd.level", 3, -131072, "compression.zstd.level"),
-    _long("delete.retention.ms", 86_400_000, 0, "log.cleaner.delete.retention.ms"),
+    _long(DELETE_RETENTION_MS, 86_400_000, 0, "log.cleaner.delete.retention.ms"),
     _boolean("errors.deadletterqueue.group.enable", False),
     _long("file.delete.delay.ms", 60_000, 0, "log.segment.delete.delay.ms"),
     _long("flush.messages", INT64_MAX, 1, "log.flush.interval.messages"),
@@ -169,7 +171,7 @@ _KAFKA: Final = (
         "log.message.timestamp.type",
     ),
     TopicConfig(
-        "min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _ratio, "log.cleaner.min.cleanable.ratio"
+        MIN_CLEANABLE_DIRTY_RATIO, ConfigType.DOUBLE, "0.5", _ratio, "log.cleaner.min.cleanable.ratio"
     ),
     _long(MIN_COMPACTION_LAG_MS, 0, 0, "log.cleaner.min.compaction.lag.ms"),
     _int("min.insync.replicas", 1, 1, "min.insync.replicas"),
@@ -296,7 +298,7 @@ def describe(
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
-    """The configs that the hot path asks for, parsed once per topic."""
+    """The configs that the hot path and the housekeeping ask for, parsed once per topic."""
 
     max_message_bytes: int
     max_decompressed_bytes: int
@@ -307,6 +309,10 @@ class TopicPolicy(msgspec.Struct, frozen=True):
     retention_bytes: int
     deletes: bool
     compacts: bool
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
     dense: bool
     native_format: str
 
@@ -328,6 +334,10 @@ def policy_of(topic_configs: Mapping[str, str], broker_configs: Mapping[str, str
         retention_bytes=int(value(RETENTION_BYTES)),
         deletes="delete" in cleanup,
         compacts="compact" in cleanup,
+        delete_retention_ms=int(value(DELETE_RETENTION_MS)),
+        min_compaction_lag_ms=int(value(MIN_COMPACTION_LAG_MS)),
+        max_compaction_lag_ms=int(value(MAX_COMPACTION_LAG_MS)),
+        min_cleanable_dirty_ratio=float(value(MIN_CLEANABLE_DIRTY_RATIO)),
         dense=value(OFFSET_ASSIGNMENT) == "dense",
         native_format=value(NATIVE_FORMAT),
     )

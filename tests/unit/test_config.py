@@ -60,6 +60,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "offsets_commit_value_version": "4",
         "log_storage_layout": "batch",
         "auto_create_topics_enable": "false",
+        "log_cleaner_enable": "false",
         "group_min_session_timeout_ms": "5000",
     }
     numeric = isinstance(setting.default, int)

@@ -183,7 +183,7 @@ end
 -- log end, time of the newest append, log start, where the lead over the clock is no burst of ours; how many records
 -- there ever were up to `last` (before), and how many entries; of the entries still there (live) how many, their bytes,
 -- the largest one; the newest point's count and time, and what lies behind that point.  A number that is not known is
--- NaN.
+-- NaN.  `gap` is the position of the first entry that compaction left: that none is before it moves no log start.
 local LOG_FORMAT = '>dddddddddddddd'
 
 local function known(number)
@@ -193,8 +193,8 @@ local function known(number)
 end
 
 local function load_meta(meta)
-  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch')
-  local state = { last = found[2] or '0-0', tail = found[3] or '', epoch = found[4] }
+  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch', 'gap')
+  local state = { last = found[2] or '0-0', tail = found[3] or '', epoch = found[4], gap = tonumber(found[5] or '-1') }
   if not found[1] then
     state.log_end, state.at, state.log_start, state.jump = 0, 0, 0, 0
     state.before, state.entries, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0, 0
@@ -295,13 +295,17 @@ local function add_entry(index, bias, state, position, records, time_ms, size, a
   end
 end
 
--- Where the log begins, as an offset: 0 until something is gone, then the first entry still there.
+-- Where the log begins, as an offset: 0 until something is gone, then the first entry still there.  What compaction
+-- took is gone from within the log, even where nothing is left before it.
 local function log_start(found, state, log_end, bias)
-  local start = state.log_start
+  local start, first = state.log_start, nil
   if found.length == 0 then
-    start = log_end
+    first = log_end
   elseif not found.unchanged and (start > 0 or found.added > found.length) then
-    start = math.max(start, start_of(found.first, found.first_fields, bias) - bias)
+    first = start_of(found.first, found.first_fields, bias) - bias
+  end
+  if first and first + bias > state.gap then
+    start = math.max(start, first)
   end
   return math.min(start, log_end)
 end

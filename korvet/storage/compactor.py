@@ -1,0 +1,293 @@
+"""One compaction of one partition: what goes is found by reading, what stays is copied inside Redis.
+
+The copy is made beside the log, a slice per call, while appends and reads go on; then it takes the log's
+place, groups and counters included, in one step that copies what was appended meanwhile (lua/compact.lua).
+Whatever ends a compaction before that step leaves the log as it was, and keys that the next one deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.offsets.packing import AddressError, entry_id, offset_of
+from korvet.storage.assignment import writer_epochs
+from korvet.storage.entries import first_record, record_key
+from korvet.storage.errors import StorageError, StorageFault, domain_error
+from korvet.storage.link import pack
+from korvet.storage.survivors import Checkpoint, Survivors, is_dirty_enough
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.store import Store
+
+    Entry = tuple[bytes, list[bytes]]
+
+log = logging.getLogger(__name__)
+
+# Entries of one call: a ms or two of Redis's time, and of ours.
+_ENTRIES_AT_ONCE: Final = 256
+# A page of entries is about so large at the most; one of large records has fewer.
+_PAGE_BYTES: Final = 8 << 20
+# Before the log is replaced, appends that outrun the copying are given so many calls.
+_MOST_SWAPS: Final = 10_000
+_NOT_FOUND: Final = "there is no such entry any more"
+
+
+class CompactionRules(msgspec.Struct, frozen=True):
+    """What a topic's configs say of its compaction."""
+
+    delete_retention_ms: int
+    min_lag_ms: int
+    max_lag_ms: int | None
+    """None: no limit."""
+    min_dirty_ratio: float
+    history_ms: int | None = None
+    """Records younger than this are left alone, as they are history; None: there is no history."""
+    history_bytes: int | None = None
+    """But only so many bytes of the newest ones; None: no limit."""
+
+
+class Pace:
+    """Keeps all compactions of a process together to so many bytes per second."""
+
+    __slots__ = ("_bytes_per_s", "_free_at_s")
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+
+    async def spend(self, size_bytes: int) -> None:
+        """Return when so many bytes more may be read or copied."""
+        now_s = asyncio.get_running_loop().time()
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
+        if self._free_at_s > now_s:
+            await asyncio.sleep(self._free_at_s - now_s)
+
+
+class Compactor:
+    """Compacts a partition that this process leads."""
+
+    def __init__(self, store: Store, partition: PartitionLog, pace: Pace, map_bytes: int) -> None:
+        """map_bytes: memory for the keys of one compaction; where they need more, it goes less far."""
+        self._store = store
+        self._log = partition
+        self._pace = pace
+        self._map_bytes = map_bytes
+        topic = partition.topic.name
+        self._stream, _, self._meta, _ = partition.keys
+        self._shadows = store.keyspace.shadow_keys(topic, partition.partition)
+        self._keys = [*partition.keys[:3], *self._shadows]
+        epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
+        self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
+        self._token = b""
+        # The entry up to which the shadow has the log.
+        self._copied = b"0-0"
+
+    async def drop_leftovers(self) -> None:
+        """Delete what a compaction that was cut off has left. Raises StorageError."""
+        await self._store.fcall("korvet_shadow_drop", [self._meta, *self._shadows], self._highest)
+
+    async def compact(self, rules: CompactionRules, now_ms: int) -> int:
+        """Compact the log if it is due; the number of records removed.
+
+        Raises StorageError, FencedEpoch where another broker leads the partition: then the log is as it was.
+        """
+        async with self._log.maintenance:
+            text, stable = await asyncio.gather(
+                self._read("HGET", self._meta, "compacted"), self._log.stable_end()
+            )
+            checkpoint = Checkpoint.decode(text)
+            sweep = checkpoint.sweep_is_due(now_ms, rules.delete_retention_ms)
+            if stable <= checkpoint.dirty_from and not sweep:
+                return 0
+            end = max(checkpoint.dirty_from, await self._end(rules, stable, now_ms))
+            if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
+                return 0
+            sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
+            survivors = Survivors(sweeps_to, self._map_bytes)
+            end = await self._find(survivors, checkpoint.dirty_from, end)
+            text = checkpoint.after(
+                end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms
+            ).encode()
+            gone = survivors.gone_in_order()
+            if gone:
+                await self._replace(gone, text)
+                self._log.compacted(end)
+            else:
+                await self._store.fcall("korvet_compaction_note", [self._meta], self._highest, text)
+            return len(gone)
+
+    # Whether, and how far
+
+    async def _end(self, rules: CompactionRules, stable: int, now_ms: int) -> int:
+        """Where the records begin that are left alone, those from `stable` on at any rate."""
+        end = await self._first_within(rules.history_ms or 0, stable, now_ms)
+        if rules.history_ms is not None and rules.history_bytes is not None:
+            index = self._log.keys[1]
+            payload = pack(
+                "FCALL", "korvet_before_bytes", 2, index, self._meta, self._log.bias, rules.history_bytes
+            )
+            end = max(end, await self._ask_read(payload))
+        return min(end, stable, await self._first_within(rules.min_lag_ms, stable, now_ms))
+
+    async def _first_within(self, lag_ms: int, end: int, now_ms: int) -> int:
+        """The offset of the first record that is younger than lag_ms; `end` where there is none."""
+        young = await self._log.offset_for_timestamp(now_ms - lag_ms + 1) if lag_ms else None
+        return end if young is None else young[0]
+
+    async def _is_dirty(self, dirty_from: int, end: int, rules: CompactionRules, now_ms: int) -> bool:
+        dirty = await self._log.count(dirty_from, end) if dirty_from < end else 0
+        clean = await self._log.count(0, dirty_from) if dirty else 0
+        oldest_ms = None
+        if dirty and rules.max_lag_ms is not None:
+            oldest_ms = await self._oldest_ms(dirty_from)
+        return is_dirty_enough(
+            dirty,
+            clean,
+            rules.min_dirty_ratio,
+            oldest_dirty_ms=oldest_ms,
+            max_lag_ms=rules.max_lag_ms,
+            now_ms=now_ms,
+        )
+
+    async def _oldest_ms(self, offset: int) -> int | None:
+        """The timestamp of the first record from an offset on."""
+        bias = self._log.bias
+        first = await self._read("XRANGE", self._stream, entry_id(offset, bias), "+", "COUNT", 1)
+        if not first:
+            return None
+        name, fields = first[0]
+        found = first_record(name, fields, bias, offset=offset)
+        return found and found[1]
+
+    # What goes
+
+    async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
+        """Show all records before `end` to `survivors`; where it had to end is returned."""
+        async for entries in self._pages(dirty_from, end):
+            for name, fields in entries:
+                self._show(survivors.dirty, name, fields)
+            if survivors.is_full:
+                end = min(end, _offset_behind(entries[-1][0], self._log.bias))
+                break
+        async for entries in self._pages(0, dirty_from):
+            for name, fields in entries:
+                self._show(survivors.clean, name, fields)
+        return end
+
+    def _show(self, survivor: Any, name: bytes, fields: Sequence[bytes]) -> None:
+        found = record_key(fields)
+        if found is None:
+            # An application's own, without a key that would say what supersedes it.
+            return
+        with contextlib.suppress(AddressError):
+            survivor(offset_of(name, self._log.bias), found[0], tombstone=found[1])
+
+    async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
+        """The entries whose offset is in [first, behind), in turns of bounded size."""
+        bias = self._log.bias
+        start, last = entry_id(first, bias), "(" + entry_id(behind, bias)
+        count = max(1, min(_ENTRIES_AT_ONCE, _PAGE_BYTES // max(self._log.largest_bytes, 1)))
+        while first < behind:
+            page = await self._read("XRANGE", self._stream, start, last, "COUNT", count)
+            if page:
+                yield page
+                await self._pace.spend(sum(len(field) for _, fields in page for field in fields))
+            if len(page) < count:
+                return
+            start = "(" + page[-1][0].decode()
+
+    # Copying
+
+    async def _replace(self, gone: Sequence[int], text: bytes) -> None:
+        """Replace the log by one without the records at these offsets."""
+        self._token = uuid.uuid4().hex.encode()
+        self._copied = b"0-0"
+        await self._call("korvet_shadow_begin")
+        bias = self._log.bias
+        at = 0
+        while at < len(gone):
+            names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
+            changes = [word for name in names for word in (name, b"0")]
+            await self._copy(names[-1], changes)
+            copied = _parts(self._copied)
+            at += sum(_parts(name) <= copied for name in names)
+        status = b"more"
+        while status != b"done":
+            status = await self._copy(b"+", [])
+        await self._swap(text)
+
+    async def _copy(self, last: bytes, changes: Sequence[bytes]) -> bytes:
+        """Copy what is next, up to `last` at the most."""
+        added = b""
+        while True:
+            status, self._copied, size = await self._call(
+                "korvet_shadow_copy", self._copied, last, _ENTRIES_AT_ONCE, added, *changes
+            )
+            await self._pace.spend(size)
+            if status != b"wide":
+                return bytes(status)
+            added = await self._copy_wide()
+
+    async def _copy_wide(self) -> bytes:
+        """Copy the next entry, which has more fields than a script can handle, by a command of its own."""
+        found = await self._read("XRANGE", self._stream, b"(" + self._copied, "+", "COUNT", 1)
+        if not found:
+            raise StorageFault(f"{self._stream.decode()}: {_NOT_FOUND}")
+        name, fields = found[0]
+        await self._store.call("XADD", self._shadows[0], name, *fields)
+        return bytes(name)
+
+    async def _swap(self, text: bytes) -> None:
+        added = b""
+        for _ in range(_MOST_SWAPS):
+            status, *rest = await self._call(
+                "korvet_shadow_swap", self._copied, _ENTRIES_AT_ONCE, text, added
+            )
+            if status == b"ok":
+                return
+            if status == b"changed":
+                await self.drop_leftovers()
+                raise StorageFault(f"{self._stream.decode()}: entries were deleted while it was compacted")
+            self._copied = rest[0]
+            added = await self._copy_wide() if status == b"wide" else b""
+        await self.drop_leftovers()
+        raise StorageFault(f"{self._stream.decode()} grows faster than it can be compacted")
+
+    async def _call(self, function: str, *args: bytes | str | int) -> Any:
+        if self._log.refusal is not None:
+            raise self._log.refusal
+        head = self._log.bias, self._highest, self._token
+        return await self._store.fcall(function, self._keys, *head, *args)
+
+    async def _read(self, *args: bytes | str | int) -> Any:
+        return await self._ask_read(pack(*args))
+
+    async def _ask_read(self, payload: bytes) -> Any:
+        if self._log.refusal is not None:
+            raise self._log.refusal
+        try:
+            return await self._log.links.read_functions.call_packed(payload)
+        except StorageError as error:
+            raise domain_error(error) from error
+
+
+def _parts(name: bytes) -> tuple[int, int]:
+    ms, _, sequence = name.partition(b"-")
+    return int(ms), int(sequence)
+
+
+def _offset_behind(name: bytes, bias: int) -> int:
+    """The first offset behind an entry."""
+    try:
+        return offset_of(name, bias) + 1
+    except AddressError:
+        return (_parts(name)[0] + 1 << 10) - bias

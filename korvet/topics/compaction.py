@@ -1,0 +1,106 @@
+"""Housekeeping of compacted topics: which partitions are compacted when, and `__consumer_offsets` with its
+history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NoReturn
+
+from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
+from korvet.topics.configs import INT64_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from uuid import UUID
+
+    from korvet.config import Config
+    from korvet.storage.catalogue import Topic
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.store import Store
+    from korvet.topics.directory import TopicDirectory
+
+log = logging.getLogger(__name__)
+
+
+class LogCleaner:
+    """Compacts the partitions that this broker leads of topics with cleanup.policy=compact, one by one."""
+
+    def __init__(
+        self, store: Store, topics: TopicDirectory, config: Config, now_ms: Callable[[], int]
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._config = config
+        self._now_ms = now_ms
+        rate = config.log_cleaner_io_max_bytes_per_second
+        self._pace = Pace(float("inf") if rate < 0 else rate)
+        # The leader epoch in which a partition was tidied up after a crash.
+        self._tidied: dict[tuple[UUID, int], int] = {}
+
+    async def run(self) -> NoReturn:
+        """Look at all partitions at once, and then every log.cleaner.backoff.ms."""
+        while True:
+            await self.clean()
+            await asyncio.sleep(self._config.log_cleaner_backoff_ms / 1000)
+
+    async def clean(self) -> int:
+        """Compact every partition that is due; the number of records removed.
+
+        A partition that fails is logged and does not keep the others.
+        """
+        removed = 0
+        for topic in self._topics.all():
+            try:
+                shares = await self._history_shares(topic)
+            except StorageError as error:
+                log.warning("compaction of %s: %s", topic.name, error)
+                continue
+            for partition in range(topic.partitions):
+                found = self._topics.log(topic.name, partition)
+                if found is None:
+                    break
+                if found.closed:
+                    # Its leader does that.
+                    continue
+                try:
+                    removed += await self._clean(found, shares)
+                except TopicGone:
+                    break
+                except FencedEpoch:
+                    continue
+                except StorageError as error:
+                    log.warning("compaction of %s-%d: %s", topic.name, partition, error)
+        return removed
+
+    async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
+        topic = partition.topic
+        map_bytes = self._config.log_cleaner_dedupe_buffer_size
+        compactor = Compactor(self._store, partition, self._pace, map_bytes)
+        place = topic.topic_id, partition.partition
+        if self._tidied.get(place) != partition.leader_epoch:
+            await compactor.drop_leftovers()
+            self._tidied[place] = partition.leader_epoch
+        policy = self._topics.policy(topic)
+        if not policy.compacts or not self._config.log_cleaner_enable:
+            return 0
+        rules = CompactionRules(
+            delete_retention_ms=policy.delete_retention_ms,
+            min_lag_ms=policy.min_compaction_lag_ms,
+            max_lag_ms=None if policy.max_compaction_lag_ms == INT64_MAX else policy.max_compaction_lag_ms,
+            min_dirty_ratio=policy.min_cleanable_dirty_ratio,
+            history_ms=self._config.offsets_history_retention_ms if topic.internal else None,
+            history_bytes=None if shares is None else shares[partition.partition],
+        )
+        return await compactor.compact(rules, self._now_ms())
+
+    async def _history_shares(self, topic: Topic) -> list[int] | None:
+        """Bytes that each partition of the internal topic may keep as history; None where all may be kept."""
+        most = self._config.offsets_history_retention_bytes
+        if not topic.internal or most < 0:
+            return None
+        sizes = await self._store.payload_bytes(topic)
+        total = sum(sizes)
+        return None if total <= most else [size * most // total for size in sizes]

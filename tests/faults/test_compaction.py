@@ -1,0 +1,117 @@
+"""kill -9 of korvet, its embedded server, or both while a partition is compacted under load."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from tests.faults.test_kill import KILLS
+from tests.support.admin import create_topic
+from tests.support.confluent import producer, read_all
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+    from tests.support.servers import KorvetServer
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+
+TOPIC = "compacted"
+STREAM = b"korvet:compacted:0"
+SHADOW = b"{korvet:compacted:0}:compact"
+KEYS = 400
+# So slow that a compaction of the records of one round takes half a second.
+OPTIONS = ("--set", "log.cleaner.backoff.ms=50", "--set", "log.cleaner.io.max.bytes.per.second=300000")
+
+
+class Updates:
+    """Writes new values of the same keys, and remembers which were acknowledged."""
+
+    def __init__(self, server: KorvetServer, seed: int) -> None:
+        self.server = server
+        self.random = random.Random(seed)
+        self.client: Producer = producer(server.bootstrap, enable_idempotence=True)
+        self.written = 0
+        self.acknowledged: dict[bytes, int] = {}
+
+    def write(self, count: int) -> None:
+        """Give the producer so many more."""
+        for _ in range(count):
+            key, number = b"key %d" % self.random.randrange(KEYS), self.written
+            self.written += 1
+            while True:
+                try:
+                    self.client.produce(TOPIC, b"%d" % number, key, 0, on_delivery=self.done(key, number))
+                    break
+                except BufferError:
+                    self.client.poll(0.05)
+            self.client.poll(0)
+
+    def done(self, key: bytes, number: int):
+        def report(error, message) -> None:
+            assert error is None, error
+            self.acknowledged[key] = max(number, self.acknowledged.get(key, -1))
+
+        return report
+
+    def flush(self) -> None:
+        assert self.client.flush(60) == 0, self.server.tail()
+
+    def check(self) -> None:
+        """All is there that was acknowledged, in order, but for what was superseded."""
+        found = [
+            (read.record.key, int(read.record.value or b""))
+            for read in read_all(self.server.bootstrap, TOPIC)
+        ]
+        newest = dict(found)
+        assert newest == self.acknowledged
+        for key in newest:
+            numbers = [number for one, number in found if one == key]
+            assert numbers == sorted(set(numbers)), "each once, in order"
+
+
+def compacting(server: KorvetServer) -> bool:
+    try:
+        return server.redis.exists(SHADOW) == 1
+    except (redis.ConnectionError, redis.BusyLoadingError):
+        server.drop_redis()
+        return False
+
+
+def compacted(server: KorvetServer) -> bool:
+    return server.redis.xlen(STREAM) == KEYS and server.redis.keys(SHADOW + b"*") == []
+
+
+def run(server: KorvetServer, seed: int, kills: list[str]) -> None:
+    create_topic(server.bootstrap, TOPIC, 1, {"cleanup.policy": "compact"})
+    updates = Updates(server, seed)
+    server.redis.xgroup_create(STREAM, "native", "0", mkstream=True)
+    for what in kills:
+        updates.write(3000)
+        updates.flush()
+        updates.write(1500)
+        until(lambda: compacting(server), 60, f"a compaction is under way; {server.tail()}")
+        KILLS[what](server)
+        updates.flush()
+        updates.check()
+    until(lambda: compacted(server), 60, f"the log is compacted; {server.tail()}")
+    updates.check()
+    assert [group["name"] for group in server.redis.xinfo_groups(STREAM)] == [b"native"]
+    [[_, entries]] = server.redis.xreadgroup("native", "c", {STREAM: ">"}, count=10_000)
+    assert len(entries) == KEYS
+
+
+def test_kills_while_a_partition_is_compacted(own_korvet):
+    run(own_korvet(*OPTIONS), 1, ["store", "korvet"])
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(8))
+def test_many_kills_while_a_partition_is_compacted(own_korvet, seed):
+    chosen = random.Random(seed)
+    run(own_korvet(*OPTIONS), seed, [chosen.choice(list(KILLS)) for _ in range(6)])

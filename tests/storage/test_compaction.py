@@ -1,0 +1,469 @@
+"""Compaction of a partition: what goes, and that nothing else is noticed of it, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.offsets.packing import entry_id
+from korvet.records.kernel import encode_append_records
+from korvet.storage.assignment import writer_epochs
+from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.errors import FencedEpoch, StorageFault
+from korvet.storage.log import PartitionLog
+from tests.storage.batches import decode
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.storage.conftest import Bench
+
+DAY_MS = 86_400_000
+NOW_MS = 1_800_000_000_000
+RULES = CompactionRules(DAY_MS, 0, None, 0.0)
+COMPACT = {"cleanup.policy": "compact"}
+ALL = 1 << 24
+Row = tuple[bytes | None, bytes | None, int]
+assignments = pytest.mark.parametrize("assignment", ["clock", "dense"])
+
+
+def compacted_log(bench: Bench, assignment: str = "clock", name: str = "t") -> PartitionLog:
+    return bench.log(name, configs=COMPACT, offset_assignment=assignment)
+
+
+def compactor(bench: Bench, log: PartitionLog, map_bytes: int = 1 << 27) -> Compactor:
+    return Compactor(bench.store, log, Pace(1e12), map_bytes)
+
+
+def append(bench: Bench, log: PartitionLog, rows: Sequence[Row]) -> list[int]:
+    """The records' offsets."""
+    base = bench.run(log.append_wait(encode_append_records(rows))).base_offset
+    return list(range(base, base + len(rows)))
+
+
+def compact(
+    bench: Bench, log: PartitionLog, rules: CompactionRules = RULES, now_ms: int = NOW_MS, **options: Any
+) -> int:
+    return bench.run(compactor(bench, log, **options).compact(rules, now_ms))
+
+
+def contents(bench: Bench, log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """By offset, as a consumer reads them from the start."""
+
+    async def read() -> dict[int, tuple[bytes | None, bytes | None]]:
+        found = {}
+        bounds = await log.bounds()
+        offset = bounds.log_start
+        while offset < bounds.log_end:
+            fetched = await log.read_wait(offset, ALL)
+            found |= {record.offset: (record.key, record.value) for record in decode(fetched.data)}
+            offset = fetched.next_offset
+        return found
+
+    return bench.run(read())
+
+
+def newest(rows: Sequence[Row], offsets: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None]]:
+    last = {row[0]: offset for row, offset in zip(rows, offsets, strict=True)}
+    return {offset: row[:2] for row, offset in zip(rows, offsets, strict=True) if last[row[0]] == offset}
+
+
+def shadows(bench: Bench) -> list[bytes]:
+    found: list[bytes] = bench.client.keys(f"{{{bench.prefix}:*:compact*")
+    return found
+
+
+@assignments
+def test_the_newest_record_of_each_key_stays_where_it_was(bench: Bench, assignment: str) -> None:
+    log = compacted_log(bench, assignment)
+    chosen = random.Random(1)
+    rows: list[Row] = [
+        (b"key %d" % chosen.randrange(300), b"%d" % number * chosen.randrange(1, 40), 5 * number)
+        for number in range(3000)
+    ]
+    offsets = [offset for at in range(0, 3000, 700) for offset in append(bench, log, rows[at : at + 700])]
+    before = bench.run(log.bounds())
+    added = bench.client.xinfo_stream(log.stream)["entries-added"]
+    expected = newest(rows, offsets)
+    assert compact(bench, log) == 3000 - len(expected)
+    assert contents(bench, log) == expected
+    after = bench.run(log.bounds())
+    assert (after.log_start, after.log_end, after.last_id) == (0, before.log_end, before.last_id)
+    assert after.entries == len(expected)
+    info = bench.client.xinfo_stream(log.stream)
+    assert info["entries-added"] == added
+    gone = max(set(offsets) - set(expected))
+    assert info["max-deleted-entry-id"] == entry_id(gone, log.bias).encode()
+    assert shadows(bench) == []
+    # Counts and times are as exact as before.
+    kept = sorted(expected)
+    assert bench.run(log.count(0, log.log_end)) == len(kept)
+    times = {offset: row[2] for row, offset in zip(rows, offsets, strict=True)}
+    for place in range(0, len(kept), 37):
+        assert bench.run(log.count(kept[place], log.log_end)) == len(kept) - place
+        wanted = times[kept[place]]
+        assert bench.run(log.offset_for_timestamp(wanted)) == (kept[place], wanted)
+    # Nothing is left to do, until there is something new.
+    assert compact(bench, log) == 0
+    more = append(bench, log, [(b"key 7", b"new", 99_999)])
+    assert compact(bench, log) == 1
+    assert contents(bench, log)[more[0]] == (b"key 7", b"new")
+    assert len(contents(bench, log)) == len(expected)
+
+
+def test_a_consumer_in_front_of_what_is_left_goes_on(bench: Bench) -> None:
+    log = compacted_log(bench, "dense")
+    append(bench, log, [(b"a", b"%d" % number, 0) for number in range(500)])
+    assert compact(bench, log) == 499
+    fetched = bench.run(log.read_wait(17, ALL))
+    assert [record.offset for record in decode(fetched.data)] == [499]
+    append(bench, log, [(b"b", b"", 0)])
+    assert bench.run(log.bounds()).log_start == 0
+    # What a Redis application takes from the start moves the log start as ever.
+    bench.client.xdel(log.stream, entry_id(499, 1))
+    assert bench.run(log.bounds()).log_start == 500
+
+
+@assignments
+def test_tombstones_go_when_readers_have_had_their_time(bench: Bench, assignment: str) -> None:
+    log = compacted_log(bench, assignment)
+    offsets = append(bench, log, [(b"a", b"1", 0), (b"b", b"2", 0), (b"a", None, 0)])
+    assert compact(bench, log) == 1
+    assert contents(bench, log) == {offsets[1]: (b"b", b"2"), offsets[2]: (b"a", None)}
+    assert compact(bench, log, now_ms=NOW_MS + DAY_MS - 1) == 0
+    assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
+    assert contents(bench, log) == {offsets[1]: (b"b", b"2")}
+    more = append(bench, log, [(b"b", None, 0)])
+    assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
+    assert compact(bench, log, now_ms=NOW_MS + 2 * DAY_MS) == 1
+    # Nothing is left at all: neither end has moved, and readers get there.
+    bounds = bench.run(log.bounds())
+    assert (bounds.log_start, bounds.log_end, bounds.entries) == (0, more[0] + 1, 0)
+    assert bench.run(log.read_wait(offsets[0], ALL)).next_offset == more[0] + 1
+    last = append(bench, log, [(b"c", b"3", 0)])
+    assert bench.run(log.bounds()).log_start == 0
+    assert contents(bench, log) == {last[0]: (b"c", b"3")}
+
+
+def test_groups_notice_nothing(bench: Bench) -> None:
+    log = compacted_log(bench)
+    client, stream = bench.client, log.stream
+    client.xgroup_create(stream, "behind", "0", mkstream=True)
+    client.xgroup_create(stream, "idle", "0")
+    offsets = append(bench, log, [(b"%d" % (number % 7), b"%d" % number, 0) for number in range(1000)])
+    for consumer in ("one", "two"):
+        client.xreadgroup("behind", consumer, {stream: ">"}, count=150)
+    client.xreadgroup("behind", "one", {stream: ">"}, count=1)
+    client.xgroup_createconsumer(stream, "behind", "quiet")
+    client.xack(stream, "behind", *[entry_id(offset) for offset in offsets[10:90]])
+    client.xclaim(stream, "behind", "two", 0, [entry_id(offsets[3])], retrycount=9)
+    # One whose record stays.
+    client.xgroup_create(stream, "ahead", entry_id(offsets[995]))
+    client.xreadgroup("ahead", "three", {stream: ">"})
+
+    def seen() -> Any:
+        pending = {
+            name: client.xpending_range(stream, name, "-", "+", 5000) for name in ("behind", "ahead", "idle")
+        }
+        for rows in pending.values():
+            for row in rows:
+                del row["time_since_delivered"]
+        groups = client.xinfo_groups(stream)
+        for group in groups:
+            del group["lag"]
+        return pending, groups, sorted(one["name"] for one in client.xinfo_consumers(stream, "behind"))
+
+    idle_ms = client.xpending_range(stream, "behind", "-", "+", 1)[0]["time_since_delivered"]
+    before = seen()
+    assert compact(bench, log) == 993
+    assert seen() == before
+    assert client.xlen(stream) == 7
+    assert client.xpending_range(stream, "behind", "-", "+", 1)[0]["time_since_delivered"] >= idle_ms
+    ahead = next(group for group in client.xinfo_groups(stream) if group["name"] == b"ahead")
+    assert ahead["lag"] == 0
+    # The reader goes on with what is left behind where it was.
+    [[_, entries]] = client.xreadgroup("behind", "one", {stream: ">"})
+    assert [fields[b"value"] for _, fields in entries] == [b"%d" % number for number in range(993, 1000)]
+    assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
+
+
+def test_memory_comes_back(bench: Bench) -> None:
+    log = compacted_log(bench)
+    other = compacted_log(bench, name="other")
+    value = b"v" * 100
+    live: list[Row] = [(b"live %d" % number, value, 0) for number in range(400)]
+    rows: list[Row] = [(b"key %d" % (number % 400), value, 0) for number in range(20_000)]
+    for at in range(0, 20_000, 50):
+        # One of fifty stays, in every node of the stream.
+        append(bench, log, [*rows[at : at + 49], live[at // 50]])
+    append(bench, log, rows[-400:])
+    append(bench, other, live)
+    append(bench, other, rows[-400:])
+
+    def usage(of: PartitionLog) -> int:
+        return sum(bench.client.memory_usage(key, samples=0) or 0 for key in of.keys)
+
+    used, before, least = bench.client.info("memory")["used_memory"], usage(log), usage(other)
+    assert compact(bench, log) > 19_000
+    deleted = before - least
+    assert before - usage(log) >= 0.85 * deleted
+
+    def freed() -> bool:
+        return used - bench.client.info("memory")["used_memory"] >= 0.85 * deleted
+
+    until(freed, 20, "the server's memory shrinks")
+
+
+def test_appends_and_reads_go_on_meanwhile(bench: Bench) -> None:
+    log = compacted_log(bench)
+    rows: list[Row] = [(b"%d" % (number % 50), b"%d" % number, 0) for number in range(6000)]
+    offsets = append(bench, log, rows[:4000])
+
+    async def write() -> None:
+        for row in rows[4000:]:
+            offsets.append((await log.append_wait(encode_append_records([row]))).base_offset)
+
+    async def both() -> int:
+        writing = asyncio.create_task(write())
+        removed = await compactor(bench, log).compact(RULES, NOW_MS)
+        assert not writing.done(), "there was nothing to overtake"
+        assert (await log.read_wait(0, ALL)).record_count
+        await writing
+        return removed
+
+    removed = bench.run(both())
+    assert offsets == sorted(set(offsets))
+    left = contents(bench, log)
+    assert len(left) == 6000 - removed
+    assert removed >= 3900
+    assert [value for _, value in left.values()] == [rows[offsets.index(offset)][1] for offset in left]
+    assert set(newest(rows, offsets)) <= set(left)
+    assert compact(bench, log) == len(left) - 50
+
+
+def test_blocked_native_readers_get_every_entry(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"k", b"%d" % number, 0) for number in range(1000)])
+    bench.client.xgroup_create(log.stream, "g", "$")
+
+    def is_blocked() -> bool:
+        return bench.client.info("clients")["blocked_clients"] > 0
+
+    async def blocked(read: Callable[[], Any]) -> Any:
+        waiting = asyncio.create_task(asyncio.to_thread(read))
+        await asyncio.to_thread(until, is_blocked, 20, "the reader waits")
+        assert await compactor(bench, log).compact(RULES, NOW_MS) > 0
+        await log.append_wait(encode_append_records([(b"k", b"new", 0)]))
+        [[_, entries]] = await waiting
+        return [fields[b"value"] for _, fields in entries]
+
+    read = lambda: bench.client.xread({log.stream: "$"}, block=20_000)  # noqa: E731
+    assert bench.run(blocked(read)) == [b"new"]
+    grouped = lambda: bench.client.xreadgroup("g", "c", {log.stream: ">"}, block=20_000)  # noqa: E731
+    bench.client.xgroup_setid(log.stream, "g", "$")
+    assert bench.run(blocked(grouped)) == [b"new"]
+
+
+def test_records_that_are_young_are_left_alone(bench: Bench) -> None:
+    log = compacted_log(bench)
+    offsets = append(bench, log, [(b"k", b"%d" % number, NOW_MS - 1000 + number) for number in range(1000)])
+    rules = CompactionRules(DAY_MS, 500, None, 0.0)
+    assert compact(bench, log, rules) == 500
+    assert list(contents(bench, log)) == offsets[500:]
+
+
+def test_when_a_log_is_compacted(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"%d" % number, b"", NOW_MS) for number in range(100)])
+    assert compact(bench, log) == 0
+    append(bench, log, [(b"%d" % number, b"", NOW_MS) for number in range(50)])
+    # 50 of 150.
+    assert compact(bench, log, CompactionRules(DAY_MS, 0, None, 0.5)) == 0
+    assert compact(bench, log, CompactionRules(DAY_MS, 0, 1000, 0.5), NOW_MS + 1000) == 0
+    assert compact(bench, log, CompactionRules(DAY_MS, 0, 1000, 0.5), NOW_MS + 1001) == 50
+    append(bench, log, [(b"%d" % (number % 10), b"", NOW_MS) for number in range(101)])
+    assert compact(bench, log, CompactionRules(DAY_MS, 0, None, 0.5)) == 101
+
+
+def test_history_is_kept_by_size(bench: Bench) -> None:
+    log = compacted_log(bench, "dense")
+    for number in range(100):
+        append(bench, log, [(b"k", b"v" * 95, NOW_MS)] * 50 + [(b"other %d" % number, b"", NOW_MS)])
+    total = bench.run(log.bounds()).payload_bytes
+    kept = CompactionRules(DAY_MS, 0, None, 0.5, DAY_MS, total + 1)
+    assert compact(bench, log, kept) == 0
+    assert compact(bench, log, CompactionRules(DAY_MS, 0, None, 0.5, DAY_MS, total // 4)) > 3000
+    left = contents(bench, log)
+    assert sum(value != b"" for _, value in left.values()) == pytest.approx(50 * 25, abs=256)
+    assert len({key for key, _ in left.values()}) == 101
+
+
+def test_history_is_kept_for_a_time(bench: Bench) -> None:
+    log = compacted_log(bench, "dense")
+    append(bench, log, [(b"k", b"%d" % number, NOW_MS - 1000 + number) for number in range(1000)])
+    # However large what is left may be.
+    rules = CompactionRules(DAY_MS, 0, None, 0.5, 100, 1 << 30)
+    assert compact(bench, log, rules) == 900
+    assert list(contents(bench, log)) == list(range(900, 1000))
+
+
+def test_a_small_map_takes_several_times(bench: Bench) -> None:
+    log = compacted_log(bench)
+    rows: list[Row] = [(b"key %d" % (number % 1000), b"%d" % number, 0) for number in range(4000)]
+    offsets = append(bench, log, rows)
+    removed = [compact(bench, log, map_bytes=200 * 300) for _ in range(20)]
+    assert sum(removed) == 3000
+    assert removed[0] == 0
+    assert contents(bench, log) == newest(rows, offsets)
+
+
+def test_entries_of_redis_applications_stay(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"k", b"1", 0)] * 10)
+    own = bench.client.xadd(log.stream, {"temperature": "21"})
+    keyed = bench.client.xadd(log.stream, {"key": "k", "value": "native"})
+    keyless = bench.client.xadd(log.stream, {"value": "keyless"})
+    # More fields than a script can hand on, and one that no offset names.
+    wide = bench.client.xadd(log.stream, {f"f{number}": "" for number in range(9000)})
+    ms = int(wide.partition(b"-")[0])
+    unaddressable = bench.client.xadd(log.stream, {"key": "k", "value": "x"}, id=f"{ms}-5000")
+    assert compact(bench, log) == 11
+    assert [name for name, _ in bench.client.xrange(log.stream)] == [own, keyed, wide, unaddressable]
+    assert keyless not in dict(bench.client.xrange(log.stream))
+    last = bench.client.xadd(log.stream, {f"f{number}": "" for number in range(9000)})
+    more = append(bench, log, [(b"k", b"2", 0)])
+    assert compact(bench, log) == 1
+    names = [own, wide, unaddressable, last, entry_id(more[0]).encode()]
+    assert [name for name, _ in bench.client.xrange(log.stream)] == names
+    assert bench.run(log.count(0, log.log_end)) == 5
+
+
+class Steps(Pace):
+    """Does something at one of the steps of a compaction: after each read and each slice copied."""
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        super().__init__(1e12)
+        self.at = at
+        self.act = act
+        self.taken = 0
+
+    async def spend(self, size_bytes: int) -> None:
+        self.taken += 1
+        if self.taken == self.at:
+            self.act()
+        await super().spend(size_bytes)
+
+
+class Interrupted(Exception):
+    """The broker died."""
+
+
+def interrupt() -> None:
+    raise Interrupted
+
+
+def stepwise(bench: Bench, log: PartitionLog, steps: Steps) -> int:
+    return bench.run(Compactor(bench.store, log, steps, 1 << 27).compact(RULES, NOW_MS))
+
+
+def test_what_is_deleted_meanwhile_does_not_come_back(bench: Bench) -> None:
+    counting = Steps(-1, interrupt)
+    rows: list[Row] = [(b"%d" % (number % 600), b"", 0) for number in range(1500)]
+    log = compacted_log(bench, name="first")
+    append(bench, log, rows)
+    assert stepwise(bench, log, counting) == 900
+    changed = 0
+    for at in range(1, counting.taken + 1):
+        log = compacted_log(bench, name=f"t{at}")
+        offsets = append(bench, log, rows)
+        ids = [entry_id(offsets[1499]), entry_id(offsets[1000])]
+
+        def delete(log: PartitionLog = log, ids: Sequence[str] = ids) -> None:
+            assert bench.client.xdel(log.stream, *ids) == 2
+
+        try:
+            stepwise(bench, log, Steps(at, delete))
+        except StorageFault:
+            changed += 1
+        assert shadows(bench) == []
+        assert {offsets[1499], offsets[1000]}.isdisjoint(contents(bench, log))
+        assert bench.run(log.count(0, log.log_end)) == bench.client.xlen(log.stream)
+    assert 0 < changed < counting.taken
+
+
+def test_an_interruption_at_any_step_leaves_the_log_as_it_was(bench: Bench) -> None:
+    rows: list[Row] = [(b"%d" % (number % 600), b"%d" % number, 0) for number in range(1500)]
+    log = compacted_log(bench)
+    offsets = append(bench, log, rows)
+    everything = contents(bench, log)
+    steps = 1
+    while True:
+        try:
+            removed = stepwise(bench, log, Steps(steps, interrupt))
+            break
+        except Interrupted:
+            assert contents(bench, log) == everything
+            left = shadows(bench)
+        if steps % 2:
+            bench.run(compactor(bench, log).drop_leftovers())
+            assert shadows(bench) == []
+        steps += 1
+    assert left
+    assert removed == 900
+    assert steps > 8
+    assert contents(bench, log) == newest(rows, offsets)
+    assert shadows(bench) == []
+
+
+def test_another_leader_ends_a_compaction(bench: Bench) -> None:
+    log = PartitionLog(bench.store, bench.topic("t", configs=COMPACT), 0, epoch=5)
+    rows: list[Row] = [(b"k", b"%d" % number, 0) for number in range(1500)]
+    offsets = append(bench, log, rows)
+    # A term of the coordinator, within the same leader's epoch.
+    bench.run(log.acquire_epoch())
+
+    def lead() -> None:
+        bench.client.hset(log.meta, "epoch", writer_epochs(6).start)
+
+    for at in (1, 8):
+        with pytest.raises(FencedEpoch):
+            stepwise(bench, log, Steps(at, lead))
+        assert len(contents(bench, log)) == 1500
+        bench.client.hset(log.meta, "epoch", writer_epochs(5).start + 1)
+    assert stepwise(bench, log, Steps(-1, lead)) == 1499
+    assert list(contents(bench, log)) == offsets[1499:]
+
+
+def test_a_later_compaction_takes_over(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"k", b"%d" % number, 0) for number in range(1500)])
+
+    class Other(Pace):
+        async def spend(self, size_bytes: int) -> None:
+            if shadows(bench) and not later:
+                later.append(await Compactor(bench.store, twin, Pace(1e12), 1 << 27).compact(RULES, NOW_MS))
+
+    later: list[int] = []
+    # As another process would have it.
+    twin = PartitionLog(bench.store, log.topic, 0)
+    with pytest.raises(StorageFault, match="STALE"):
+        bench.run(Compactor(bench.store, log, Other(1e12), 1 << 27).compact(RULES, NOW_MS))
+    assert later == [1499]
+    assert len(contents(bench, log)) == 1
+
+
+def test_compaction_is_slowed_down(bench: Bench) -> None:
+    log = compacted_log(bench)
+    append(bench, log, [(b"k", b"v" * 1000, 0)] * 100)
+
+    async def timed() -> float:
+        began_s = asyncio.get_running_loop().time()
+        await Compactor(bench.store, log, Pace(1_000_000), 1 << 27).compact(RULES, NOW_MS)
+        return asyncio.get_running_loop().time() - began_s
+
+    # 0.1 MB to be read, as much to be gone through.
+    assert bench.run(timed()) >= 0.2
