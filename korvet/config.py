@@ -188,9 +188,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = -1
     log_storage_layout: Annotated[
         Literal["record", "batch"],
-        Meta(
-            description="Of new topics without compaction: a stream entry for each record, or for each batch."
-        ),
+        Meta(description="Of new topics: a stream entry for each record, or for each record batch."),
     ] = "record"
     log_retention_check_interval_ms: Annotated[Size, Meta(description="How often retention is applied.")] = (
         300_000

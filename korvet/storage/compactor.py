@@ -11,13 +11,16 @@ import asyncio
 import contextlib
 import logging
 import uuid
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from korvet.offsets.packing import AddressError, entry_id, offset_of
+from korvet.records.batch import BatchError
+from korvet.records.runs import records_of, runs_of
 from korvet.storage.assignment import writer_epochs
-from korvet.storage.entries import first_record, record_key
+from korvet.storage.entries import batch_of, first_record, record_key
 from korvet.storage.errors import StorageError, StorageFault, domain_error
 from korvet.storage.link import pack
 from korvet.storage.survivors import Checkpoint, Survivors, is_dirty_enough
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 _ENTRIES_AT_ONCE: Final = 256
 # A page of entries is about so large at the most; one of large records has fewer.
 _PAGE_BYTES: Final = 8 << 20
+# What a batch takes as an entry besides its own bytes, about.
+_ENTRY_BYTES: Final = 24
 # Before the log is replaced, appends that outrun the copying are given so many calls.
 _MOST_SWAPS: Final = 10_000
 _NOT_FOUND: Final = "there is no such entry any more"
@@ -87,6 +92,7 @@ class Compactor:
         self._keys = [*partition.keys[:3], *self._shadows]
         epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
         self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
+        self._has_batches = False
         self._token = b""
         # The entry up to which the shadow has the log.
         self._copied = b"0-0"
@@ -119,7 +125,7 @@ class Compactor:
             ).encode()
             gone = survivors.gone_in_order()
             if gone:
-                await self._replace(gone, text)
+                await self._replace(gone, end, text)
                 self._log.compacted(end)
             else:
                 await self._store.fcall("korvet_compaction_note", [self._meta], self._highest, text)
@@ -184,12 +190,20 @@ class Compactor:
         return end
 
     def _show(self, survivor: Any, name: bytes, fields: Sequence[bytes]) -> None:
-        found = record_key(fields)
-        if found is None:
-            # An application's own, without a key that would say what supersedes it.
-            return
-        with contextlib.suppress(AddressError):
-            survivor(offset_of(name, self._log.bias), found[0], tombstone=found[1])
+        """Show an entry's records; not one without a key that would say what supersedes it, as applications
+        have them, nor one that no offset names.
+        """
+        with contextlib.suppress(AddressError, BatchError):
+            offset = offset_of(name, self._log.bias)
+            header = batch_of(fields, offset)
+            if header is None:
+                found = record_key(fields)
+                if found is not None:
+                    survivor(offset, found[0], tombstone=found[1])
+            elif not header.control:
+                self._has_batches = True
+                for number, record in enumerate(records_of(fields[1], header), header.base_offset):
+                    survivor(number, record.key, tombstone=record.tombstone)
 
     async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
         """The entries whose offset is in [first, behind), in turns of bounded size."""
@@ -207,23 +221,68 @@ class Compactor:
 
     # Copying
 
-    async def _replace(self, gone: Sequence[int], text: bytes) -> None:
-        """Replace the log by one without the records at these offsets."""
+    async def _replace(self, gone: Sequence[int], end: int, text: bytes) -> None:
+        """Replace the log by one without the records at these offsets, all before `end`."""
         self._token = uuid.uuid4().hex.encode()
         self._copied = b"0-0"
         await self._call("korvet_shadow_begin")
+        try:
+            if self._has_batches:
+                await self._copy_batches(gone, end)
+            else:
+                await self._copy_records(gone)
+            await self._copy_up_to(b"+", [])
+            await self._swap(text)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                await self.drop_leftovers()
+            raise
+
+    async def _copy_records(self, gone: Sequence[int]) -> None:
+        """Copy what is there up to the last of these offsets, each of which is an entry."""
         bias = self._log.bias
         at = 0
         while at < len(gone):
             names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
-            changes = [word for name in names for word in (name, b"0")]
-            await self._copy(names[-1], changes)
+            await self._copy(names[-1], [word for name in names for word in (name, b"0")])
             copied = _parts(self._copied)
             at += sum(_parts(name) <= copied for name in names)
+
+    async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
+        """Copy what is there before `end`; of batches that hold some of these offsets their other records."""
+        at = 0
+        async for entries in self._pages(0, end):
+            changes: list[bytes] = []
+            for name, fields in entries:
+                behind = bisect_left(gone, _offset_behind(name, self._log.bias), at)
+                if behind > at:
+                    changes += self._change(name, fields, gone[at:behind])
+                at = behind
+            await self._copy_up_to(entries[-1][0], changes)
+
+    def _change(self, name: bytes, fields: Sequence[bytes], gone: Sequence[int]) -> list[bytes]:
+        """What takes the place of an entry without these offsets, as korvet_shadow_copy has it; nothing where
+        it stays.
+        """
+        header = batch_of(fields, offset_of(name, self._log.bias))
+        if header is None:
+            return [name, b"0"]
+        records = records_of(fields[1], header)
+        places = {offset - header.base_offset for offset in gone}
+        kept = (place for place in range(len(records)) if place not in places)
+        runs = list(runs_of(header, records, kept))
+        if sum(len(batch) + _ENTRY_BYTES for _, batch in runs) >= header.size + _ENTRY_BYTES:
+            # In pieces it would take more than it does whole.
+            return []
+        words = [name, b"%d" % len(runs)]
+        for last, batch in runs:
+            words += (entry_id(last, self._log.bias).encode(), batch)
+        return words
+
+    async def _copy_up_to(self, last: bytes, changes: Sequence[bytes]) -> None:
         status = b"more"
         while status != b"done":
-            status = await self._copy(b"+", [])
-        await self._swap(text)
+            status = await self._copy(last, changes)
 
     async def _copy(self, last: bytes, changes: Sequence[bytes]) -> bytes:
         """Copy what is next, up to `last` at the most."""
@@ -255,11 +314,9 @@ class Compactor:
             if status == b"ok":
                 return
             if status == b"changed":
-                await self.drop_leftovers()
                 raise StorageFault(f"{self._stream.decode()}: entries were deleted while it was compacted")
             self._copied = rest[0]
             added = await self._copy_wide() if status == b"wide" else b""
-        await self.drop_leftovers()
         raise StorageFault(f"{self._stream.decode()} grows faster than it can be compacted")
 
     async def _call(self, function: str, *args: bytes | str | int) -> Any:

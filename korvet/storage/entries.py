@@ -88,7 +88,7 @@ def first_record(
         last = offset_of(entry_id, bias)
     except AddressError:
         return None
-    header = _batch_of(fields, last)
+    header = batch_of(fields, last)
     if header is not None:
         return _first_in_batch(header, fields[1], offset, timestamp_ms)
     found = last, entry_timestamp(entry_id, fields)
@@ -116,15 +116,15 @@ def _first_in_batch(
 def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
     """How many records an entry is; 1 where no offset names it."""
     try:
-        header = _batch_of(fields, offset_of(entry_id, bias))
+        header = batch_of(fields, offset_of(entry_id, bias))
     except AddressError:
         return 1
     return 1 if header is None else header.record_count
 
 
-def _batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
-    """The header of the batch that an entry is as a whole. The kernel's rule: it ends at the entry's own
-    offset.
+def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
+    """The header of the batch that an entry is as a whole; None where it is none. The kernel's rule: it ends
+    at the entry's own offset.
     """
     if len(fields) != 2 or fields[0] != BATCH_FIELD.encode():
         return None

@@ -13,8 +13,6 @@ from korvet.topics.configs import (
     STORAGE_LAYOUT,
     TOPIC_CONFIGS,
     ConfigType,
-    InvalidConfig,
-    check_layout,
     check_together,
     check_topic_config,
     describe,
@@ -91,11 +89,6 @@ def check_fixed(topic: Topic, configs: Mapping[str, str]) -> None:
     """Raises InvalidTopicConfig where the configs would change what is fixed for a topic's whole life."""
     _check_same(topic, configs, OFFSET_ASSIGNMENT, topic.offset_assignment, "all its offsets depend on it")
     _check_same(topic, configs, STORAGE_LAYOUT, topic.storage_layout, "its records lie in Redis that way")
-    if topic.storage_layout == "batch":
-        try:
-            check_layout(configs)
-        except InvalidConfig as error:
-            raise InvalidTopicConfig(str(error)) from None
     policy = configs.get(CLEANUP_POLICY)
     if topic.internal and policy != "compact":
         shown = "its default" if policy is None else repr(policy)

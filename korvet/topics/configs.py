@@ -251,22 +251,6 @@ def check_together(topic_configs: Mapping[str, str]) -> None:
             f"conflict topic config setting {MIN_COMPACTION_LAG_MS} ({least_ms}) > {MAX_COMPACTION_LAG_MS} "
             f"({most_ms})"
         )
-    if topic_configs.get(STORAGE_LAYOUT) == "batch":
-        check_layout(topic_configs)
-
-
-def check_layout(topic_configs: Mapping[str, str]) -> None:
-    """Raises InvalidConfig where a topic with storage.layout=batch can't have these configs."""
-    if compacts(topic_configs):
-        raise InvalidConfig(
-            f"{STORAGE_LAYOUT}=batch goes without {CLEANUP_POLICY}=compact: compaction needs a stream entry "
-            "for each record"
-        )
-
-
-def compacts(topic_configs: Mapping[str, str]) -> bool:
-    """Whether cleanup.policy names compact."""
-    return "compact" in topic_configs.get(CLEANUP_POLICY, "")
 
 
 class ConfigView(msgspec.Struct, frozen=True):

@@ -19,7 +19,6 @@ from korvet.topics.configs import (
     TopicPolicy,
     check_together,
     check_topic_config,
-    compacts,
     policy_of,
 )
 from korvet.topics.errors import (
@@ -150,9 +149,9 @@ class TopicDirectory:
         return topic
 
     def _layout(self, configs: Mapping[str, str]) -> StorageLayout:
-        """A new topic's layout; the broker's choice is not for topics that are compacted."""
+        """A new topic's layout."""
         asked = configs.get(STORAGE_LAYOUT)
-        if asked is None and not compacts(configs):
+        if asked is None:
             return self._config.log_storage_layout
         return "batch" if asked == "batch" else "record"
 

@@ -42,7 +42,8 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
                 # Its leader does that.
                 continue
             try:
-                if policy.deletes:
+                # What is being compacted has its turn the next time; others need not wait for that.
+                if policy.deletes and not found.maintenance.locked():
                     deleted += await found.trim(policy.retention_ms, policy.retention_bytes, now_ms)
                 await found.expire_producers(now_ms - config.producer_id_expiration_ms)
             except TopicGone:

@@ -54,17 +54,10 @@ def test_the_layout_is_fixed(ask, korvet, new_topic, own, other):
         assert way(ask, resource(name, (KEY, SET, own or "record"))) == [(0, None)]
     if own == "batch":
         assert refusal(ask, name, (KEY, DELETE, None))[0] == INVALID_CONFIG
-        assert refusal(ask, name, ("cleanup.policy", SET, "compact"))[0] == INVALID_CONFIG
+        assert increment(ask, resource(name, ("cleanup.policy", SET, "compact"))) == [(0, None)]
     assert replace(ask, resource(name, ("retention.ms", "5"))) == [(0, None)]
     assert described(ask, name)[0] == (own or "record")
     assert put(ask, name, batch()).error_code == 0
-
-
-@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
-def test_a_compacted_topic_has_an_entry_per_record(ask, korvet, fresh, policy):
-    error, message = creation(ask, fresh("topic"), {KEY: "batch", "cleanup.policy": policy})
-    assert error == INVALID_CONFIG
-    assert "storage.layout=batch goes without cleanup.policy=compact" in message
 
 
 def test_unknown_layouts_are_refused(ask, korvet, fresh):
@@ -78,7 +71,7 @@ def test_the_brokers_choice_is_for_new_topics(own_korvet):
     create_topic(server.bootstrap, "plain", 1)
     create_topic(server.bootstrap, "own", 1, {KEY: "record"})
     create_topic(server.bootstrap, "compacted", 1, {"cleanup.policy": "compact"})
-    seen = {"plain": ("batch", 4), "own": ("record", 1), "compacted": ("record", 5)}
+    seen = {"plain": ("batch", 4), "own": ("record", 1), "compacted": ("batch", 4)}
     check_layouts(server, seen)
     server.stop()
     # Another choice leaves the topics that are there as they are.

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.offsets.packing import entry_id
+from korvet.offsets.packing import entry_id, offset_of
+from korvet.records.compression import ZSTD, compress
 from korvet.records.kernel import encode_append_records
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageFault
 from korvet.storage.log import PartitionLog
+from tests.api.batches import batch
 from tests.storage.batches import decode
+from tests.storage.test_batch_layout import append as append_batch
 from tests.support.polling import until
 
 if TYPE_CHECKING:
@@ -340,6 +343,91 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     names = [own, wide, unaddressable, last, entry_id(more[0]).encode()]
     assert [name for name, _ in bench.client.xrange(log.stream)] == names
     assert bench.run(log.count(0, log.log_end)) == 5
+
+
+@assignments
+@pytest.mark.parametrize("codec", [0, ZSTD])
+def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec: int) -> None:
+    log = bench.log(configs=COMPACT, offset_assignment=assignment, storage_layout="batch")
+    chosen = random.Random(2)
+    rows: list[tuple[bytes, bytes | None]] = [
+        (b"key %d" % chosen.randrange(200), chosen.randbytes(200)) for _ in range(3000)
+    ]
+    rows[2990] = (rows[2990][0], None)
+    offsets: list[int] = []
+    for at in range(0, 3000, 60):
+        data = batch(rows[at : at + 60], attributes=codec, compress=lambda plain: compress(codec, plain))
+        base = bench.run(append_batch(log, data)).base_offset
+        offsets += range(base, base + 60)
+    native = bench.client.xadd(log.stream, {"key": rows[2999][0], "value": "newer"})
+    bench.client.xgroup_create(log.stream, "g", "0")
+    bench.client.xreadgroup("g", "c", {log.stream: ">"}, noack=True)
+    before = bench.run(log.bounds())
+    timed = [(key, value, 0) for key, value in rows]
+    expected = newest(timed, offsets)
+    del expected[offsets[2999]]
+    expected[offset_of(native, log.bias)] = (rows[2999][0], b"newer")
+    assert compact(bench, log) == 3001 - len(expected)
+    assert contents(bench, log) == expected
+    after = bench.run(log.bounds())
+    assert (after.log_start, after.log_end, after.last_id) == (0, before.log_end, before.last_id)
+    assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
+    kept = sorted(expected)
+    for place in range(0, len(kept), 7):
+        assert bench.run(log.count(kept[place], log.log_end)) == len(kept) - place
+        assert bench.run(log.count(0, kept[place] + 1)) == place + 1
+    assert compact(bench, log) == 0
+    # Appends and compactions go on as before.
+    base = bench.run(
+        append_batch(log, batch([(b"key 1", b"a"), (b"key 2", b"b"), (b"new", b"c")]))
+    ).base_offset
+    assert compact(bench, log) == 2
+    left = contents(bench, log)
+    assert len(left) == len(expected) + 1
+    assert left[base + 2] == (b"new", b"c")
+
+
+def test_batches_of_which_nothing_is_left_go(bench: Bench) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    rows = [(b"key %d" % number, b"v" * 100) for number in range(50)]
+    for _ in range(200):
+        bench.run(append_batch(log, batch(rows)))
+    bench.client.xgroup_create(log.stream, "g", "0")
+    [[_, entries]] = bench.client.xreadgroup("g", "c", {log.stream: ">"}, count=3)
+    # A batch of which something stays is kept whole while somebody has yet to acknowledge it.
+    bench.run(append_batch(log, batch([(b"only here", b""), *rows[:2]])))
+    before = bench.client.memory_usage(log.stream, samples=0)
+    assert compact(bench, log) == 199 * 50 + 2
+    assert bench.client.xlen(log.stream) == 2
+    assert bench.client.memory_usage(log.stream, samples=0) < before / 50
+    pending = bench.client.xpending_range(log.stream, "g", "-", "+", 10)
+    assert [one["message_id"] for one in pending] == [name for name, _ in entries]
+
+
+def test_a_batch_that_would_grow_in_pieces_stays_whole(bench: Bench) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    rows = [(b"%d" % number, b"") for number in range(100)]
+    bench.run(append_batch(log, batch(rows)))
+    bench.run(append_batch(log, batch(rows[::2])))
+    compact(bench, log)
+    assert bench.client.xlen(log.stream) == 2
+    assert len(contents(bench, log)) == 150
+    # Once most of it is superseded it goes down to what is left.
+    bench.run(append_batch(log, batch(rows[:99])))
+    compact(bench, log)
+    assert [key for key, _ in contents(bench, log).values()] == [b"99", *(key for key, _ in rows[:99])]
+
+
+def test_a_batch_that_somebody_works_on_stays_whole(bench: Bench) -> None:
+    log = bench.log(configs=COMPACT, storage_layout="batch")
+    base = bench.run(append_batch(log, batch([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]))).base_offset
+    bench.client.xgroup_create(log.stream, "g", "0")
+    [[_, [(name, fields)]]] = bench.client.xreadgroup("g", "c", {log.stream: ">"})
+    bench.run(append_batch(log, batch([(b"c", b"2")])))
+    compact(bench, log)
+    assert dict(bench.client.xrange(log.stream))[name] == fields
+    assert list(contents(bench, log))[:3] == [base, base + 1, base + 2]
+    assert bench.client.xack(log.stream, "g", name) == 1
 
 
 class Steps(Pace):

@@ -40,21 +40,25 @@ local function stale()
   return redis.error_reply('STALE another compaction has begun, or the log was changed')
 end
 
--- What the shadow holds: `last` is the entry up to which the log was gone through, `seen` so many entries of it.  nil where
--- another compaction, or nobody, works on the shadow.
+-- What the shadow holds: `last` is the entry up to which the log was gone through, `seen` so many entries of it; `deleted`
+-- is the last of them that is not there as it was, and so many `more` there are by the splitting of batches.  nil where another
+-- compaction, or nobody, works on the shadow.
 local function load_shadow(shadow_meta, token)
-  local found = redis.call('HMGET', shadow_meta, 'token', 'seen', 'deleted')
+  local found = redis.call('HMGET', shadow_meta, 'token', 'seen', 'more', 'deleted')
   if found[1] ~= token then
     return nil
   end
   local shadow = load_meta(shadow_meta)
-  shadow.seen, shadow.deleted = tonumber(found[2]), found[3]
+  shadow.seen, shadow.more, shadow.deleted = tonumber(found[2]), tonumber(found[3]), found[4]
   return shadow
 end
 
 local function save_shadow(shadow_meta, shadow)
   save_meta(shadow_meta, shadow)
-  redis.call('HSET', shadow_meta, 'seen', integer(shadow.seen), 'deleted', shadow.deleted)
+  redis.call(
+    'HSET', shadow_meta,
+    'seen', integer(shadow.seen), 'more', integer(shadow.more), 'deleted', shadow.deleted
+  )
 end
 
 -- What the meta hashes of log and shadow say, or nil, nil and an error reply where this is not the next call of the
@@ -108,13 +112,11 @@ local function replace(keys, bias, shadow, id, others, append_ms, is_pending)
     account(keys, bias, shadow, other[1], fields, append_ms)
     kept = kept or other[1] == id
   end
-  if kept then
-    return
-  end
-  if is_pending then
+  if is_pending and not kept then
     redis.call('XADD', keys[4], id, 'x', '')
     redis.call('HSET', keys[6], 'pending:' .. id, '')
   end
+  shadow.more = shadow.more + math.max(0, #others - 1)
   shadow.deleted = id
 end
 
@@ -129,7 +131,7 @@ local function append_time(index, bias, id)
 end
 
 -- Copies the entries behind shadow.last up to `to`, at most `budget` of them.  `changes` holds for some IDs what is to
--- be there instead; the shadow has the entry `added` already.  Returns "done", "more", or "wide": the next entry has more
+-- be there instead (a batch that somebody has yet to acknowledge stays whole); the shadow has the entry `added` already.  Returns "done", "more", or "wide": the next entry has more
 -- fields than a script can handle.
 local function copy_entries(keys, bias, shadow, to, budget, changes, added)
   local bytes, groups = 0, nil
@@ -144,6 +146,8 @@ local function copy_entries(keys, bias, shadow, to, budget, changes, added)
       if change then
         groups = groups or groups_of(keys[1])
         pending = pending or pending_in(keys[1], groups, page[1][1], page[#page][1])
+      end
+      if change and not (change[1] and pending[id]) then
         replace(keys, bias, shadow, id, change, append_ms, pending[id])
       else
         if #fields > WIDEST and id ~= added then
@@ -183,7 +187,7 @@ local function begin(keys, args)
   -- An empty stream.
   redis.call('XGROUP', 'CREATE', keys[4], 'x', '0', 'MKSTREAM')
   redis.call('XGROUP', 'DESTROY', keys[4], 'x')
-  redis.call('HSET', keys[6], 'token', args[3], 'seen', '0', 'deleted', '0-0')
+  redis.call('HSET', keys[6], 'token', args[3], 'seen', '0', 'more', '0', 'deleted', '0-0')
   return 1
 end
 
@@ -249,11 +253,12 @@ local function copy_pending(stream, shadow, group)
   end
 end
 
-local function copy_groups(stream, shadow)
+-- `more` entries than the log has ever had are counted as read, so that the lag of who has read all is 0.
+local function copy_groups(stream, shadow, more)
   for _, group in ipairs(groups_of(stream)) do
     local name = group.name
-    local read = group['entries-read']
-    redis.call('XGROUP', 'CREATE', shadow, name, group['last-delivered-id'], 'ENTRIESREAD', read or -1)
+    local read = group['entries-read'] and group['entries-read'] + more or -1
+    redis.call('XGROUP', 'CREATE', shadow, name, group['last-delivered-id'], 'ENTRIESREAD', read)
     for _, reply in ipairs(redis.call('XINFO', 'CONSUMERS', stream, name)) do
       redis.call('XGROUP', 'CREATECONSUMER', shadow, name, pairs_of(reply).name)
     end
@@ -305,10 +310,11 @@ local function swap_in(keys, args)
     return { 'changed' }
   end
 
-  copy_groups(stream, keys[4])
+  copy_groups(stream, keys[4], shadow.more)
   remove_placeholders(keys)
   local deleted = id_less(found.deleted, shadow.deleted) and shadow.deleted or found.deleted
-  redis.call('XSETID', keys[4], found.last, 'ENTRIESADDED', found.added, 'MAXDELETEDID', deleted)
+  local added = found.added + shadow.more
+  redis.call('XSETID', keys[4], found.last, 'ENTRIESADDED', added, 'MAXDELETEDID', deleted)
   local new_end = log_end(found, state, bias)
   state.log_start = log_start(found, state, new_end, bias)
   if new_end > state.log_end then

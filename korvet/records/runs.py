@@ -1,0 +1,135 @@
+"""Record batches taken apart: the key of each record, and batches of some of the records."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.records.batch import BatchError
+from korvet.records.compression import compress, decompress
+from korvet.records.kernel import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from korvet.records.batch import BatchHeader
+
+# RecordBatch, magic 2: base offset, length, leader epoch, magic, CRC | attributes ... record count (KIP-98).
+_HEAD: Final = struct.Struct(">qiibI")
+_TAIL: Final = struct.Struct(">hiqqqhii")
+_PREFIX_BYTES: Final = 12
+_MAGIC: Final = 2
+_LOG_APPEND_TIME: Final = 1
+_SEQUENCES: Final = 1 << 31
+# Their size was bounded when they were produced.
+_MOST_BYTES: Final = (1 << 31) - 1
+
+
+class KeyedRecord(NamedTuple):
+    """A record of a batch: what decides whether it is kept, and its bytes."""
+
+    key: bytes | None
+    tombstone: bool
+    timestamp_delta: int
+    """ms after the batch's base timestamp."""
+    before: bytes
+    """Attributes and timestamp delta: what stands before the offset delta."""
+    behind: bytes
+    """Key, value and headers: what stands behind it."""
+
+
+def records_of(data: bytes, header: BatchHeader) -> list[KeyedRecord]:
+    """The records of a whole batch, which was checked when it was produced. Raises BatchError."""
+    try:
+        section = memoryview(data)[_HEAD.size + _TAIL.size : header.size]
+        plain = decompress(header.codec, section, _MOST_BYTES) if header.codec else bytes(section)
+        found = list(_records(plain))
+    except IndexError:
+        raise BatchError("corrupt", "a record reaches over the end of its batch") from None
+    if len(found) != header.record_count:
+        raise BatchError("corrupt", f"{len(found)} records where the header says {header.record_count}")
+    return found
+
+
+def runs_of(
+    header: BatchHeader, records: list[KeyedRecord], kept: Iterable[int]
+) -> Iterator[tuple[int, bytes]]:
+    """The records of these places, ascending, as batches without holes: of each the last offset, and the
+    batch.
+
+    Offsets, timestamps, codec and producer are as they were.
+    """
+    run: list[int] = []
+    for place in kept:
+        if run and place != run[-1] + 1:
+            yield _run(header, records, run)
+            run = []
+        run.append(place)
+    if run:
+        yield _run(header, records, run)
+
+
+def _records(plain: bytes) -> Iterator[KeyedRecord]:
+    at = 0
+    while at < len(plain):
+        length, start = _varint(plain, at)
+        at = start + length
+        if length < 0 or at > len(plain):
+            raise IndexError
+        timestamp_delta, place = _varint(plain, start + 1)
+        _, behind = _varint(plain, place)
+        key_length, key_at = _varint(plain, behind)
+        value_at = key_at + max(key_length, 0)
+        key = None if key_length < 0 else plain[key_at:value_at]
+        value_length, _ = _varint(plain, value_at)
+        yield KeyedRecord(key, value_length < 0, timestamp_delta, plain[start:place], plain[behind:at])
+
+
+def _run(header: BatchHeader, records: list[KeyedRecord], run: list[int]) -> tuple[int, bytes]:
+    parts: list[bytes] = []
+    for delta, place in enumerate(run):
+        record = records[place]
+        body = b"".join((record.before, _encode(delta), record.behind))
+        parts += (_encode(len(body)), body)
+    newest_ms = header.max_timestamp_ms
+    if header.timestamp_type != _LOG_APPEND_TIME:
+        newest_ms = header.base_timestamp_ms + max(records[place].timestamp_delta for place in run)
+    sequence = header.base_sequence
+    tail = _TAIL.pack(
+        header.attributes,
+        len(run) - 1,
+        header.base_timestamp_ms,
+        newest_ms,
+        header.producer_id,
+        header.producer_epoch,
+        (sequence + run[0]) % _SEQUENCES if sequence >= 0 else sequence,
+        len(run),
+    )
+    checked = tail + compress(header.codec, b"".join(parts))
+    first = header.base_offset + run[0]
+    length = _HEAD.size - _PREFIX_BYTES + len(checked)
+    head = _HEAD.pack(first, length, header.leader_epoch, _MAGIC, crc32c(checked))
+    return header.base_offset + run[-1], head + checked
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number and the place behind it. Raises IndexError."""
+    number = shift = 0
+    while True:
+        octet = data[at]
+        at += 1
+        number |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return number >> 1 ^ -(number & 1), at
+        shift += 7
+
+
+def _encode(number: int) -> bytes:
+    """A number, not negative, as a zigzag varint."""
+    left = number << 1
+    octets = bytearray()
+    while left >= 0x80:
+        octets.append(left & 0x7F | 0x80)
+        left >>= 7
+    octets.append(left)
+    return bytes(octets)
