@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from korvet import api
 from korvet.api.deadlines import Deadlines
 from korvet.api.services import Services
+from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.server.backpressure import Backpressure
@@ -104,6 +105,9 @@ async def _run(
         asyncio.create_task(keep_retention(topics, config, _now_ms)),
         asyncio.create_task(LogCleaner(store, topics, config, _now_ms).run()),
     ]
+    if config.native_groups_enable:
+        exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
+        housekeeping.append(asyncio.create_task(exporter.run()))
     try:
         _spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.

@@ -175,6 +175,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Count,
         Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),
     ] = 33_554_432
+    native_groups_enable: Annotated[
+        bool,
+        Meta(
+            description="Commit what Redis applications acknowledge in Redis consumer groups; alike for all "
+            "brokers of a keyspace."
+        ),
+    ] = True
+    native_groups_interval_ms: Annotated[
+        Size, Meta(description="How often Redis consumer groups are looked at for that.")
+    ] = 1_000
     producer_id_expiration_ms: Annotated[
         Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
     ] = 86_400_000

@@ -48,7 +48,8 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
     """What the record at `position` of `__consumer_offsets` did to a committed offset; offset None: deleted
     it.
 
-    force: destroy the Redis group even if native consumers use it.
+    force: destroy the Redis group even if native consumers use it. native: where the Redis group stood, as an
+    offset, when the commit was read off it.
     """
 
     group: str
@@ -57,6 +58,7 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
     position: int
     offset: int | None
     force: bool = True
+    native: int | None = None
 
     @property
     def place(self) -> Place:
@@ -93,8 +95,9 @@ class _Entry:
 
     def as_commit(self) -> GroupCommit:
         """What is to be projected."""
-        assert self.change.offset is not None
-        return GroupCommit(self.change.group, self.change.position, self.change.offset, self.earliest)
+        change = self.change
+        assert change.offset is not None
+        return GroupCommit(change.group, change.position, change.offset, self.earliest, change.native)
 
     def finish(self) -> None:
         """Tell all."""
@@ -103,11 +106,12 @@ class _Entry:
 
 
 class _Lane:
-    """The changes of one stream that wait while others are under way."""
+    """The changes of one stream: those that are under way, and those that wait meanwhile."""
 
-    __slots__ = ("joinable", "waiting")
+    __slots__ = ("joinable", "taken", "waiting")
 
     def __init__(self) -> None:
+        self.taken: list[_Entry] = []
         self.waiting: deque[_Entry] = deque()
         # By group: the waiting commit that a later one joins; none where a deletion is behind it.
         self.joinable: dict[str, _Entry] = {}
@@ -134,6 +138,7 @@ class _Lane:
             taken.append(entry)
             if self.joinable.get(entry.change.group) is entry:
                 del self.joinable[entry.change.group]
+        self.taken = taken
         return taken
 
     def drop_overtaken(self, group: str, position: int) -> list[_Entry]:
@@ -170,6 +175,10 @@ class Projector:
         self._failed: dict[Place, CommitChange] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
+        self.touched: set[Place] | None = None
+        """While Redis groups are read: places whose commit is not projected when that begins, or changes
+        since.
+        """
 
     def apply(self, changes: Sequence[CommitChange], done: Callable[[], None]) -> None:
         """Apply all; done() when each of them is applied, kept for later, or about a topic that does not
@@ -195,6 +204,13 @@ class Projector:
     def backlog(self) -> int:
         """How many changes failed and wait to be tried again."""
         return len(self._failed)
+
+    def unsettled(self) -> Iterator[Place]:
+        """Where changes wait, are under way, or failed. What is yet to be reconciled is not among them."""
+        yield from self._failed
+        for lane in self._lanes.values():
+            for entry in (*lane.taken, *lane.waiting):
+                yield entry.change.place
 
     async def close(self) -> None:
         """Try nothing again any more. What is missing then is found at the next load."""
@@ -323,7 +339,7 @@ class Projector:
                     self._failed.pop(entry.change.place, None)
                     entry.finish()
             elif taken[0].is_drop:
-                self._drop(stream, lane, taken)
+                self._drop(topic, lane, taken)
                 return
             else:
                 commits = [entry.as_commit() for entry in taken]
@@ -350,7 +366,8 @@ class Projector:
             if entry not in unfinished:
                 self._settled(entry, result if isinstance(result, StorageError) else None)
 
-    def _drop(self, stream: Stream, lane: _Lane, taken: Sequence[_Entry]) -> None:
+    def _drop(self, topic: Topic, lane: _Lane, taken: Sequence[_Entry]) -> None:
+        stream = topic.name, taken[0].change.partition
         left = len(taken)
 
         def done(entry: _Entry, error: StorageError | None) -> None:
@@ -366,7 +383,11 @@ class Projector:
         for entry in taken:
             change = entry.change
             self._projection.drop(
-                *change.place, change.position, force=change.force, done=partial(done, entry)
+                *change.place,
+                change.position,
+                bias=topic.bias,
+                force=change.force,
+                done=partial(done, entry),
             )
 
     def _settled(self, entry: _Entry, error: StorageError | None) -> None:

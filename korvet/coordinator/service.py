@@ -5,31 +5,36 @@ behind it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.loader import OffsetsLoader
-from korvet.coordinator.projector import Projector
+from korvet.coordinator.projector import CommitChange, Place, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.term import Done, Handler, Term
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
+from korvet.offsets.codec import encode_key
+from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
-from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
+from korvet.offsets.schema import OffsetCommitKey
+from korvet.storage.errors import FencedEpoch, StorageError, TopicExists, domain_error
 from korvet.storage.projection import Projection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from korvet.groups.config import GroupConfig
     from korvet.groups.messages import Token
+    from korvet.groups.native import NativeGroup
     from korvet.storage.catalogue import Catalogue, Topic
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
@@ -59,6 +64,15 @@ class _Status(Enum):
     LOADING = ErrorCode.coordinator_load_in_progress
     FENCED = ErrorCode.not_coordinator
     CLOSED = ErrorCode.coordinator_not_available
+
+
+class Watch(NamedTuple):
+    """What happens to commits while Redis groups are read: see CoordinatorService.watch."""
+
+    touched: set[Place]
+    """Places whose commit was not projected when it began, or has changed since."""
+    terms: tuple[Term | None, ...]
+    """By partition of `__consumer_offsets`: the life that it had then."""
 
 
 class _Partition:
@@ -245,6 +259,69 @@ class CoordinatorService:
             if error is ErrorCode.none:
                 return
         raise CoordinatorError(error)
+
+    # Redis groups that native consumers have moved
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[Watch | None]:
+        """Note which commits change: what is read of Redis groups meanwhile can be told from what is out of
+        date. None while that can't be told, or there is nothing to coordinate. One at a time.
+        """
+        terms = tuple(partition.term for partition in self._partitions)
+        if self._projector.expects or not any(terms):
+            yield None
+            return
+        touched = set(self._projector.unsettled())
+        for term in terms:
+            if term is not None:
+                touched.update(term.unsettled())
+        self._projector.touched = touched
+        try:
+            yield Watch(touched, terms)
+        finally:
+            self._projector.touched = None
+
+    def export(self, groups: Sequence[NativeGroup], watch: Watch) -> list[NativeGroup]:
+        """Commit what native consumers have moved, as read since `watch` began, where that is known to be up
+        to date and the group is coordinated here. Returns those of which Redis has lost the newest commit:
+        for `project_again`.
+        """
+        behind = []
+        by_term: dict[Term, list[NativeGroup]] = {}
+        for native in groups:
+            term = self._watched_term(native.place, watch)
+            if term is not None:
+                by_term.setdefault(term, []).append(native)
+        for term, of_term in by_term.items():
+            behind += term.export(of_term)
+        return behind
+
+    async def project_again(self, native: NativeGroup, watch: Watch) -> None:
+        """Let a Redis group follow the newest commit of its Kafka group. Raises StorageError."""
+        if self._topic is None or self._watched_term(native.place, watch) is None:
+            return
+        number = partition_for(native.group, len(self._partitions))
+        log = self._store.log(self._topic, number)
+        latest = self._store.keyspace.latest(self._topic.name, number)
+        key = encode_key(OffsetCommitKey(*native.place))
+        try:
+            entry = await log.links.read.call("HGET", latest, key)
+        except StorageError as error:
+            raise domain_error(error) from error
+        term = self._watched_term(native.place, watch)
+        committed = term and term.committed(native.place)
+        if entry is not None and committed:
+            position = offset_of(entry, log.bias)
+            change = CommitChange(*native.place, position, committed.offset)
+            self._projector.apply([change], lambda: None)
+
+    def _watched_term(self, place: Place, watch: Watch) -> Term | None:
+        """The life of the group's partition; None where it is another one now, or the place was touched."""
+        if place in watch.touched or self._projector.expects:
+            return None
+        number = partition_for(place[0], len(self._partitions))
+        term = self._partitions[number].term
+        return term if term is watch.terms[number] else None
 
     # Partitions
 

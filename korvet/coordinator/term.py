@@ -14,7 +14,8 @@ import itertools
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -27,10 +28,11 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.coordinator.projector import Projector
+    from korvet.coordinator.projector import Place, Projector
     from korvet.groups.messages import ListedGroup, ListRequest, Outcome, Record, Reply, Token
+    from korvet.groups.native import NativeGroup
     from korvet.groups.shard import GroupShard
     from korvet.storage.log import Appended, PartitionLog
 
@@ -41,6 +43,7 @@ Settled: TypeAlias = "Callable[[ErrorCode], None]"
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join and its like."""
 
+_NO_NATIVES: Final[Mapping[Place, int]] = MappingProxyType({})
 # One append runs as one script: this many records keep Redis busy for tens of milliseconds, and stay far
 # below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
 # time.
@@ -50,7 +53,7 @@ MAX_APPEND_RECORDS = 10_000
 class _Step:
     """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
 
-    __slots__ = ("changes", "force_drops", "replies", "settled", "unsafe")
+    __slots__ = ("changes", "force_drops", "natives", "replies", "settled", "unsafe")
 
     def __init__(
         self,
@@ -59,12 +62,15 @@ class _Step:
         settled: Settled | None,
         *,
         force_drops: bool,
+        natives: Mapping[Place, int],
     ) -> None:
         self.replies = replies
         self.changes: list[CommitChange] = []
         self.unsafe = unsafe
         self.settled = settled
         self.force_drops = force_drops
+        self.natives = natives
+        """Where Redis groups stood whose commits were read off them."""
 
 
 class _Pending(NamedTuple):
@@ -105,6 +111,7 @@ class Term:
         self._steps: deque[_Step] = deque()
         # Records of one append after the other: while one is under way, those that come go with the next.
         self._pending: deque[_Pending] = deque()
+        self._sent: Sequence[_Pending] = ()
         self._appending = False
         self._closed = False
 
@@ -151,6 +158,34 @@ class Term:
         """
         self._handle_event(lambda now_ms: self._shard.delete_topics(topics, now_ms), settled=settled)
 
+    def export(self, groups: Sequence[NativeGroup]) -> list[NativeGroup]:
+        """Commit what native consumers have moved; returns those whose newest commit is to be projected
+        again.
+        """
+        behind: list[NativeGroup] = []
+
+        def event(now_ms: int) -> Outcome:
+            outcome, left = self._shard.export(groups, now_ms)
+            behind.extend(left)
+            return outcome
+
+        self._handle_event(event, natives={native.place: native.at for native in groups})
+        return behind
+
+    def committed(self, place: Place) -> OffsetCommitValue | None:
+        """The newest commit there: one object as long as there is no newer one."""
+        return self._shard.committed(*place)
+
+    def unsettled(self) -> Iterator[Place]:
+        """Where commits and deletions are on their way to the log, or from there to the projector."""
+        for pending in (*self._sent, *self._pending):
+            key = pending.record[0]
+            if isinstance(key, OffsetCommitKey):
+                yield key.group, key.topic, key.partition
+        for step in self._steps:
+            for change in step.changes:
+                yield change.place
+
     def list_groups(self, request: ListRequest, settled: Settled) -> ListReply:
         """The groups as they are now; settled(error) once what they rest on is safe or can't become so."""
         listed: list[ListedGroup] = []
@@ -185,12 +220,13 @@ class Term:
         event: Callable[[int], Outcome],
         *,
         force_drops: bool = True,
+        natives: Mapping[Place, int] = _NO_NATIVES,
         settled: Settled | None = None,
     ) -> None:
         """Handle what no client asked for: nobody is there to take the exception, so it is logged."""
         now_ms = self._clock()
         try:
-            self._apply(event(now_ms), now_ms, force_drops=force_drops, settled=settled)
+            self._apply(event(now_ms), now_ms, force_drops=force_drops, natives=natives, settled=settled)
         except Exception as error:
             logger.exception("a group shard failed")
             if settled is not None:
@@ -198,18 +234,27 @@ class Term:
             self._on_failure(error)
 
     def _apply(
-        self, outcome: Outcome, now_ms: int, *, force_drops: bool = True, settled: Settled | None = None
+        self,
+        outcome: Outcome,
+        now_ms: int,
+        *,
+        force_drops: bool = True,
+        natives: Mapping[Place, int] = _NO_NATIVES,
+        settled: Settled | None = None,
     ) -> None:
         records = outcome.records
         for key, value in records:
             self._shard.replay(key, value)
+        if records and self._projector.touched is not None:
+            keys = (key for key, _ in records if isinstance(key, OffsetCommitKey))
+            self._projector.touched.update((key.group, key.topic, key.partition) for key in keys)
         self._on_deadline(self._shard.next_deadline_ms())
         if not records and not self._steps:
             self._deliver(outcome.replies)
             if settled is not None:
                 settled(ErrorCode.none)
             return
-        step = _Step(outcome.replies, len(records), settled, force_drops=force_drops)
+        step = _Step(outcome.replies, len(records), settled, force_drops=force_drops, natives=natives)
         self._steps.append(step)
         for record in records:
             key, value = record
@@ -225,7 +270,7 @@ class Term:
         if self._closed:
             return
         count = min(len(self._pending), MAX_APPEND_RECORDS)
-        batch = [self._pending.popleft() for _ in range(count)]
+        batch = self._sent = [self._pending.popleft() for _ in range(count)]
         arguments = encode_append_records([pending.encoded for pending in batch])
         self._log.append(arguments, None, partial(self._appended, batch), epoch=self._epoch)
 
@@ -239,9 +284,10 @@ class Term:
             step.unsafe -= 1
             if isinstance(key, OffsetCommitKey):
                 offset = value.offset if isinstance(value, OffsetCommitValue) else None
-                step.changes.append(
-                    CommitChange(key.group, key.topic, key.partition, position, offset, step.force_drops)
-                )
+                place = key.group, key.topic, key.partition
+                native = step.natives.get(place) if step.natives else None
+                step.changes.append(CommitChange(*place, position, offset, step.force_drops, native))
+        self._sent = ()
         if self._pending:
             self._append()
         else:

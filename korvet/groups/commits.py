@@ -33,13 +33,17 @@ from korvet.groups.messages import (
     Token,
     TopicResult,
 )
+from korvet.groups.native import Decision, decide
 from korvet.groups.offset_table import value_of
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from korvet.groups.context import Context
     from korvet.groups.membership import Membership
+    from korvet.groups.native import NativeGroup
     from korvet.groups.offset_table import OffsetTable
 
 NO_EXPIRY_MS = -1
@@ -129,6 +133,32 @@ class Commits:
             topic_id=topic.topic_id if version >= TOPIC_ID_VALUE_VERSION else None,
             version=version,
         )
+
+    # Redis groups that native consumers have moved
+
+    def export(self, groups: Iterable[NativeGroup]) -> list[NativeGroup]:
+        """One record for each that is a commit; returns those whose newest commit has to be projected."""
+        behind = []
+        for native in groups:
+            decision = self._decide(native)
+            if decision is Decision.COMMIT:
+                partition = CommitPartition(native.partition, native.offset)
+                topic = CommitTopic(native.topic, (partition,), native.topic_id)
+                value = self._commit_value(CommitRequest(native.group, (topic,)), topic, partition, "")
+                self._context.records.append((OffsetCommitKey(*native.place), value))
+            elif decision is Decision.PROJECT:
+                behind.append(native)
+        return behind
+
+    def _decide(self, native: NativeGroup) -> Decision:
+        if self._offsets.is_pending(*native.place):
+            return Decision.WAIT  # a transaction is about to decide
+        group = self._context.groups.get(native.group)
+        contested = (
+            group is not None and group.state is not GroupState.EMPTY and group.is_subscribed(native.topic)
+        )
+        committed = self._offsets.get(*native.place)
+        return decide(native, committed, self._context.now_ms, contested=contested)
 
     # OffsetFetch
 
@@ -266,8 +296,8 @@ class Commits:
         def is_expired(value: OffsetCommitValue) -> bool:
             if value.expire_timestamp_ms != NO_EXPIRY_MS:
                 return now_ms >= value.expire_timestamp_ms
-            from_ms = value.commit_timestamp_ms if empty_since_ms == UNKNOWN_TIMESTAMP_MS else empty_since_ms
-            return now_ms - from_ms >= retention_ms
+            # A native consumer of the group may commit while it is Empty.
+            return now_ms - max(value.commit_timestamp_ms, empty_since_ms) >= retention_ms
 
         return is_expired
 

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from korvet.groups.config import GroupConfig
+    from korvet.groups.native import NativeGroup
 
 GROUP_TYPE = "classic"
 
@@ -156,6 +157,18 @@ class GroupShard:
         self._begin(now_ms)
         self._commits.delete_topics(frozenset(topics))
         return self._context.take_outcome()
+
+    def export(self, groups: Iterable[NativeGroup], now_ms: int) -> tuple[Outcome, list[NativeGroup]]:
+        """Commits of what native consumers have moved; and those groups whose newest commit has to be
+        projected again. See korvet.groups.native for what may be handed in.
+        """
+        self._begin(now_ms)
+        behind = self._commits.export(groups)
+        return self._context.take_outcome(), behind
+
+    def committed(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
+        """What is committed there: one object as long as nothing newer is replayed."""
+        return self._offsets.get(group_id, topic, partition)
 
     def disconnect(self, token: Token) -> None:
         """The client of a waiting request went away: no reply. Its membership ends with its session, as in

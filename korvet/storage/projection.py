@@ -26,9 +26,11 @@ ACKNOWLEDGED_AT_ONCE: Final = 1_000
 SCANNED_AT_ONCE: Final = 1_000
 
 _COMMIT_FIELD: Final = b"commit:"
+# In place of the offset where a deletion left the group to its native consumers.
+_DELETED: Final = b"-"
 # Arguments of a call of korvet_project: for all commits, and for each.
-_PROJECT_FIXED_ARGUMENTS: Final = 7
-_COMMIT_ARGUMENTS: Final = 5
+_PROJECT_FIXED_ARGUMENTS: Final = 8
+_COMMIT_ARGUMENTS: Final = 6
 # What korvet_project replies for a commit of which pending entries are left.
 _MORE: Final = 2
 
@@ -41,12 +43,14 @@ class GroupCommit(msgspec.Struct, frozen=True, gc=False):
 
     position: packed offset of the record in `__consumer_offsets` that says so. earliest: the offset of the
     first of the commits that this one stands for, itself included; None where a later one of them went back.
+    native: where the Redis group stood, as an offset, when the commit was read off it; None for others.
     """
 
     group: str
     position: int
     offset: int
     earliest: int | None
+    native: int | None = None
 
 
 def entry_id_before(offset: int, bias: int) -> str:
@@ -64,9 +68,10 @@ def _pack_commit(commit: GroupCommit, bias: int) -> bytes:
     offset = b"%d" % max(commit.offset, 0)
     earliest = b"" if commit.earliest is None else b"%d" % max(commit.earliest, 0)
     before = entry_id_before(commit.offset, bias).encode()
-    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+    native = b"" if commit.native is None else b"%d" % commit.native
+    return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
         *(len(group), group, len(position), position, len(offset), offset),
-        *(len(earliest), earliest, len(before), before),
+        *(len(earliest), earliest, len(before), before, len(native), native),
     )
 
 
@@ -83,6 +88,7 @@ class Projection:
         self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
     ) -> None:
         """Let Redis groups of one partition follow commits (XACK, XGROUP SETID); bias is that of the topic.
+        Those that were read off a group are noted only.
 
         done([]) once all have followed, also where a later commit was projected before; done(commits) of
         those of which pending entries are left: they are to be sent again. done(error) otherwise, and then
@@ -95,6 +101,7 @@ class Projection:
             self._keyspace.stream(topic, partition),
             self._keyspace.index(topic, partition),
             self._keyspace.meta(topic, partition),
+            bias,
             max(1, ACKNOWLEDGED_AT_ONCE // len(commits)),
         )
         count = _PROJECT_FIXED_ARGUMENTS + _COMMIT_ARGUMENTS * len(commits)
@@ -104,12 +111,21 @@ class Projection:
         links.write_functions.send(command, partial(self._projected, commits, done))
 
     def drop(
-        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Dropped
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        position: int,
+        *,
+        bias: int,
+        force: bool,
+        done: Dropped,
     ) -> None:
         """Forget a group's commits up to log position `position` and destroy its Redis group (XGROUP
-        DESTROY).
+        DESTROY); bias is that of the topic.
 
-        force False keeps a Redis group that has native consumers or pending entries. A group or stream that
+        force False keeps a Redis group that has native consumers or pending entries, or was there before any
+        commit, and marks it: what was deleted comes back when it moves on, not before. A group or stream that
         is not there is no error. done(None) once that is so, done(error) otherwise.
         """
         command = pack(
@@ -118,6 +134,7 @@ class Projection:
             2,
             self._keyspace.stream(topic, partition),
             self._keyspace.meta(topic, partition),
+            bias,
             group,
             position,
             int(force),
@@ -141,8 +158,10 @@ class Projection:
             if cursor == b"0":
                 break
         return {
-            field[len(_COMMIT_FIELD) :].decode(): int(value[: value.index(b" ")])
+            field[len(_COMMIT_FIELD) :].decode(): int(position)
             for field, value in found.items()
+            for position, offset, *_ in (value.split(b" "),)
+            if offset != _DELETED
         }
 
     def _projected(

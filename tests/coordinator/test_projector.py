@@ -49,8 +49,9 @@ class Held:
         self.calls.append(("project", answered))
 
     def drop(
-        self, group: str, topic: str, partition: int, position: int, *, force: bool, done: Dropped
+        self, group: str, topic: str, partition: int, position: int, *, bias: int, force: bool, done: Dropped
     ) -> None:
+        assert bias == 0
         self.log.append(("drop", position))
         self.calls.append(("drop", done))
 

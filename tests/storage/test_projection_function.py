@@ -57,9 +57,9 @@ class Stream:
     def project_all(self, commits: Sequence[tuple[str, int, int, int | str]], limit: int = 1000) -> list[int]:
         """One call for commits given as group, position, offset, earliest offset."""
         keys = (self.key, self.index, self.meta)
-        arguments = [(*commit, entry_id_before(commit[2], self.bias)) for commit in commits]
+        arguments = [(*commit, entry_id_before(commit[2], self.bias), "") for commit in commits]
         replies: list[int] = self.client.fcall(
-            "korvet_project", 3, *keys, limit, *itertools.chain.from_iterable(arguments)
+            "korvet_project", 3, *keys, self.bias, limit, *itertools.chain.from_iterable(arguments)
         )
         return replies
 
@@ -73,7 +73,9 @@ class Stream:
 
     def drop(self, *, force: bool, position: int = 1_000) -> int:
         keys = (self.key, self.meta)
-        destroyed: int = self.client.fcall("korvet_drop_group", 2, *keys, GROUP, position, int(force))
+        destroyed: int = self.client.fcall(
+            "korvet_drop_group", 2, *keys, self.bias, GROUP, position, int(force)
+        )
         return destroyed
 
     def read(self, count: int | None = None, *, noack: bool = False) -> list[int]:
@@ -99,8 +101,9 @@ class Stream:
         return answer
 
     def stored(self) -> bytes | None:
+        """Log position and offset of the newest commit projected."""
         value: bytes | None = self.client.hget(self.meta, f"commit:{GROUP}")
-        return value
+        return value and b" ".join(value.split()[:2])
 
 
 Make = Callable[..., Stream]
@@ -433,11 +436,12 @@ def test_unforced_drop_leaves_native_consumers_alone(make: Make) -> None:
     stream.read(1)
     assert stream.drop(force=False) == 0
     assert stream.pending() == stream.ids([2])
-    assert stream.stored() is None
+    assert stream.stored() == b"1000 -"
     stream.client.xack(stream.key, GROUP, *stream.ids([2]))
     assert stream.drop(force=False) == 0  # a consumer without pending entries still is one
     stream.client.xgroup_delconsumer(stream.key, GROUP, "c")
     assert stream.drop(force=False) == 1
+    assert stream.stored() is None
 
 
 class Model:

@@ -61,6 +61,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "log_storage_layout": "batch",
         "auto_create_topics_enable": "false",
         "log_cleaner_enable": "false",
+        "native_groups_enable": "false",
         "group_min_session_timeout_ms": "5000",
     }
     numeric = isinstance(setting.default, int)

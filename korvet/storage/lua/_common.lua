@@ -391,3 +391,57 @@ local function count_after(stream, index, last_id)
   end
   return span + tail.entries - behind.entries + count_entries(stream, id_of(tail.position), '+')
 end
+
+local function field_of(reply, name)
+  for position = 1, #reply, 2 do
+    if reply[position] == name then
+      return reply[position + 1]
+    end
+  end
+  return nil
+end
+
+-- The meta field "commit:<group>" is what a Redis group was last brought in step with:
+--   "<log position> <offset>"              a commit; the group stands right there
+--   "<log position> <offset> <native>"     a commit; the group stands elsewhere, as native consumers went on
+--   "<log position> <offset> <native> n"   a commit that was read off the group itself
+--   "<log position> - <native>"            a deletion that left the group to its native consumers
+-- Returns the log position, the offset ("-": deleted), where the group stood then, and "n" or "", all of them text.
+local function decode_projection(field)
+  local position, offset, native, origin = string.match(field, '^(%d+) (%S+) ?(%d*) ?(n?)$')
+  return position, offset, native == '' and offset or native, origin
+end
+
+local function encode_projection(position, offset, native, origin)
+  if origin ~= '' then
+    return table.concat({ position, offset, native, origin }, ' ')
+  end
+  return position .. ' ' .. offset .. (native ~= offset and ' ' .. native or '')
+end
+
+-- Runs of deleted pending entries that are stepped over; behind them a group is taken to stand no further.
+local GAPS = 64
+
+-- Where a Redis group stands, as an offset in text: at its oldest pending entry that still exists, else behind the last
+-- one delivered.  In a record batch that is at the offset committed before, where that one is in its middle: what comes
+-- before is done.
+local function native_offset(stream, name, pending, delivered, bias, committed)
+  local from, found = '-', nil
+  for _ = 1, pending > 0 and GAPS or 0 do
+    local oldest = redis.call('XPENDING', stream, name, from, '+', 1)[1]
+    found = oldest and redis.call('XRANGE', stream, oldest[1], '+', 'COUNT', 1)[1]
+    if not found or found[1] == oldest[1] then
+      break
+    end
+    from = found[1]
+  end
+  if not found then
+    return integer(math.max(0, position_after(delivered) - bias))
+  end
+  local start = start_of(found[1], found[2], bias)
+  local middle = (tonumber(committed) or 0) + bias
+  if start < middle and middle <= (position_at(found[1]) or 0) then
+    start = middle
+  end
+  return integer(start - bias)
+end

@@ -1,5 +1,4 @@
 -- Commits of Kafka groups projected onto the Redis consumer group of the same name, in the slot of one stream.
--- The meta field "commit:<group>" holds "<log position> <committed offset>" of the newest commit projected.
 
 -- Decimals are compared as text: a number in Lua is a double, and both the milliseconds of a foreign entry ID
 -- and an offset may exceed 2^53.
@@ -17,25 +16,6 @@ local function id_less(left, right)
     return decimal_less(left_ms, right_ms)
   end
   return decimal_less(left_sequence, right_sequence)
-end
-
-local function field_of(reply, name)
-  for position = 1, #reply, 2 do
-    if reply[position] == name then
-      return reply[position + 1]
-    end
-  end
-  return nil
-end
-
--- Whether native consumers use a group, or have.
-local function in_use(stream, name)
-  for _, group in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-    if field_of(group, 'name') == name then
-      return field_of(group, 'consumers') > 0 or field_of(group, 'pending') > 0
-    end
-  end
-  return false
 end
 
 -- What the calls below have learnt of one stream.  Reading its groups costs about 2 us for each of them, so it is
@@ -57,6 +37,7 @@ local function group_of(view, name)
       pending = field_of(group, 'pending'),
       delivered = field_of(group, 'last-delivered-id'),
       read = field_of(group, 'entries-read'),
+      consumers = field_of(group, 'consumers'),
     }
     view.groups[name] = group
   end
@@ -172,16 +153,23 @@ local function follow(view, name, last_id, rewind, limit)
   return true
 end
 
+-- Where a group of the view stands.
+local function standing(view, name, bias, committed)
+  local group = group_of(view, name)
+  return native_offset(view.stream, name, group.pending, group.delivered, bias, committed)
+end
+
 -- KEYS: stream, index, meta.
--- ARGV: pending entries to acknowledge at most for one commit; then per commit: group, its log position, its
+-- ARGV: bias, pending entries to acknowledge at most for one commit; then per commit: group, its log position, its
 -- offset, the earliest offset that it stands for ("" where that went back on the way), the entry ID of the
--- offset before its own.
+-- offset before its own, and where the group stood when the commit was read off it ("" for others).
+-- One that was read off the group leaves the group alone: its native consumers may have gone on since.
 -- Returns for each commit 0 when a newer one (or this one) was projected before, 1 when it is done, 2 when
 -- pending entries are left: then it is to be sent again.
 local function project_commits(keys, args)
-  local stream, index, meta, limit = keys[1], keys[2], keys[3], tonumber(args[1])
+  local stream, index, meta, bias, limit = keys[1], keys[2], keys[3], tonumber(args[1]), tonumber(args[2])
   local fields = {}
-  for at = 2, #args, 5 do
+  for at = 3, #args, 6 do
     fields[#fields + 1] = 'commit:' .. args[at]
   end
   local projected = {}
@@ -190,18 +178,19 @@ local function project_commits(keys, args)
   end
   local view, results, news = view_of(stream, index), {}, {}
   for place, field in ipairs(fields) do
-    local at = 5 * place - 3
-    local name, position, offset, earliest, last_id = unpack(args, at, at + 4)
+    local at = 6 * place - 3
+    local name, position, offset, earliest, last_id, native = unpack(args, at, at + 5)
     local rewind, stale = earliest == '', false
     if projected[field] then
-      local stored_position, stored_offset = string.match(projected[field], '^(%d+) (%d+)$')
+      local stored_position, stored_offset = decode_projection(projected[field])
       stale = not decimal_less(stored_position, position)
-      rewind = rewind or decimal_less(earliest, stored_offset)
+      rewind = rewind or (stored_offset ~= '-' and decimal_less(earliest, stored_offset))
     end
     if stale then
       results[place] = 0
-    elseif follow(view, name, last_id, rewind, limit) then
-      projected[field] = position .. ' ' .. offset
+    elseif native ~= '' or follow(view, name, last_id, rewind, limit) then
+      local stands = native ~= '' and native or standing(view, name, bias, offset)
+      projected[field] = encode_projection(position, offset, stands, native ~= '' and 'n' or '')
       news[#news + 1] = field
       news[#news + 1] = projected[field]
       results[place] = 1
@@ -216,23 +205,31 @@ local function project_commits(keys, args)
 end
 
 -- KEYS: stream, meta.
--- ARGV: group, log position of what deletes the commits, "1" to destroy the group although native consumers
+-- ARGV: bias, group, log position of what deletes the commits, "1" to destroy the group although native consumers
 -- use it.
--- Forgets what was projected up to that position and destroys the Redis group.  Returns 1 when it was destroyed,
--- else 0: a newer commit was projected, there is no such group, or it is in use.
+-- Forgets what was projected up to that position and destroys the Redis group.  One that native consumers use, or that
+-- was there before any commit, stays, and is marked: it is not to bring back what was deleted unless it moves on.
+-- Returns 1 when it was destroyed, else 0: a newer commit was projected, there is no such group, or it stays.
 local function drop_group(keys, args)
-  local stream, meta, name, position = keys[1], keys[2], args[1], args[2]
+  local stream, meta, name, position = keys[1], keys[2], args[2], args[3]
   local field = 'commit:' .. name
   local stored = redis.call('HGET', meta, field)
-  if stored and decimal_less(position, string.match(stored, '^%d+')) then
+  local origin
+  if stored then
+    local stored_position, _, _, stored_origin = decode_projection(stored)
+    origin = stored_origin
+    if decimal_less(position, stored_position) then
+      return 0
+    end
+  end
+  local view = view_of(stream)
+  local group = view.exists and group_of(view, name)
+  if group and args[4] ~= '1' and (group.consumers > 0 or group.pending > 0 or origin == 'n') then
+    redis.call('HSET', meta, field, encode_projection(position, '-', standing(view, name, tonumber(args[1])), ''))
     return 0
   end
-  local destroyed = 0
-  if redis.call('EXISTS', stream) == 1 and (args[3] == '1' or not in_use(stream, name)) then
-    destroyed = redis.call('XGROUP', 'DESTROY', stream, name)
-  end
   redis.call('HDEL', meta, field)
-  return destroyed
+  return group and redis.call('XGROUP', 'DESTROY', stream, name) or 0
 end
 
 redis.register_function('korvet_project', project_commits)
