@@ -4,59 +4,48 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import click
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from korvet.spark.export import FORMATS, MODES, export_batch
-from korvet.spark.jars import JarsMissing, fetch_jars, find_jars, jars_folder
+from korvet.spark import jars as jar_sets
+from korvet.spark.export import export_batch, export_stream
+from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
+from korvet.spark.loading import batch_table, stream_table, table_named
+from korvet.spark.options import address_of, master_option, progress, spark_session, user_errors, with_redis
 from korvet.spark.report import write_report
-from korvet.spark.session import JavaMissing, build_session
-from korvet.spark.store import DEFAULT_KEYSPACE, Address, SourceError, connected
 from korvet.spark.tables import KafkaReader, RedisReader
+from korvet.spark.target import (
+    BYTES_AS,
+    DELTA,
+    ERROR,
+    FORMATS,
+    HOW_TO_REPLACE,
+    ICEBERG,
+    JDBC,
+    MODES,
+    ExportError,
+    Target,
+)
+from korvet.spark.topics import read_topics, stream_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping, Sequence
 
-# Where the embedded server listens, in its data folder.
-EMBEDDED_SOCKET = "server.sock"
+    from pyspark.sql import DataFrame, SparkSession
 
-redis_options = [
-    click.option(
-        "--redis",
-        "redis_url",
-        metavar="URL",
-        envvar="KORVET_REDIS",
-        help="The Redis that holds the data.  [default: the embedded server's, in --data-dir]",
-    ),
-    click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path),
-        default=Path("korvet-data"),
-        envvar="KORVET_DATA_DIR",
-        show_default=True,
-        help="Folder of the embedded server, which must be running.",
-    ),
-    click.option("--keyspace", default=DEFAULT_KEYSPACE, envvar="KORVET_KEYSPACE", show_default=True),
-]
-master_option = click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs; a cluster's URL works too."
-)
+    from korvet.spark.store import Address
 
-
-def _with_redis(command: Any) -> Any:
-    for option in reversed(redis_options):
-        command = option(command)
-    return command
+DEFAULT_EVERY = "10 seconds"
+AWAIT_S = 1
+# A place for the password of a database where no list of processes shows it.
+JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
 
 
 @click.command()
-@_with_redis
+@with_redis
 @click.option("--bootstrap", metavar="HOST:PORT", help="Kafka bootstrap servers, for --source kafka.")
 @click.option(
     "--source",
@@ -89,7 +78,7 @@ def report(
     source = source or ("kafka" if bootstrap else "korvet")
     reader: RedisReader | KafkaReader
     jars: list[Path] = []
-    with _user_errors(), _progress() as notify:
+    with user_errors(), progress() as notify:
         if source == "kafka":
             if bootstrap is None:
                 raise click.UsageError("--source kafka needs --bootstrap HOST:PORT")
@@ -97,135 +86,251 @@ def report(
         else:
             if bootstrap is not None:
                 raise click.UsageError("--bootstrap goes with --source kafka; give --redis URL")
-            reader = RedisReader(_checked(_address(redis_url, data_dir, keyspace)))
+            reader = RedisReader(address_of(redis_url, data_dir, keyspace))
         notify("Starting Spark")
-        spark = build_session("korvet report", master, jars=jars)
-        try:
+        with spark_session("korvet report", master, jars=jars) as spark:
             done = write_report(spark, reader, out, time.time_ns() // 1_000_000, notify=notify)
-        finally:
-            spark.stop()
     attention = f", {done.troubled} need attention" if done.troubled else ""
     click.echo(f"{done.groups} groups{attention}. Report: {done.page.resolve()}")
 
 
+def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:
+    """NAME=VALUE words as a dictionary."""
+    pairs = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{word!r} is not NAME=VALUE", context, option)
+        pairs[name] = value
+    return pairs
+
+
+def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (given or "").split(",") if name.strip())
+
+
 @click.command()
-@click.argument("topic")
-@_with_redis
+@click.argument("topics", nargs=-1, metavar="[TOPIC]...")
+@click.option("--table", "source_table", metavar="NAME", help="Instead of topics: a table of docs/spark.md.")
+@with_redis
 @click.option(
-    "--to", "target", type=click.Path(path_type=Path), required=True, help="Folder to write; Spark makes it."
+    "--to",
+    "location",
+    required=True,
+    metavar="PLACE",
+    help="Folder or URI to fill; for jdbc the database's URL, for iceberg the name of a PyIceberg catalog.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True)
+@click.option("--into", "table", metavar="TABLE", help="The table to fill, for jdbc and iceberg.")
 @click.option(
     "--mode",
     type=click.Choice(MODES),
-    default="error",
+    default=ERROR,
     show_default=True,
-    help="What to do when the folder exists.",
+    help="What to do when it exists. A continuous export goes on with its own whatever the mode is.",
+)
+@click.option(
+    "--partition-by", metavar="COLUMN,...", callback=_columns, help="Columns that make the folders."
+)
+@click.option(
+    "--bytes",
+    "bytes_as",
+    type=click.Choice(BYTES_AS),
+    default="base64",
+    show_default=True,
+    help="How CSV and JSON show bytes; text is UTF-8, with U+FFFD for what is none.",
+)
+@click.option("--continuous", is_flag=True, help="Go on with new records until stopped.")
+@click.option(
+    "--available-now",
+    is_flag=True,
+    help="Add what is new since the last time, from the checkpoint; then end.",
+)
+@click.option(
+    "--every",
+    default=DEFAULT_EVERY,
+    show_default=True,
+    metavar="INTERVAL",
+    help="With --continuous: how often.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="FOLDER",
+    help="Where the progress is kept.  [default: _checkpoint in the folder that is filled]",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_pairs,
+    help="For Spark's writer (compression=zstd), for iceberg a property of the catalog. Repeatable.",
+)
+@click.option(
+    "--source-option",
+    "source_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_pairs,
+    help="For the data source, as startingOffsets=latest. Repeatable.",
+)
+@click.option(
+    "--jar",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A jar that Spark needs, as a JDBC driver. Repeatable.",
+)
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    metavar="GROUP:ARTIFACT:VERSION",
+    help="The same, fetched from a Maven repository once. Repeatable.",
 )
 @master_option
 def export(
-    topic: str,
+    topics: tuple[str, ...],
+    source_table: str | None,
     redis_url: str | None,
     data_dir: Path,
     keyspace: str,
-    target: Path,
+    location: str,
     form: str,
+    table: str | None,
     mode: str,
+    partition_by: tuple[str, ...],
+    bytes_as: str,
+    continuous: bool,
+    available_now: bool,
+    every: str,
+    checkpoint: str | None,
+    options: dict[str, str],
+    source_options: dict[str, str],
+    files: tuple[Path, ...],
+    packages: tuple[str, ...],
     master: str,
 ) -> None:
-    """Write all records of TOPIC to Parquet, JSON lines or CSV files.
+    """Write topics, or a table about groups, to Parquet, Delta, Iceberg, CSV or JSON files, or a database.
 
     \b
-    JSON and CSV hold key and value in base64.
+    Once, unless --continuous or --available-now: these keep a checkpoint, and go
+    on from it with every record exactly once, however they were ended.
+
+    \b
+    korvet export orders --to orders.parquet
+    korvet export --table group_status --to status.csv --format csv
+    korvet export orders --to lake/orders --format delta --available-now
+    korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
+        --package org.postgresql:postgresql:42.7.4 --option user=ada
     """
-    if mode == "error" and target.exists():
-        raise click.ClickException(
-            f"{target} exists; say --mode append or --mode overwrite, or choose another"
-        )
-    with _user_errors(), _progress() as notify:
-        address = _checked(_address(redis_url, data_dir, keyspace))
+    if continuous and available_now:
+        raise click.UsageError("--continuous goes on, --available-now ends: choose one")
+    if bool(topics) == (source_table is not None):
+        raise click.UsageError("say which topics, or --table NAME")
+    streams, what = continuous or available_now, source_table or ",".join(topics)
+    if checkpoint and not streams:
+        raise click.UsageError("--checkpoint goes with --continuous or --available-now")
+    with user_errors(), progress() as notify:
+        if form == JDBC and JDBC_PASSWORD in os.environ:
+            options = {"password": os.environ[JDBC_PASSWORD], **options}
+        target = Target(_place(location, form), form, mode, table, partition_by, bytes_as, options)
+        if not streams and mode == ERROR and table is None and Path(target.location).exists():
+            raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
+        if source_table is not None:
+            table_named(source_table)
+        address = address_of(redis_url, data_dir, keyspace)
+        jars, conf = _session_needs(form, files, packages)
         notify("Starting Spark")
-        spark = build_session("korvet export", master)
+        with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
+            notify(f"Exporting {what}")
+            origin = _Origin(spark, address, topics, source_table, source_options)
+            if streams:
+                trigger = {"processingTime": every} if continuous else {"availableNow": True}
+                _follow(origin.stream(), target, what, checkpoint, trigger)
+            else:
+                export_batch(origin.batch(), target)
+    click.echo(f"{what}: in {target.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What is exported: topics, or a table."""
+
+    spark: SparkSession
+    address: Address
+    topics: tuple[str, ...]
+    table: str | None
+    options: dict[str, str]
+
+    def batch(self) -> DataFrame:
+        """As it is now."""
+        if self.table is None:
+            return read_topics(self.spark, self.address, self.topics, self.options)
+        if self.options:
+            raise ExportError("a table is made of all records: no --source-option")
+        now_ms = time.time_ns() // 1_000_000
+        return batch_table(self.spark, RedisReader(self.address), self.table, now_ms)
+
+    def stream(self) -> DataFrame:
+        """As it grows."""
+        if self.table is None:
+            return stream_topics(self.spark, self.address, self.topics, self.options)
+        return stream_table(self.spark, self.address, self.table, self.options)
+
+
+def _place(location: str, form: str) -> str:
+    """Spark's folder of work may be another one than ours: paths of this machine are made absolute."""
+    if form in {ICEBERG, JDBC} or "://" in location or location.startswith("file:"):
+        return location
+    return str(Path(location).absolute())
+
+
+def _session_needs(
+    form: str, files: Sequence[Path], packages: Sequence[str]
+) -> tuple[list[Path], dict[str, str]]:
+    """Jars and settings. With spark-submit they are its affair: --packages, --jars and --conf."""
+    jars = [*files, *map(fetch_package, packages)]
+    if form != DELTA:
+        return jars, {}
+    return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
+
+
+def _follow(
+    frame: DataFrame, target: Target, what: str, checkpoint: str | None, trigger: Mapping[str, Any]
+) -> None:
+    """Until the query ends by itself, fails, or is interrupted (which ends it in good order)."""
+    with export_stream(frame, target, what, checkpoint=checkpoint, trigger=trigger) as query:
         try:
-            notify(f"Exporting {topic}")
-            export_batch(RedisReader(address).topic(spark, topic), str(target.resolve()), form, mode)
-        finally:
-            spark.stop()
-    click.echo(f"{topic} is in {target.resolve()}")
+            while not query.awaitTermination(AWAIT_S):
+                pass
+        except KeyboardInterrupt:
+            click.echo("Stopping; the same command goes on from here.", err=True)
 
 
 @click.command()
+@click.argument("names", nargs=-1, metavar="[kafka|delta]...")
 @click.option(
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where to keep them.  [default: KORVET_JARS_DIR, else the user's cache]",
 )
-def jars(folder: Path | None) -> None:
-    """Fetch Spark's Kafka connector, pinned and verified.
+def jars(names: tuple[str, ...], folder: Path | None) -> None:
+    """Fetch jars that Spark lacks, pinned and verified.
 
     \b
-    Only --source kafka needs it. What is there already is checked and kept.
+    kafka: Spark's Kafka connector, for report --source kafka (fetched unless named otherwise).
+    delta: for export --format delta.
+
+    What is there already is checked and kept.
     """
-    with _user_errors(), _progress() as notify:
-        notify("Fetching jars")
-        for jar, outcome in fetch_jars(folder):
-            click.echo(f"{outcome:8} {jar.file_name}")
+    unknown = [name for name in names if name not in jar_sets.JARS]
+    if unknown:
+        raise click.UsageError(f"no jars {', '.join(unknown)}; there are {', '.join(jar_sets.JARS)}")
+    with user_errors(), progress() as notify:
+        for name in names or (jar_sets.KAFKA,):
+            notify(f"Fetching jars: {name}")
+            for jar, outcome in fetch_jars(folder, name):
+                click.echo(f"{outcome:8} {jar.file_name}")
     click.echo(f"Verified by SHA-256, in {folder or jars_folder()}")
-
-
-def _address(url: str | None, data_dir: Path, keyspace: str) -> Address:
-    """The address with the password taken out of the URL, where plans and logs would show it.
-
-    Raises SourceError when there is neither a URL nor an embedded server.
-    """
-    password = os.environ.get("KORVET_REDIS_PASSWORD")
-    if not url:
-        socket = (data_dir / EMBEDDED_SOCKET).absolute()
-        if not socket.exists():
-            raise SourceError(f"no embedded server in {data_dir}: start `korvet serve`, or give --redis URL")
-        return Address(f"unix://{quote(str(socket))}", None, keyspace)
-    parts = urlsplit(url)
-    if parts.password is not None:
-        password = unquote(parts.password)
-        user, _, place = parts.netloc.rpartition("@")
-        name = user.partition(":")[0]
-        parts = parts._replace(netloc=f"{name}@{place}" if name else place)
-        url = urlunsplit(parts)
-    return Address(url, password, keyspace)
-
-
-def _checked(address: Address) -> Address:
-    """The address, tried before Spark takes its seconds to start."""
-    with connected(address):
-        return address
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """What a user can mend ends in one line."""
-    try:
-        yield
-    except (SourceError, JarsMissing, JavaMissing) as error:
-        raise click.ClickException(str(error)) from error
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """A line on stderr that shows the present step and how long it takes; plain lines without a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda step: click.echo(f"{step} ...", err=True)
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        tasks: list[Any] = []
-
-        def notify(step: str) -> None:
-            if tasks:
-                progress.update(tasks[-1], total=1, completed=1)
-            tasks.append(progress.add_task(step, total=None))
-
-        yield notify
-        if tasks:
-            progress.update(tasks[-1], total=1, completed=1)

@@ -1,13 +1,14 @@
-"""The jars of Spark's official Kafka connector: fetched once by Maven or Ivy, pinned, verified.
+"""Jars that PySpark lacks (the Kafka connector, Delta): fetched once by Maven or Ivy, pinned, verified.
 
-Spark's own `spark.jars.packages` would also pull what pyspark already has (a Hadoop client of 50 MB), so the
-four files are fetched one by one, without what they depend on.
+Spark's own `spark.jars.packages` would also pull what pyspark already has (a Hadoop client of 50 MB), so
+files are fetched one by one, without what they depend on.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FETCH_TIMEOUT_S = 300
 READ_BYTES = 1 << 20
+_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
 
 
 class JarsMissing(RuntimeError):
@@ -46,7 +48,7 @@ class Jar:
 
 # These four were tried together on pyspark 4.2.0 and 4.3.0. Kafka's client is the connector's own version;
 # the token provider's interface has not changed since 4.0.0.
-JARS = (
+_KAFKA = (
     Jar(
         "org.apache.spark",
         "spark-sql-kafka-0-10_2.13",
@@ -72,6 +74,31 @@ JARS = (
         "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
     ),
 )
+# Made for Spark 4.2; its parser is the ANTLR of pyspark.
+_DELTA = (
+    Jar(
+        "io.delta",
+        "delta-spark_4.2_2.13",
+        "4.4.0",
+        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    ),
+    Jar(
+        "io.delta",
+        "delta-storage",
+        "4.4.0",
+        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    ),
+)
+KAFKA, DELTA = "kafka", "delta"
+JARS = {KAFKA: _KAFKA, DELTA: _DELTA}
+# What a session needs besides the jars.
+SETTINGS: dict[str, dict[str, str]] = {
+    KAFKA: {},
+    DELTA: {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+}
 
 
 def jars_folder() -> Path:
@@ -82,42 +109,66 @@ def jars_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet" / "jars"
 
 
-def find_jars(folder: Path | None = None) -> list[Path]:
-    """The verified jars. Raises JarsMissing when one is absent or not the one pinned."""
+def find_jars(folder: Path | None = None, name: str = KAFKA) -> list[Path]:
+    """The verified jars of a set in JARS. Raises JarsMissing when one is absent or not the one pinned."""
     folder = folder or jars_folder()
-    paths = [folder / jar.file_name for jar in JARS]
+    paths = [folder / jar.file_name for jar in JARS[name]]
     absent = [path.name for path in paths if not path.is_file()]
     if absent:
         raise JarsMissing(
-            f"{', '.join(absent)} not in {folder}: run `korvet jars` once (it needs a Maven repository), or "
-            "copy the files there from a machine that has one"
+            f"{', '.join(absent)} not in {folder}: run `{_command(name)}` once (it needs a Maven repository),"
+            " or copy the files there from a machine that has one"
         )
-    for jar, path in zip(JARS, paths, strict=True):
+    for jar, path in zip(JARS[name], paths, strict=True):
         _verify(jar, path)
     return paths
 
 
 def fetch_jars(
-    folder: Path | None = None, *, timeout_s: float = FETCH_TIMEOUT_S
+    folder: Path | None = None, name: str = KAFKA, *, timeout_s: float = FETCH_TIMEOUT_S
 ) -> Iterator[tuple[Jar, str]]:
-    """Fetch what is missing; yields each jar with `present` or `fetched`, so an interrupted run goes on.
+    """Fetch what a set lacks; yields each jar with `present` or `fetched`, so an interrupted run goes on.
 
     Each way of fetching a jar has `timeout_s` seconds.
 
     Raises JarsMissing when a jar can't be fetched or its SHA-256 is another.
     """
     folder = folder or jars_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    for jar in JARS:
+    for jar in JARS[name]:
         target = folder / jar.file_name
         if target.is_file() and sha256(target) == jar.sha256:
             yield jar, "present"
             continue
-        with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-            fetched = _fetch(jar, Path(scratch), timeout_s)
-            _verify(jar, fetched)
-            fetched.replace(target)
+        _fetch_into(folder, jar, timeout_s)
         yield jar, "fetched"
+
+
+def fetch_package(coordinates: str, folder: Path | None = None) -> Path:
+    """One jar by its Maven coordinates (`group:artifact:version`), fetched unless it is there.
+
+    For JDBC drivers, say. It comes without what it depends on, and nothing but Maven's own checksum says that
+    it is the right one. Raises JarsMissing for malformed coordinates or when it can't be fetched.
+    """
+    if not _COORDINATES.fullmatch(coordinates):
+        raise JarsMissing(f"{coordinates!r} are no Maven coordinates: they are group:artifact:version")
+    group, artifact, version = coordinates.split(":")
+    jar, folder = Jar(group, artifact, version, sha256=""), folder or jars_folder()
+    target = folder / jar.file_name
+    return target if target.is_file() else _fetch_into(folder, jar, FETCH_TIMEOUT_S)
+
+
+def _fetch_into(folder: Path, jar: Jar, timeout_s: float) -> Path:
+    """Fetch beside the target and rename, so that an interrupted download is never taken for the jar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        fetched = _fetch(jar, Path(scratch), timeout_s)
+        if jar.sha256:
+            _verify(jar, fetched)
+        return fetched.replace(folder / jar.file_name)
+
+
+def _command(name: str) -> str:
+    return "korvet jars" if name == KAFKA else f"korvet jars {name}"
 
 
 def sha256(path: Path) -> str:
@@ -152,7 +203,7 @@ def _fetch(jar: Jar, scratch: Path, timeout_s: float) -> Path:
             return found[0]
     raise JarsMissing(
         f"{jar.file_name} can't be fetched; is there a way to a Maven repository? ({'; '.join(failures)}). "
-        f"Offline, copy the jars to {jars_folder()}: {', '.join(each.file_name for each in JARS)}"
+        f"Offline, copy it to {jars_folder()} from a machine that has it"
     )
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 
 from korvet.spark import views
 from korvet.spark.decode import group_metadata, offset_commits, quarantine
+from korvet.spark.loading import smallest_offsets
 from korvet.spark.page import (
     STATUSES,
     GenerationRow,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from korvet.spark.tables import Starts, TopicReader
+    from korvet.spark.tables import TopicReader
 
 PAGE_NAME = "report.html"
 # A page of more rows than this is of no use to anybody; the Parquet tables hold everything.
@@ -101,15 +102,6 @@ def write_report(
     page = folder / PAGE_NAME
     page.write_text(render(report), encoding="utf-8")
     return Report(page, len(pages), sum(group.status != "ok" for group in pages))
-
-
-def smallest_offsets(current: DataFrame) -> Starts:
-    """Where reading must begin in each committed partition so that every lag can be counted."""
-    starts: dict[str, dict[int, int]] = defaultdict(dict)
-    smallest = current.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
-    for row in smallest.collect():
-        starts[row["topic"]][row["partition"]] = max(0, row["start"])
-    return dict(starts)
 
 
 def _group_pages(

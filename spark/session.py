@@ -40,6 +40,21 @@ logger.gateway.level = error
 _FOREIGN_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JDK_JAVA_OPTIONS")
 
 
+# What korvet's tables rely on wherever they run.
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "4",
+}
+# Set for programs that spark-submit starts: the JVM is there already.
+SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
+
+
 class JavaMissing(RuntimeError):
     """No Java that can run Spark; the message says what was found and what to do."""
 
@@ -101,24 +116,22 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """A Spark session on this machine with the format `korvet` registered.
+    """A Spark session with the format `korvet` registered, this machine its driver.
 
-    `jars` are added to the driver's and the executors' class path (the Kafka connector's, say); `conf` is
-    applied last. Raises JavaMissing when there is no Java 17 or newer.
+    On a cluster, executors get korvet from the driver and run the same path of Python. `jars` are added to
+    the class path of driver and executors (the Kafka connector's, say); `conf` is applied last. Raises
+    JavaMissing when there is no Java 17 or newer.
     """
     check_java()
     settings = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **SETTINGS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "4",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
     }
+    if master.startswith("local"):
+        settings |= _LOCAL_SETTINGS
     if jars:
         settings["spark.jars"] = ",".join(str(jar) for jar in jars)
     settings.update(conf or {})
@@ -137,6 +150,35 @@ def _start(app: str, master: str, settings: dict[str, str], logging_conf: Path |
     for name, value in settings.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
+    return _prepared(session)
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit runs this program: then the master, jars and memory are its affair."""
+    return SUBMITTED_VARIABLE in os.environ
+
+
+def submitted_session(app: str) -> SparkSession:
+    """The session of a program that spark-submit runs, with the format `korvet` registered."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 (imports Py4J: not needed on executors)
+
+    builder = SparkSession.builder.appName(app)
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    return _prepared(builder.getOrCreate())
+
+
+def _prepared(session: SparkSession) -> SparkSession:
+    """Registered, and with korvet on the executors of a cluster."""
+    context = session.sparkContext
+    if not str(context.master).startswith("local"):
+        import tempfile  # noqa: PLC0415 (only here, not on executors)
+
+        from korvet.spark.bundle import is_bundled, write_bundle  # noqa: PLC0415 (as above)
+
+        if not is_bundled():
+            with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
+                context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
     session.dataSource.register(KorvetDataSource)
     return session
 

@@ -44,8 +44,8 @@ _BUILTIN = {
 _SUMMARIES = {
     "demo": "Watch Kafka clients, Redis and Spark work together, on this machine.",
     "report": "Report on consumer groups: one HTML page and Parquet files.",
-    "export": "Export topics and offsets with Spark.",
-    "jars": "Fetch Spark's Kafka connector, pinned and verified.",
+    "export": "Export topics and tables about groups with Spark, once or continuously.",
+    "jars": "Fetch jars that Spark lacks (Kafka connector, Delta), pinned and verified.",
 }
 # Packages that only an extra brings, by the name they are imported by.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from korvet.spark.jars import JarsMissing, fetch_jars, find_jars
+from korvet.spark.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
 from korvet.spark.session import JavaMissing, build_session, check_java
 from tests.spark.keyspace import Keyspace
 
@@ -31,23 +31,34 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """The official Kafka connector's jars in `folder`, or why they are not there."""
+    """A set of jars in `folder`, or why they are not there."""
 
     folder: Path
     jars: tuple[Path, ...] = ()
     missing: str = ""
 
 
-@pytest.fixture(scope="session")
-def connector_jars() -> Connector:
+def _fetched(name: str) -> Connector:
     """Fetched once into the checkout's cache folder, or into that of KORVET_JARS_DIR."""
     folder = Path(os.environ.get("KORVET_JARS_DIR") or CACHE)
     try:
-        for _ in fetch_jars(folder, timeout_s=FETCH_TIMEOUT_S):
+        for _ in fetch_jars(folder, name, timeout_s=FETCH_TIMEOUT_S):
             pass
-        return Connector(folder, tuple(find_jars(folder)))
+        return Connector(folder, tuple(find_jars(folder, name)))
     except JarsMissing as error:
         return Connector(folder, missing=str(error))
+
+
+@pytest.fixture(scope="session")
+def connector_jars() -> Connector:
+    """The Kafka connector's."""
+    return _fetched(KAFKA)
+
+
+@pytest.fixture(scope="session")
+def delta_jars() -> Connector:
+    """Delta's."""
+    return _fetched(DELTA)
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +70,7 @@ def connector(connector_jars: Connector) -> Connector:
 
 
 @pytest.fixture(scope="session")
-def spark(connector_jars: Connector) -> Iterator[SparkSession]:
+def spark(connector_jars: Connector, delta_jars: Connector) -> Iterator[SparkSession]:
     try:
         check_java()
     except JavaMissing as error:
@@ -67,11 +78,16 @@ def spark(connector_jars: Connector) -> Iterator[SparkSession]:
     session = build_session(
         "korvet tests",
         "local[2]",
-        jars=connector_jars.jars,
+        jars=[*connector_jars.jars, *delta_jars.jars],
         conf={
+            **(SETTINGS[DELTA] if delta_jars.jars else {}),
+            # Delta reads its log in 50 tasks otherwise.
+            "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            # Derby, the database of the export tests, logs into the working folder otherwise.
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 "
+            f"-Dderby.stream.error.file={os.devnull}",
             "spark.driver.memory": "1g",
         },
     )

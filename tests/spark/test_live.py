@@ -19,7 +19,7 @@ from korvet.offsets.partition import partition_for
 from korvet.spark import kafka, tables, views
 from korvet.spark.decode import group_metadata, offset_commits, quarantine
 from korvet.spark.jars import JarsMissing
-from korvet.spark.report import smallest_offsets
+from korvet.spark.loading import smallest_offsets
 from korvet.spark.store import Address, SourceError
 from korvet.spark.tables import KafkaReader, RedisReader
 from tests.spark.scenario import METADATA, Expected, Place, Scenario, play

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import os
 import re
 import stat
@@ -13,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.errors import AnalysisException
 
 from korvet.spark import cli, jars
 from korvet.spark.charts import Step, duration, rate_chart, step_chart
-from korvet.spark.export import export_batch
+from korvet.spark.options import parse_address
 from korvet.spark.report import PAGE_NAME, write_report
 from korvet.spark.session import JavaMissing, java_command, parse_java_version
-from korvet.spark.store import Address, SourceError
+from korvet.spark.store import Address
 from korvet.spark.tables import RedisReader
 from tests.spark.test_views import MS, NOW, scenario
 
@@ -123,32 +120,6 @@ def test_commits_on_a_topic_that_is_gone(spark: SparkSession, keyspace: Keyspace
     assert "deleted" in checked_page(done.page)
 
 
-@spark_test
-@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
-def test_export(spark: SparkSession, keyspace: Keyspace, tmp_path: Path, form: str) -> None:
-    keyspace.topic("t")
-    keyspace.add("t", 0, f"{MS}-0", b"key", b"k\xff", b"value", b"v", b"header.h", b"1", b"nullheader.n", b"")
-    keyspace.add("t", 0, f"{MS}-1", b"key", b"k", b"ts", b"0")
-    target = str(tmp_path / "out")
-    records = RedisReader(Address(keyspace.url)).topic(spark, "t")
-    export_batch(records, target, form)
-    with pytest.raises(AnalysisException, match="PATH_ALREADY_EXISTS"):
-        export_batch(records, target, form)
-    back = spark.read.option("header", "true").format(form).load(target).orderBy("offset").collect()
-    key = b"k\xff" if form == "parquet" else base64.b64encode(b"k\xff").decode()
-    assert back[0]["key"] == key
-    assert [str(row["offset"]) for row in back] == [str(MS << 10), str((MS << 10) + 1)]
-    assert back[1]["value"] is None
-    if form == "csv":
-        assert json.loads(back[0]["headers"]) == [{"key": "h", "value": "MQ=="}, {"key": "n"}]
-
-
-@spark_test
-def test_export_of_a_missing_topic(spark: SparkSession, keyspace: Keyspace) -> None:
-    with pytest.raises(SourceError, match="no topic nowhere"):
-        RedisReader(Address(keyspace.url)).topic(spark, "nowhere")
-
-
 def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KORVET_REDIS", raising=False)
     empty, jars_dir = str(tmp_path / "none"), str(tmp_path / "jars")
@@ -160,6 +131,16 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "goes with --source kafka"),
         (cli.report, ["--bootstrap", "h:1"], "run `korvet jars` once"),
         (cli.export, ["t", "--to", str(tmp_path)], "say --mode append or --mode overwrite"),
+        (cli.export, ["t", "--to", "x", "--format", "jdbc"], "needs the name of a table"),
+        (cli.export, ["t", "--to", "x", "--into", "u"], "has no table names"),
+        (cli.export, ["--to", "x"], "say which topics, or --table NAME"),
+        (cli.export, ["t", "--table", "members", "--to", "x"], "say which topics, or --table NAME"),
+        (cli.export, ["--table", "moods", "--to", "x"], "no table moods; there are offset_commits,"),
+        (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint goes with --continuous"),
+        (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "choose one"),
+        (cli.export, ["t", "--to", "x", "--option", "loose"], "'loose' is not NAME=VALUE"),
+        (cli.export, ["t", "--to", "x", "--redis", "redis://127.0.0.1:1"], "no usable Redis at"),
+        (cli.jars, ["gamma"], "no jars gamma; there are kafka, delta"),
     ]
     for command, arguments, message in cases:
         result = CliRunner().invoke(command, arguments)
@@ -169,10 +150,10 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_password_leaves_the_url(tmp_path: Path) -> None:
-    address = cli._address("redis://user:p%40ss@host:1/2", tmp_path, "k")
+    address = parse_address("redis://user:p%40ss@host:1/2", tmp_path, "k")
     assert (address.url, address.password) == ("redis://user@host:1/2", "p@ss")
     assert "p@ss" not in repr(address)
-    assert cli._address("redis://:pw@host", tmp_path, "k").url == "redis://host"
+    assert parse_address("redis://:pw@host", tmp_path, "k").url == "redis://host"
 
 
 def fake_maven(folder: Path, content: str) -> None:
@@ -196,8 +177,8 @@ def test_jars_are_fetched_once_and_verified(tmp_path: Path, monkeypatch: pytest.
     fake_maven(tools, "good")
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
     digest = hashlib.sha256(b"good").hexdigest()
-    pinned = tuple(jars.Jar(jar.group, jar.artifact, jar.version, digest) for jar in jars.JARS)
-    monkeypatch.setattr(jars, "JARS", pinned)
+    pinned = tuple(jars.Jar(jar.group, jar.artifact, jar.version, digest) for jar in jars.JARS[jars.KAFKA])
+    monkeypatch.setitem(jars.JARS, jars.KAFKA, pinned)
     with pytest.raises(jars.JarsMissing, match="korvet jars"):
         jars.find_jars(folder)
     assert [outcome for _, outcome in jars.fetch_jars(folder)] == ["fetched"] * 4
@@ -211,6 +192,13 @@ def test_jars_are_fetched_once_and_verified(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(jars.JarsMissing, match="SHA-256"):
         list(jars.fetch_jars(folder))
     assert not (folder / pinned[0].file_name).exists()
+    # Nothing is pinned for a package that the user names: it is what the repository gives.
+    assert jars.fetch_package("org.x:driver:1.2", folder).read_bytes() == b"evil"
+    with pytest.raises(jars.JarsMissing, match="no Maven coordinates"):
+        jars.fetch_package("../driver", folder)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(jars.JarsMissing, match="korvet jars delta"):
+        jars.find_jars(folder, jars.DELTA)
 
 
 def test_java_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

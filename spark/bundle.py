@@ -1,0 +1,39 @@
+"""What executors need of korvet, as one zip file for `--py-files`: korvet.offsets and korvet.spark.
+
+python -m korvet.spark.bundle korvet.zip
+"""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import korvet
+
+PARTS = ("offsets", "spark")
+FORMAT_MODULE = "pyspark_korvet.py"
+
+
+def is_bundled() -> bool:
+    """Whether korvet itself is imported from an archive, which executors have then."""
+    return not Path(korvet.__file__).parent.is_dir()
+
+
+def write_bundle(target: Path) -> Path:
+    """Write the zip; not possible where korvet itself is imported from one."""
+    package = Path(korvet.__file__).parent
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(package / "__init__.py", "korvet/__init__.py")
+        for part in PARTS:
+            for source in sorted((package / part).rglob("*")):
+                inner = Path("korvet", part, source.relative_to(package / part))
+                if source.is_file() and "__pycache__" not in inner.parts:
+                    archive.write(source, str(inner))
+        if (package.parent / FORMAT_MODULE).is_file():
+            archive.write(package.parent / FORMAT_MODULE, FORMAT_MODULE)
+    return target
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{write_bundle(Path(sys.argv[1] if len(sys.argv) > 1 else 'korvet.zip'))}\n")

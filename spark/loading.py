@@ -1,0 +1,72 @@
+"""The tables of `__consumer_offsets` from where it is kept: all of them as of now, or one as it grows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from korvet.spark import decode, health
+from korvet.spark.batch_tables import Tables, shaped
+from korvet.spark.catalog import NEED_RECORDS, TABLES, Table
+from korvet.spark.source import SCHEMA
+from korvet.spark.store import OFFSETS_TOPIC, Address
+from korvet.spark.target import ExportError
+from korvet.spark.topics import stream_topics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.tables import Starts, TopicReader
+
+# Their rows come from one record each, so that they can be added as records come.
+GROWING = ("offset_commits", "quarantine")
+
+
+def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
+    """One table of the catalogue as of a moment. Raises SourceError, ExportError as what it calls does."""
+    table_named(name)
+    rules = health.Rules()
+    source = reader.offsets_topic(spark)
+    if source is None:
+        source = spark.createDataFrame([], SCHEMA)
+    records = None
+    if name in NEED_RECORDS or name == "anomalies":
+        recent = health.recent_commits(decode.offset_commits(source), rules.window_commits)
+        records = reader.records(spark, smallest_offsets(recent))
+    return Tables(source, records, as_of_ms, rules=rules).view(name)
+
+
+def stream_table(
+    spark: SparkSession, address: Address, name: str, options: Mapping[str, str] | None = None
+) -> DataFrame:
+    """One table of GROWING as a stream. Raises ExportError for another, SourceError without the topic."""
+    table = table_named(name)
+    if name not in GROWING:
+        raise ExportError(
+            f"{name} changes with what comes, it does not only grow: export it once, or continuously one of "
+            f"{', '.join(GROWING)}"
+        )
+    source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
+    rows = decode.offset_commits(source) if name == "offset_commits" else decode.quarantine(source)
+    return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
+
+
+def smallest_offsets(commits: DataFrame) -> Starts:
+    """Where reading must begin in each committed partition so that every lag can be counted."""
+    starts: dict[str, dict[int, int]] = defaultdict(dict)
+    smallest = commits.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
+    for row in smallest.collect():
+        # A partition with nothing but tombstones has no smallest one.
+        starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
+    return dict(starts)
+
+
+def table_named(name: str) -> Table:
+    """The catalogue's entry. Raises ExportError for a table that is not in it."""
+    if name not in TABLES:
+        raise ExportError(f"no table {name}; there are {', '.join(TABLES)}")
+    return TABLES[name]

@@ -1,0 +1,379 @@
+"""Exports in every format: what is written is what was there, once, whole, and never somebody else's."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.dataset as ds  # type: ignore[import-untyped]
+import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+
+from korvet.spark.export import export_batch, export_stream
+from korvet.spark.loading import batch_table, stream_table
+from korvet.spark.source import SCHEMA
+from korvet.spark.store import Address, SourceError
+from korvet.spark.tables import RedisReader
+from korvet.spark.target import FORMATS, ExportError, Target
+from korvet.spark.topics import read_topics, stream_topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.spark.conftest import Connector
+    from tests.spark.keyspace import Keyspace
+
+pytestmark = pytest.mark.spark
+
+MS = 1_700_000_000_000
+QUERY_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A target that is not there yet, and how to read it back."""
+
+    spark: SparkSession
+    target: Target
+    folder: Path
+
+    def read(self) -> DataFrame:
+        target = self.target
+        if target.form == "iceberg":
+            from pyiceberg.catalog import load_catalog  # noqa: PLC0415 (an extra)
+
+            table = load_catalog(target.location, **target.options).load_table(target.table or "")
+            return self.spark.createDataFrame(table.scan().to_arrow())
+        reader = self.spark.read.format(target.form).option("header", "true")
+        if target.form == "jdbc":
+            return reader.options(url=target.location, dbtable=target.table).load()
+        return reader.load(target.location)
+
+    def offsets(self) -> list[int]:
+        """The offsets of all rows, small numbers instead of times."""
+        return sorted(int(row["offset"]) - (MS << 10) for row in self.read().select("offset").collect())
+
+    @property
+    def checkpoint(self) -> str | None:
+        return str(self.folder / "checkpoint") if self.target.table else None
+
+
+LONG = {"once": {"delta", "json"}, "continuous": {"csv", "json"}}
+
+
+def every_format(what: str) -> Any:
+    """All formats; those that hardly differ from another, or take long, in the long run."""
+    marks = {form: [pytest.mark.long] if form in LONG[what] else [] for form in FORMATS}
+    forms = [pytest.param(form, marks=marks[form]) for form in FORMATS]
+    return pytest.mark.parametrize("place", forms, indirect=True)
+
+
+@pytest.fixture
+def place(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, delta_jars: Connector
+) -> Place:
+    form = request.param
+    if form == "delta" and delta_jars.missing:
+        pytest.skip(f"no Delta for Spark: {delta_jars.missing}")
+    if form in {"iceberg", "jdbc"}:
+        return Place(spark, _table_target(form, tmp_path), tmp_path)
+    return Place(spark, Target(str(tmp_path / "a folder" / "out"), form), tmp_path)
+
+
+def _table_target(form: str, folder: Path) -> Target:
+    if form == "jdbc":
+        return Target(f"jdbc:derby:{folder}/db;create=true", form, table="records")
+    options = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": f"file://{folder}/warehouse",
+    }
+    return Target("test", form, table="shop.records", options=options)
+
+
+class Topic:
+    """Records that come, for exports alone: without Redis, a frame costs no worker process."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark, self._folder = spark, folder
+        folder.mkdir()
+
+    def add(self, first: int, last: int) -> None:
+        """Records with these numbers as offsets, in two partitions."""
+        rows = [
+            {
+                "key": base64.b64encode(b"k\xff").decode(),
+                "value": base64.b64encode(b"%d" % number).decode(),
+                "topic": "t",
+                "partition": number % 2,
+                "offset": (MS << 10) + number,
+                "timestamp": f"2023-11-14T22:13:20.{number:03}Z",
+                "timestampType": 0,
+                "headers": [{"key": "h", "value": "AQ=="}, {"key": "n", "value": None}],
+            }
+            for number in range(first, last)
+        ]
+        written = self._folder / f".{first}"
+        written.write_text("\n".join(map(json.dumps, rows)))
+        written.rename(self._folder / f"{first:04}.json")
+
+    def batch(self) -> DataFrame:
+        return self._spark.read.schema(SCHEMA).json(str(self._folder))
+
+    def stream(self) -> DataFrame:
+        return self._spark.readStream.schema(SCHEMA).json(str(self._folder))
+
+
+@pytest.fixture
+def topic(spark: SparkSession, tmp_path: Path) -> Topic:
+    return Topic(spark, tmp_path / "topic")
+
+
+def run(place: Place, topic: Topic, **changes: Any) -> None:
+    """Export what is new, until all is there."""
+    target = replace(place.target, **changes)
+    with export_stream(topic.stream(), target, "t", checkpoint=place.checkpoint) as query:
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+
+
+def visible(folder: str) -> list[str]:
+    """The files that a reader without Spark finds, which would go through the partition folders as well."""
+    found = []
+    for path, names, files in os.walk(folder):
+        names[:] = [name for name in names if not name.startswith(("_", "."))]
+        found += [os.path.join(path, name) for name in files if not name.startswith(("_", "."))]
+    return found
+
+
+@every_format("once")
+def test_once_in_every_mode(topic: Topic, place: Place) -> None:
+    topic.add(0, 4)
+    frame = topic.batch()
+    export_batch(frame, place.target)
+    rows = place.read().orderBy("offset").collect()
+    assert [int(row["offset"]) - (MS << 10) for row in rows] == [0, 1, 2, 3]
+    bytes_held = place.target.form not in {"csv", "json"}
+    key = b"k\xff" if bytes_held else base64.b64encode(b"k\xff").decode()
+    assert [row["key"] for row in rows] == [key] * 4
+    headers = rows[0]["headers"]
+    if isinstance(headers, str):
+        assert json.loads(headers) == [{"key": "h", "value": "AQ=="}, {"key": "n"}]
+    else:
+        assert [header["key"] for header in headers] == ["h", "n"]
+        assert headers[1]["value"] is None
+    with pytest.raises(ExportError, match="exists; say --mode append or --mode overwrite"):
+        export_batch(frame, place.target)
+    export_batch(frame, replace(place.target, mode="append"))
+    assert place.offsets() == [0, 0, 1, 1, 2, 2, 3, 3]
+    failing = frame.withColumn("partition", sf.expr("if(offset % 4 = 3, raise_error('torn'), partition)"))
+    with pytest.raises((PySparkException, Py4JJavaError), match="torn"):
+        export_batch(failing, replace(place.target, mode="overwrite"))
+    assert place.offsets() == [0, 0, 1, 1, 2, 2, 3, 3]
+    export_batch(frame, replace(place.target, mode="overwrite"))
+    assert place.offsets() == [0, 1, 2, 3]
+
+
+@every_format("continuous")
+def test_continuous_is_exactly_once(topic: Topic, place: Place) -> None:
+    """Also when the sink has a batch that the checkpoint does not know to be finished."""
+    topic.add(0, 3)
+    run(place, topic)
+    topic.add(3, 6)
+    run(place, topic)
+    assert place.offsets() == list(range(6))
+    commits = sorted((checkpoint_of(place) / "commits").glob("[0-9]*"))
+    commits[-1].unlink()
+    (commits[-1].parent / f".{commits[-1].name}.crc").unlink()
+    topic.add(6, 8)
+    run(place, topic)
+    assert place.offsets() == list(range(8))
+    # Another checkpoint would not know what is there.
+    moved = checkpoint_of(place).rename(place.folder / "moved")
+    with pytest.raises(ExportError, match=r"exists|another checkpoint"):
+        run(place, topic)
+    moved.rename(checkpoint_of(place))
+    assert place.offsets() == list(range(8))
+
+
+def checkpoint_of(place: Place) -> Path:
+    return place.folder / ("checkpoint" if place.checkpoint else "a folder/out/_checkpoint")
+
+
+@pytest.fixture
+def parquet(spark: SparkSession, topic: Topic, tmp_path: Path) -> Place:
+    topic.add(0, 4)
+    return Place(spark, Target(str(tmp_path / "out")), tmp_path)
+
+
+def test_files_of_others_are_left_alone(topic: Topic, parquet: Place) -> None:
+    (parquet.folder / "out").mkdir()
+    precious = parquet.folder / "out" / "part-of-mine.txt"
+    precious.write_text("mine")
+    for checkpoint in (None, str(parquet.folder / "elsewhere")):
+        for _ in range(2):
+            with (
+                pytest.raises(ExportError, match="exists"),
+                export_stream(topic.stream(), parquet.target, "t", checkpoint=checkpoint),
+            ):
+                pass
+    assert [path.name for path in (parquet.folder / "out").iterdir()] == [precious.name]
+    assert not (parquet.folder / "elsewhere").exists()
+
+
+def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None:
+    run(parquet, topic)
+    out = parquet.folder / "out"
+    finished = next(out.glob("part-*.parquet"))
+    shutil.copy(finished, out / "part-00000-torn-c000.snappy.parquet")
+    run(parquet, topic)
+    assert parquet.offsets() == [0, 1, 2, 3]
+    assert ds.dataset(visible(str(out))).to_table().num_rows == 4
+    with (
+        pytest.raises(ExportError, match=r"is of another export \(t to .*, not u to "),
+        export_stream(topic.stream(), parquet.target, "u"),
+    ):
+        pass
+    with pytest.raises(ExportError, match="adds to what is there"):
+        run(parquet, topic, mode="overwrite")
+    # The log of what is finished is gone: going on would leave a hole.
+    shutil.rmtree(out / "_spark_metadata")
+    with pytest.raises(ExportError, match="is not what the checkpoint"):
+        run(parquet, topic)
+    assert ds.dataset(visible(str(out))).to_table().num_rows == 4
+
+
+def test_one_export_at_a_time(topic: Topic, parquet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.spark.checkpoint.LOCK_PATIENCE_S", 0.3)
+    with (
+        export_stream(topic.stream(), parquet.target, "t", trigger={"processingTime": "1 second"}),
+        pytest.raises(ExportError, match="another export is running from the checkpoint"),
+    ):
+        run(parquet, topic)
+    run(parquet, topic)
+    with pytest.raises(ExportError, match="is a continuous export's"):
+        export_batch(topic.batch(), replace(parquet.target, mode="append"))
+    assert parquet.offsets() == [0, 1, 2, 3]
+
+
+def test_a_failed_export_leaves_nothing(topic: Topic, parquet: Place) -> None:
+    failing = topic.batch().withColumn("key", sf.raise_error(sf.lit("torn")))
+    before = sorted(parquet.folder.iterdir())
+    with pytest.raises(PySparkException, match="torn"):
+        export_batch(failing, parquet.target)
+    assert sorted(parquet.folder.iterdir()) == before
+    export_batch(topic.batch(), parquet.target)
+    assert (parquet.folder / "out" / "_SUCCESS").exists()
+    with pytest.raises(PySparkException, match="torn"):
+        export_batch(failing, replace(parquet.target, mode="append"))
+    assert not (parquet.folder / "out" / "_SUCCESS").exists()
+
+
+def test_partitions_and_options(spark: SparkSession, topic: Topic, parquet: Place) -> None:
+    frame = topic.batch().withColumn("day", sf.to_date("timestamp"))
+    target = replace(parquet.target, partition_by=("day", "partition"), options={"compression": "gzip"})
+    export_batch(frame, target)
+    names = visible(target.location)
+    assert all("/day=2023-11-14/partition=" in name and name.endswith(".gz.parquet") for name in names)
+    assert parquet.offsets() == [0, 1, 2, 3]
+    with pytest.raises(ExportError, match="no column colour to partition by; there are key, value"):
+        export_batch(frame, replace(target, partition_by=("colour",)))
+    iceberg = _table_target("iceberg", parquet.folder)
+    iceberg = replace(iceberg, partition_by=("day", "partition"), mode="append")
+    export_batch(frame, iceberg)
+    export_batch(frame, iceberg)
+    place = Place(spark, iceberg, parquet.folder)
+    assert place.offsets() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {row["partition"] for row in place.read().collect()} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("bytes_as", "key", "value"),
+    [("hex", "6BFF", "30"), ("text", "k\ufffd", "0"), ("base64", "a/8=", "MA==")],
+)
+def test_bytes_as_text(
+    spark: SparkSession, topic: Topic, parquet: Place, bytes_as: str, key: str, value: str
+) -> None:
+    target = replace(parquet.target, form="csv", bytes_as=bytes_as)
+    bare = {"key": sf.lit(None).cast("binary"), "value": sf.lit(b""), "headers": sf.lit(None)}
+    columns = {name: sf.when(sf.expr("offset % 4 = 3"), bare[name]).otherwise(sf.col(name)) for name in bare}
+    export_batch(topic.batch().withColumns(columns), target)
+    rows = Place(spark, target, parquet.folder).read().orderBy("offset").collect()
+    assert (rows[0]["key"], rows[0]["value"]) == (key, value)
+    assert json.loads(rows[0]["headers"])[0]["key"] == "h"
+    # A null and an empty value are told apart, by quotes.
+    (last,) = [
+        line
+        for name in visible(target.location)
+        for line in Path(name).read_text().splitlines()
+        if line.startswith(",")
+    ]
+    assert last.startswith(',"",t,1,')
+
+
+def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"form": "xml"}, "the format is one of parquet"),
+        ({"mode": "upsert"}, "the mode is one of error"),
+        ({"bytes_as": "octal"}, "way to write bytes"),
+        ({"form": "jdbc"}, "needs the name of a table"),
+        ({"form": "jdbc", "table": "t", "partition_by": ("a",)}, "partitioned by the database"),
+    ]
+    for wrong, message in cases:
+        with pytest.raises(ExportError, match=message):
+            Target(str(tmp_path), **wrong)
+    topic.add(0, 1)
+    unknown = Target("jdbc:nowhere:x", "jdbc", table="t")
+    with pytest.raises(ExportError, match=r"no JDBC driver for jdbc:nowhere: give its jar by --jar"):
+        export_batch(topic.batch(), unknown)
+    with pytest.raises(ExportError, match=r"no connection to jdbc:derby: .*not found"):
+        export_batch(topic.batch(), Target(f"jdbc:derby:{tmp_path}/none", "jdbc", table="t"))
+    with pytest.raises(ExportError, match="Iceberg catalog nowhere"):
+        export_batch(topic.batch(), Target("nowhere", "iceberg", table="a.b"))
+    with (
+        pytest.raises(ExportError, match="needs a folder for its checkpoint"),
+        export_stream(topic.stream(), unknown, "t"),
+    ):
+        pass
+
+
+def test_topics_of_a_keyspace(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t", 2)
+    address = Address(keyspace.url)
+    target = Target(str(tmp_path / "out"))
+    for number in range(4):
+        keyspace.add("t", number % 2, f"{MS}-{number}", b"key", b"k", b"value", b"v")
+    with export_stream(stream_topics(spark, address, ["t"]), target, "t") as query:
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+    assert Place(spark, target, tmp_path).offsets() == [0, 1, 2, 3]
+    past = json.dumps({"t": {"0": (MS << 10) + 1}})
+    assert read_topics(spark, address, ["t"], {"startingOffsets": past}).count() == 3
+    with pytest.raises(SourceError, match="no topic nowhere"):
+        read_topics(spark, address, ["t", "nowhere"])
+
+
+def test_tables(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t")
+    keyspace.offsets_topic()
+    for number in range(4):
+        keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
+    keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
+    address = Address(keyspace.url)
+    target = Target(str(tmp_path / "lag"), "csv")
+    export_batch(batch_table(spark, RedisReader(address), "time_lag", MS + 1000), target)
+    (row,) = Place(spark, target, tmp_path).read().collect()
+    assert (row["group"], row["lag_ms"]) == ("g", "1000")
+    commits = Target(str(tmp_path / "commits"), partition_by=("src_date",))
+    keyspace.commit("g", "t", 0, (MS << 10) + 2, at_ms=MS + 6)
+    with export_stream(stream_table(spark, address, "offset_commits"), commits, "c") as query:
+        assert query.awaitTermination(QUERY_TIMEOUT_S)
+    found = Place(spark, commits, tmp_path).read().select("group", "committed_offset", "src_offset")
+    assert [row["src_offset"] for row in found.orderBy("src_offset").collect()] == [0, 1]
+    with pytest.raises(ExportError, match="members changes with what comes"):
+        stream_table(spark, address, "members")
