@@ -9,6 +9,9 @@ the other entries through that gate, and the renaming back. A batch that is one 
 call of the function. Where the broker was wrong (another writer, a refused batch before it, the library lost)
 the guard opens nothing, the XADDs find no stream, and the batch goes by script.
 
+While Redis is busy with two such transactions, what comes in the meantime is gathered: one guard lets a whole
+group of batches in, all of them or none. Small batches cost Redis much less so.
+
 Only appends of one way are in flight at a time. What comes meanwhile and is to go the other way is held back
 for that round trip, with all that follows it, so that order is kept.
 """
@@ -16,6 +19,7 @@ for that round trip, with all that follows it, so that order is kept.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 from collections import deque
@@ -39,9 +43,8 @@ from korvet.storage.link import pack, pack_arguments
 from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from korvet.records.batch import Octets
     from korvet.storage.layouts import Form
     from korvet.storage.link import Payload
     from korvet.storage.log import PartitionLog
@@ -49,8 +52,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_APPEND_FIXED_ARGUMENTS: Final = 12
-_GUARD_FIXED_ARGUMENTS: Final = 19
+_APPEND_FIXED_ARGUMENTS: Final = 10
+_GUARD_FIXED_ARGUMENTS: Final = 17
+_XADD_FIXED_ARGUMENTS: Final = 4
 _MULTI: Final = pack("MULTI")
 _EXEC: Final = pack("EXEC")
 _OK: Final = b"+OK\r\n"
@@ -70,6 +74,10 @@ _GUARD_REPLY_ROOM: Final = 400
 _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 # Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
 _APART_BYTES: Final = 4096
+# One is being executed, the other one is there when that is done.
+_GROUPS_IN_FLIGHT: Final = 2
+# A group of this size is sent even so: some ms of Redis's time, during which others wait.
+_GROUP_BYTES: Final = 128 << 10
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
 _FIRST_REST: Final = 8
 _LONGEST_REST: Final = 256
@@ -138,15 +146,42 @@ class _Append:
         else:
             self.received = None
             self.form = batch
-        self.stamp = stamp or _NO_PRODUCER
+        self.stamp = stamp
         self.epoch = epoch
         self.done = done
 
-    @property
-    def commands(self) -> AppendCommands:
-        """The form of a guarded append."""
-        assert isinstance(self.form, AppendCommands)
-        return self.form
+
+class _Group:
+    """Guarded appends that take effect together, the records of each right behind those before it."""
+
+    __slots__ = ("after", "appends", "entry_count", "forms", "record_count", "size_bytes")
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        """The position behind the append before these."""
+        self.appends: list[_Append] = []
+        self.forms: list[AppendCommands] = []
+        self.entry_count = 0
+        self.record_count = 0
+        self.size_bytes = 0
+
+    def add(self, append: _Append, form: AppendCommands) -> None:
+        """One more, whose position is behind the last one's."""
+        self.appends.append(append)
+        self.forms.append(form)
+        self.entry_count += form.entry_count
+        self.record_count += form.record_count
+        self.size_bytes += len(form.first) + len(form.rest)
+
+    def outcomes(self, first: Appended) -> list[Appended]:
+        """What each append did, told from what the first one did."""
+        outcomes = [first]
+        base = first.base_offset
+        for before, form in itertools.pairwise(self.forms):
+            base += before.record_count
+            append_ms = form.append_ms if form.append_ms >= 0 else first.append_ms
+            outcomes.append(Appended(base, first.log_start, base, append_ms, first.lead_ms, duplicate=False))
+        return outcomes
 
 
 class Appender:
@@ -154,6 +189,8 @@ class Appender:
 
     __slots__ = (
         "_epoch",
+        "_gate_command",
+        "_gathering",
         "_guard_prefix",
         "_guarded",
         "_held",
@@ -177,12 +214,14 @@ class Appender:
         self._log = log
         self._store = store
         self._next = -1
-        """The position behind our last append, those in flight included; -1 where it is not known."""
+        """The position behind our last append, those on their way included; -1 where it is not known."""
         self._scripts = 0
         """Script appends in flight."""
-        self._guarded: deque[_Append] = deque()
+        self._guarded: deque[_Group] = deque()
         """Guarded appends in flight."""
-        self._undone: list[tuple[_Append, bool]] = []
+        self._gathering: _Group | None = None
+        """Guarded appends to be sent together, soon."""
+        self._undone: list[tuple[_Group, bool]] = []
         """Guarded appends that were refused, or (True) whose outcome is unknown."""
         self._held: deque[_Append] = deque()
         """Waiting for those in flight."""
@@ -191,7 +230,7 @@ class Appender:
         self._next_rest = _FIRST_REST
         self._settling: asyncio.Task[None] | None = None
         self._write = log.links.write
-        """The link of the guarded appends in flight."""
+        """The link of the guarded appends in flight or gathered."""
         self._refusal: StorageError | None = None
         self._epoch = "" if log.epoch is None else writer_epochs(log.epoch).start
         self.configure()
@@ -203,7 +242,8 @@ class Appender:
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
         keys = log.keys if log.topic.compacted else (stream, index, meta)
         append_time = log.topic.log_append_time and log.bias == 1
-        self._layout = layout_of(log, pack_arguments("XADD", gate, "NOMKSTREAM"))
+        self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
+        self._layout = layout_of(log, self._gate_command)
         self._script_argc = _APPEND_FIXED_ARGUMENTS + len(keys)
         self._script_prefix = pack_arguments(
             "FCALL",
@@ -245,10 +285,12 @@ class Appender:
 
     def _give_up(self, refusal: StorageError) -> None:
         """Nothing more is sent: end all that waits for that."""
+        self._drop_gathered()
         undone, self._undone = self._undone, []
         held, self._held = self._held, deque()
-        for append, unknown in undone:
-            append.done(LinkLost("the connection broke before Redis answered") if unknown else refusal)
+        for group, unknown in undone:
+            for append in group.appends:
+                append.done(LinkLost("the connection broke before Redis answered") if unknown else refusal)
         for append in held:
             append.done(refusal)
 
@@ -259,11 +301,17 @@ class Appender:
         log = self._log
         if self._scripts == 0 and self._next >= 0 and self._rest == 0 and self._layout.guards:
             now_ms = log.links.clock.now_ms()
-            position = self._next if log.bias else max(self._next, now_ms << SEQUENCE_BITS)
+            position = self._next
+            if log.bias == 0 and self._gathering is None:
+                position = max(position, now_ms << SEQUENCE_BITS)
             # A burst too far ahead of the clock is for the script to refuse.
             if log.bias or (position >> SEQUENCE_BITS) - now_ms <= log.lead_cap_ms:
                 return self._layout.commands(received, position)
         return self._layout.arguments(received)
+
+    @property
+    def _is_guarding(self) -> bool:
+        return bool(self._guarded) or self._gathering is not None
 
     def _try(self, append: _Append) -> bool:
         """Send it; False where it has to wait for those in flight."""
@@ -271,14 +319,14 @@ class Appender:
         if isinstance(form, AppendCommands):
             # Behind one that another server has yet to answer it would overtake.
             write = self._log.links.write
-            same = write is self._write or not self._guarded
+            same = write is self._write or not self._is_guarding
             if self._scripts == 0 and form.position >= self._next >= 0 and same:
                 self._write = write
-                self._send_guarded(append, form)
+                self._gather(append, form)
                 return True
             assert append.received is not None
             form = append.form = self._layout.arguments(append.received)
-        if self._guarded:
+        if self._is_guarding:
             return False
         if self._scripts and append.received is not None and self._layout.guards and self._rest == 0:
             # Once those before it are done the end of the log is known, and the guard can take over.
@@ -299,15 +347,8 @@ class Appender:
     # script append
 
     def _send_script(self, append: _Append, form: AppendArguments) -> None:
-        stamp = append.stamp
         head = b"*%d\r\n" % (self._script_argc + form.argc)
-        tail = pack_arguments(
-            append.epoch,
-            form.record_count,
-            stamp.producer_id,
-            stamp.producer_epoch,
-            stamp.base_sequence,
-        )
+        tail = pack_arguments(append.epoch, form.record_count, _marks([append], [form]))
         self._scripts += 1
         self._next = -1
         if append.received is not None and self._rest:
@@ -319,30 +360,36 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(append, reply)
                 else:
-                    self._took_effect(append, bytes(reply), last=self._scripts == 0)
+                    self._script_done(append, form, bytes(reply))
             finally:
                 if self._scripts == 0:
                     self._go_on()
 
         self._log.links.write_functions.send((head + self._script_prefix + tail, form.resp), arrived)
 
-    def _took_effect(self, append: _Append, reply: bytes, *, last: bool) -> None:
-        """Take an append function's reply, seven integers; `last`: none is in flight behind it."""
+    def _script_done(self, append: _Append, form: AppendArguments, reply: bytes) -> None:
+        outcome, behind = self._outcome(reply, form)
+        if self._scripts == 0 and not outcome.duplicate:
+            self._next = outcome.base_offset + form.record_count + self._log.bias
+        self._took_effect(append, outcome, behind=behind)
+
+    def _outcome(self, reply: bytes, form: Form) -> tuple[Appended, bool]:
+        """What an append function's reply, seven integers, says of the batch of this form, and whether the
+        index lacks entries.
+        """
         _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
             int(line[1:] or 0) for line in reply.split(b"\r\n")
         )
         self._log.links.clock.observe(append_ms)
-        form = append.form
-        if last:
-            self._next = -1 if duplicate else base + form.record_count + self._log.bias
         if form.append_ms >= 0:
             append_ms = form.append_ms
-        outcome = Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate))
-        self._log.took_effect(outcome, form, self._as_read(append), behind=bool(behind))
-        append.done(outcome)
+        return Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate)), bool(behind)
 
-    def _as_read(self, append: _Append) -> Octets | None:
-        return None if append.received is None else self._layout.as_read(append.received, append.form)
+    def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
+        received, form = append.received, append.form
+        as_read = None if received is None else self._layout.as_read(received, form)
+        self._log.took_effect(outcome, form, as_read, behind=behind)
+        append.done(outcome)
 
     def _failed(self, append: _Append, fault: StorageError) -> None:
         if isinstance(fault, LinkLost):
@@ -354,35 +401,71 @@ class Appender:
 
     # guarded append
 
-    def _send_guarded(self, append: _Append, form: AppendCommands) -> None:
-        stamp = append.stamp
-        spans = b"".join(b"%d %d %d;" % span for span in form.spans)
-        head = b"*%d\r\n" % (_GUARD_FIXED_ARGUMENTS + form.first_argc)
-        arguments = pack_arguments(
-            append.epoch,
-            entry_id(self._next - 1),
-            form.position,
-            entry_id(form.first_entry),
-            entry_id(form.position + form.record_count - 1),
-            form.record_count,
-            stamp.producer_id,
-            stamp.producer_epoch,
-            stamp.base_sequence,
-            form.largest_bytes,
-            spans,
-        )
-        guard = head + self._guard_prefix + arguments
+    def _gather(self, append: _Append, form: AppendCommands) -> None:
+        """Send it, at once where Redis has nothing to do, else with others when their time has come."""
+        if self._gathering is not None and self._gathering.appends[0].epoch != append.epoch:
+            self._send_gathered()
+        group = self._gathering
+        if group is None:
+            group = _Group(self._next)
+            if self._guarded:
+                self._gathering = group
+                asyncio.get_running_loop().call_soon(self._turn_ended)
+        group.add(append, form)
         self._next = form.position + form.record_count
-        self._guarded.append(append)
+        if self._gathering is None:
+            self._send_group(group)
+        elif group.size_bytes >= _GROUP_BYTES:
+            self._send_gathered()
+
+    def _turn_ended(self) -> None:
+        if len(self._guarded) < _GROUPS_IN_FLIGHT:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        # Behind one that failed they would be refused, too.
+        if self._gathering is not None and self._next >= 0:
+            group, self._gathering = self._gathering, None
+            self._send_group(group)
+
+    def _drop_gathered(self) -> None:
+        """What is not sent as it was gathered is to be done in another way."""
+        if self._gathering is not None:
+            self._undone.append((self._gathering, False))
+            self._gathering = None
+
+    def _send_group(self, group: _Group) -> None:
+        first, *others = group.forms
+        arguments = pack_arguments(
+            group.appends[0].epoch,
+            entry_id(group.after - 1),
+            first.position,
+            entry_id(first.first_entry),
+            entry_id(first.position + group.record_count - 1),
+            group.record_count,
+            _marks(group.appends, group.forms),
+            max(form.largest_bytes for form in group.forms),
+            b"".join(map(_spans, group.forms)),
+        )
+        guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + first.first_argc, self._guard_prefix, arguments)
+        self._guarded.append(group)
         payload: Payload
-        if form.entry_count > 1:
+        if group.entry_count > 1:
             # MULTI and EXEC, the guard, the way back, and an XADD for each entry but the first.
-            replies = form.entry_count + 3
-            payload = (_MULTI + guard + form.first, form.rest, self._way_back)
+            replies = group.entry_count + 3
+            pieces = [_MULTI + guard + first.first, first.rest]
+            for form in others:
+                pieces += (self._as_command(form), form.first, form.rest)
+            payload = (*pieces, self._way_back)
             self._write.send(payload, self._guarded_many, replies)
         else:
-            payload = guard + form.first if len(form.first) < _APART_BYTES else (guard, form.first)
+            payload = guard + first.first if len(first.first) < _APART_BYTES else (guard, first.first)
             self._write.send(payload, self._guarded_one)
+
+    def _as_command(self, form: AppendCommands) -> bytes:
+        """What makes a command of a batch's first entry."""
+        head = b"*%d\r\n" % (_XADD_FIXED_ARGUMENTS + form.first_argc)
+        return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
 
     def _guarded_one(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -395,7 +478,7 @@ class Appender:
             # Without MULTI (a user that may not) each command did its work alone, or none did.
             self._guard_failed(LinkLost(f"Redis did not take a transaction: {reply}"))
             return
-        count = self._guarded[0].commands.entry_count
+        count = self._guarded[0].entry_count
         queued = _OK + _QUEUED * (count + 1)
         head = b"*%d\r\n" % (count + 1)
         regular = bytes(reply[: len(queued)]) == queued
@@ -417,29 +500,42 @@ class Appender:
             self._guard_failed(LinkLost("Redis answered an append with something else"))
 
     def _guard_opened(self, reply: bytes) -> None:
-        append = self._guarded.popleft()
+        group = self._guarded.popleft()
         self._next_rest = _FIRST_REST
-        self._took_effect(append, reply, last=_is_duplicate(reply))
+        first, behind = self._outcome(reply, group.forms[0])
+        if first.duplicate:
+            # Nothing was added: those behind it are not where they believe.
+            self._next = -1
+        self._all_took_effect(group, first, behind=behind)
         self._after_guarded()
+
+    def _all_took_effect(self, group: _Group, first: Appended, *, behind: bool) -> None:
+        for append, outcome in zip(group.appends, group.outcomes(first), strict=True):
+            self._took_effect(append, outcome, behind=behind)
 
     def _guard_failed(self, fault: StorageError) -> None:
         """Nothing was written, or nobody knows (LinkLost); what is behind it in flight is refused as well."""
-        append = self._guarded.popleft()
+        group = self._guarded.popleft()
         self._next = -1
         if isinstance(fault, LinkLost):
-            self._undone.append((append, True))
+            self._undone.append((group, True))
         elif isinstance(fault, RedisFault) and fault.code in _FALLBACK_CODES:
-            self._undone.append((append, False))
+            self._undone.append((group, False))
         else:
-            self._failed(append, fault)
+            for append in group.appends:
+                self._failed(append, fault)
         self._after_guarded()
 
     def _after_guarded(self) -> None:
+        if len(self._guarded) < _GROUPS_IN_FLIGHT:
+            self._send_gathered()
         if self._guarded:
             return
         if self._refusal is not None:
             self._give_up(self._refusal)
-        elif any(unknown for _, unknown in self._undone):
+            return
+        self._drop_gathered()
+        if any(unknown for _, unknown in self._undone):
             self._settling = asyncio.get_running_loop().create_task(self._settle())
         else:
             self._resend()
@@ -449,8 +545,10 @@ class Appender:
         if self._undone:
             self._rest = self._next_rest
             self._next_rest = min(2 * self._next_rest, _LONGEST_REST)
-            self._held.extendleft(append for append, _ in reversed(self._undone))
-            self._undone.clear()
+            undone, self._undone = self._undone, []
+            self._held.extendleft(
+                append for group, _ in reversed(undone) for append in reversed(group.appends)
+            )
         self._go_on()
 
     # unknown outcomes
@@ -458,34 +556,33 @@ class Appender:
     async def _settle(self) -> None:
         """Ask Redis which appends took effect whose reply was lost, and send the others again."""
         deadline_s = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
-        absent: list[tuple[_Append, bool]] = []
+        absent: list[tuple[_Group, bool]] = []
         while self._undone:
-            append, unknown = self._undone[0]
+            group, unknown = self._undone[0]
             try:
-                outcome = await self._read_back(append, deadline_s) if unknown else None
+                outcome = await self._read_back(group.forms[0], deadline_s) if unknown else None
             except StorageError as error:
                 self._undone.pop(0)
                 # Who says that nothing was written means the question.
                 lost = isinstance(error, SlotUnavailable)
-                self._failed(append, LinkLost(f"the outcome is unknown: {error}") if lost else error)
+                for append in group.appends:
+                    self._failed(append, LinkLost(f"the outcome is unknown: {error}") if lost else error)
                 continue
             self._undone.pop(0)
             if outcome is None:
-                absent.append((append, False))
+                absent.append((group, False))
             else:
-                self._log.took_effect(outcome, append.form, self._as_read(append), behind=False)
-                append.done(outcome)
+                self._all_took_effect(group, outcome, behind=False)
         self._undone = absent
         self._settling = None
         self._resend()
 
-    async def _read_back(self, append: _Append, deadline_s: float) -> Appended | None:
-        """What became of an append: None where it did not and will not take effect.
+    async def _read_back(self, form: AppendCommands, deadline_s: float) -> Appended | None:
+        """What became of the first append of a group: None where it did not and will not take effect.
 
         The function korvet_settle also breaks the chain of guarded appends, so that one that Redis still has
         in its buffers is refused. Raises StorageError where Redis does not say until `deadline_s`.
         """
-        form = append.commands
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
@@ -503,6 +600,25 @@ class Appender:
         base = form.position - self._log.bias
         append_ms = now_ms if form.append_ms < 0 else form.append_ms
         return Appended(base, start, base, append_ms, 0, duplicate=False)
+
+
+def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
+    """What the functions are told of the producers: empty where no batch has an idempotent one."""
+    if all(append.stamp is None for append in appends):
+        return b""
+    return b"".join(
+        b"%d %d %d %d;" % (*msgspec.structs.astuple(append.stamp or _NO_PRODUCER), form.record_count)
+        for append, form in zip(appends, forms, strict=True)
+    )
+
+
+def _spans(form: AppendCommands) -> bytes:
+    """What the guard's index is told of a batch."""
+    if form.entry_count == form.record_count:
+        return b"".join(
+            b"%d %d %d %d;" % (records, records, size, newest_ms) for records, size, newest_ms in form.spans
+        )
+    return b"".join(b"%d 1 %d %d;" % span for span in form.spans)
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

@@ -25,7 +25,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Proxy:
-    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back until `cut`."""
+    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back until `cut` or `release`."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -49,6 +49,11 @@ class Proxy:
     def hold_requests(self) -> None:
         self._requests.clear()
 
+    def release(self) -> None:
+        """Let through what was held back."""
+        self._replies.set()
+        self._requests.set()
+
     async def cut(self) -> None:
         """Break every connection; what was held back is lost, and new ones pass all."""
         writers, self._writers = self._writers, []
@@ -57,8 +62,7 @@ class Proxy:
         for writer in writers:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
-        self._replies.set()
-        self._requests.set()
+        self.release()
 
     async def close(self) -> None:
         self._server.close()

@@ -294,13 +294,16 @@ def test_a_commit_inside_a_batch_leaves_its_entry_to_native_readers(bench: Bench
 def test_more_records_than_the_clock_has_offsets_for(bench: Bench) -> None:
     log = batched(bench)
     data = batch([(None, b"")] * 20_000)
-    sent = [bench.run(append(log, data)) for _ in range(100)]
+    sent = [bench.run(append(log, data))]
+    # Faster than a slow machine's clock runs, too.
+    while sent[-1].lead_ms <= 1_500 and len(sent) < 1_000:
+        sent.append(bench.run(append(log, data)))
     assert sent[-1].lead_ms > 1_500
     assert [one.base_offset + 20_000 for one in sent[50:-1]] == [one.base_offset for one in sent[51:]]
     keys = bench.store.keyspace.partition_keys("t", 0)
     added = bench.client.fcall("korvet_xadd", 3, *keys[:3], "value", "native")
     assert offset_of(added) == sent[-1].base_offset + 20_000
-    assert bench.run(log.count(sent[0].base_offset, offset_of(added) + 1)) == 2_000_001
+    assert bench.run(log.count(sent[0].base_offset, offset_of(added) + 1)) == 20_000 * len(sent) + 1
 
 
 def test_readers_without_zstd(bench: Bench) -> None:

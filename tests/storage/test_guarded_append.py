@@ -101,7 +101,9 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
     before = renames(bench.client)
     batches = [(b"%d" % number, b"+", b"-") for number in range(50)]
     found = bench.run(all_produced(log, batches))
-    assert renames(bench.client) == before + 50
+    # One guard for the first batch, one for all that came while Redis was busy with that.
+    assert renames(bench.client) == before + 2
+    assert [one.previous_end for one in found[2:]] == [one.base_offset + 3 for one in found[1:-1]]
     assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
     ids = [one for one, _ in bench.client.xrange(log.stream)][1:]
     assert ids == [
@@ -111,9 +113,39 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
     assert bench.run(log.count(0, log.log_end)) == 151
 
 
+def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:
+    """Redis is not kept from others for long: a full group is sent, whatever is on its way."""
+    before = renames(bench.client)
+    bench.run(all_produced(log, [(b"v" * 50_000, b"x")] * 13))
+    assert renames(bench.client) == before + 1 + 4
+    assert bench.client.xlen(log.stream) == 1 + 26
+
+
+def test_what_comes_while_two_groups_are_on_their_way_waits(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            await produced(log, b"first")
+            before = renames(server.client)
+            proxy.hold_replies()
+            outcomes: list[Outcome] = []
+            for number in range(10):
+                produce(log, records(b"%d" % number, b"x"), outcomes.append)
+                await asyncio.sleep(0)
+            await until(lambda: server.client.xlen(log.stream) == 1 + 4)
+            proxy.release()
+            await until(lambda: len(outcomes) == 10)
+            assert renames(server.client) == before + 3
+            values = [value for value in values_of(server.client, log.stream) if value != b"x"]
+            assert values == [b"first", *(b"%d" % number for number in range(10))]
+
+    asyncio.run(work())
+
+
 def test_one_record_needs_no_gate(bench: Bench, log: PartitionLog) -> None:
     before, appends = renames(bench.client), bench.client.xlen(log.stream)
-    bench.run(all_produced(log, [(b"%d" % number,) for number in range(20)]))
+    for number in range(20):
+        bench.run(produced(log, b"%d" % number))
     assert renames(bench.client) == before
     assert bench.client.xlen(log.stream) == appends + 20
 
@@ -232,6 +264,8 @@ def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog
         for number in range(60):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
             if number == 30:
+                # What was gathered until now is sent.
+                await asyncio.sleep(0)
                 bench.store.links(log.stream).write.call("DEL", log.stream)
         await until(lambda: len(outcomes) == 60)
         return outcomes
@@ -293,6 +327,46 @@ def test_producer_state_as_by_script(
         bench.run(produced(log, b"old", stamp=(7, 0, 14)))
     assert bench.client.xlen(log.stream) == 1 + 14 + 5 + 2
     assert not caplog.messages
+
+
+def test_producers_of_one_group(bench: Bench, log: PartitionLog) -> None:
+    """Each one's state is kept, also of one that has several batches in it."""
+    stamps = [None, (1, 0, 0), None, (2, 4, 0), (1, 0, 2), (1, 0, 4), (3, 0, 9)]
+    batches = [(b"%d" % number, b"x") for number in range(len(stamps))]
+    before = renames(bench.client)
+    found = bench.run(all_produced(log, batches, stamps))
+    assert renames(bench.client) == before + 2
+    for batch, stamp, original in zip(batches, stamps, found, strict=True):
+        if stamp is not None:
+            again = bench.run(produced(log, *batch, stamp=stamp))
+            assert again.duplicate
+            assert again.base_offset == original.base_offset
+    with pytest.raises(OutOfOrderSequence):
+        bench.run(produced(log, b"gap", stamp=(1, 0, 7)))
+    bench.run(produced(log, b"next", stamp=(1, 0, 6)))
+    assert bench.client.xlen(log.stream) == 1 + 14 + 1
+
+
+def test_a_group_with_a_duplicate_and_a_gap(bench: Bench, log: PartitionLog) -> None:
+    """Each batch gets the answer that it would have got alone."""
+    original = bench.run(produced(log, b"a", b"b", stamp=(1, 0, 0)))
+    bench.run(produced(log, b"c"))
+    outcomes = bench.run(
+        all_outcomes(
+            log,
+            [(b"d",), (b"e",), (b"a", b"b"), (b"f",), (b"gap",), (b"g", b"h")],
+            [None, None, (1, 0, 0), (1, 0, 2), (1, 0, 7), (1, 0, 3)],
+        )
+    )
+    duplicate, gap = outcomes[2], outcomes[4]
+    assert isinstance(duplicate, Appended)
+    assert duplicate.duplicate
+    assert duplicate.base_offset == original.base_offset
+    assert isinstance(gap, OutOfOrderSequence)
+    assert all(isinstance(outcomes[place], Appended) for place in (0, 1, 3, 5))
+    assert values_of(bench.client, log.stream) == [
+        *(b"first", b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"h"),
+    ]
 
 
 def test_a_refused_batch_does_not_let_its_followers_overtake(bench: Bench, log: PartitionLog) -> None:
@@ -471,8 +545,9 @@ def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
         async with proxied_store(server.socket, prefix, f"user-{prefix}:secret@") as (_, store):
             log = store.log(await store.catalogue.create("t", 1), 0)
             batches = [(b"%d" % number, b"x") for number in range(40)]
-            for batch in batches:
+            for batch in batches[:20]:
                 await produced(log, *batch)
+            await all_produced(log, list(batches[20:]))
             assert values_of(server.client, log.stream) == [value for batch in batches for value in batch]
 
     try:

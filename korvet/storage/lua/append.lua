@@ -131,29 +131,52 @@ local function check_producer(packed, epoch, first, last)
   return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
 end
 
--- Checks an idempotent producer's mark on a batch of `count` records; `id` is "-1" where it has none.
--- Returns what `note_stamp` takes (nil without a mark), or nil and a duplicate's base offset, or nil, nil and an
+-- Checks an idempotent producer's mark on a batch of `count` records at `base_offset`.  `packed` is the producer's state,
+-- nil where it is not known.  Returns the state to be kept, or nil and a duplicate's base offset, or nil, nil and an
 -- error reply.
-local function check_stamp(meta, id, epoch, first, count)
-  if id == '-1' then
-    return nil
-  end
-  local field = 'p:' .. id
+local function next_producer(packed, epoch, first, count, base_offset, now_ms)
   local last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
-  local batches, duplicate, fault = check_producer(redis.call('HGET', meta, field) or nil, epoch, first, last)
+  local batches, duplicate, fault = check_producer(packed, epoch, first, last)
   if not batches then
     return nil, duplicate, fault
   end
-  return { field = field, epoch = epoch, first = first, last = last, batches = batches }
+  return struct.pack('>dd', epoch, now_ms) .. batches .. struct.pack(BATCH_FORMAT, first, last, base_offset)
 end
 
-local function note_stamp(meta, stamp, base_offset, now_ms)
-  local newest = struct.pack(BATCH_FORMAT, stamp.first, stamp.last, base_offset)
-  redis.call('HSET', meta, stamp.field, struct.pack('>dd', stamp.epoch, now_ms) .. stamp.batches .. newest)
+-- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
+-- <epoch> <first sequence> <records>;", with the producer id -1 where a batch has none, or "" where no batch has one.
+-- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
+-- Several batches are refused together, so that each may get its own answer.
+local function check_marks(meta, marks, total, base_offset, now_ms)
+  if marks == '' then
+    return {}
+  end
+  local states, several, limit = {}, string.find(marks, ';.'), base_offset + total
+  for id, epoch, first, count in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+);') do
+    count = tonumber(count)
+    if id ~= '-1' then
+      local field = 'p:' .. id
+      local packed = states[field] or redis.call('HGET', meta, field) or nil
+      local state, duplicate, fault =
+        next_producer(packed, tonumber(epoch), tonumber(first), count, base_offset, now_ms)
+      if not state then
+        if several then
+          return nil, nil, redis.error_reply('REFUSED one batch of several does not follow its producer\'s last')
+        end
+        return nil, duplicate, fault
+      end
+      states[field] = state
+    end
+    base_offset = base_offset + count
+  end
+  if base_offset ~= limit then
+    return nil, nil, redis.error_reply('ERR malformed marks of producers')
+  end
+  return states
 end
 
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
-local function conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
+local function conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, producers, indexed)
   local start = log_start(found, state, previous_end, bias)
   if found.length == 0 and start > 0 then
     start = base - bias
@@ -166,8 +189,8 @@ local function conclude(meta, state, found, bias, base, count, last, now_ms, pre
   state.log_start = start
   state.at = now_ms
   save_meta(meta, state)
-  if stamp then
-    note_stamp(meta, stamp, base - bias, now_ms)
+  for field, packed in pairs(producers) do
+    redis.call('HSET', meta, field, packed)
   end
   local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
   return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
@@ -283,12 +306,11 @@ local AS_ONE_ENTRY = { are_sound = batch_is_sound, write = write_batch }
 local function append_as_seen(layout, keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
-  local epoch, first = tonumber(args[8]), tonumber(args[9])
   local compacted = args[3] == '1'
-  if #keys ~= (compacted and 4 or 3) or not (bias and cap_ms and count and epoch and first) or count < 1 then
+  if #keys ~= (compacted and 4 or 3) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
-  if not layout.are_sound(args, 10, count) then
+  if not layout.are_sound(args, 8, count) then
     return redis.error_reply('ERR korvet_append: malformed records')
   end
   local state = load_meta(meta)
@@ -306,18 +328,17 @@ local function append_as_seen(layout, keys, args, see)
   end
   local now_ms = clock_ms()
   local previous_end = log_end(found, state, bias)
-  local stamp, duplicate
-  stamp, duplicate, fault = check_stamp(meta, args[7], epoch, first, count)
+  local base, throttled = next_base(found, state, bias, now_ms, cap_ms)
+  local producers, duplicate
+  producers, duplicate, fault = check_marks(meta, args[7], count, (base or 0) - bias, now_ms)
   if fault then
     return fault
   end
   if duplicate then
     return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
   end
-  local base
-  base, fault = next_base(found, state, bias, now_ms, cap_ms)
   if not base then
-    return fault
+    return throttled
   end
   if base + count >= POSITION_LIMIT then
     return redis.error_reply('EXHAUSTED no offset is left behind entry ' .. found.last)
@@ -326,7 +347,7 @@ local function append_as_seen(layout, keys, args, see)
   local is_new = state.at == 0
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
-  fault = layout.write(keys, args, 10, count, base, {
+  fault = layout.write(keys, args, 8, count, base, {
     state = state,
     bias = bias,
     now_ms = now_ms,
@@ -341,7 +362,7 @@ local function append_as_seen(layout, keys, args, see)
     redis.call('HSET', meta, 'bias', '1')
   end
   local last = id_of(base + count - 1)
-  return conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, stamp, indexed)
+  return conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, producers, indexed)
 end
 
 local function append(layout, keys, args)
@@ -351,8 +372,8 @@ end
 -- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
 -- that are not there keep a call from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
--- append time, writer's epoch (or ""), number of records, producer id (or "-1"), producer epoch, first
--- sequence; then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
+-- append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks); then per record:
+-- number of field arguments, place of the timestamp among them (0: none), the arguments.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
 -- lacks entries, korvet_fold is due.
 -- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
@@ -360,7 +381,7 @@ local function append_records(keys, args)
   return append(AS_ENTRIES, keys, args)
 end
 
--- The same for records that are to be one entry.  ARGV from the 10th on: their largest timestamp, the record batch;
+-- The same for records that are to be one entry.  ARGV from the 8th on: their largest timestamp, the record batch;
 -- its base offset is set here.
 local function append_batch(keys, args)
   return append(AS_ONE_ENTRY, keys, args)
@@ -372,18 +393,17 @@ end
 
 -- KEYS: stream, index, meta, gate.
 -- ARGV: bias, writer's epoch (or ""), entry that the append before this one ended with, position of the first
--- record, ID of the first entry, ID of the last, number of records, producer id (or "-1"), producer epoch, first
--- sequence, largest entry (bytes), spans (each "<records> <bytes> <largest timestamp>;"), then the field arguments of
--- the first entry.
--- Adds the first entry of a batch whose IDs the broker has assigned.  More than one: renames the stream to the gate,
--- where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
--- Returns what korvet_append returns.  Errors: REFUSED where the broker's view is not ours (nothing is done, and
--- korvet_append may be asked), and those of korvet_append but for THROTTLED.
+-- record, ID of the first entry, ID of the last, number of records, the producers' marks (see check_marks), largest
+-- entry (bytes), spans (each "<records> <entries> <bytes> <largest timestamp>;"), then the field arguments of the
+-- first entry.
+-- Adds the first entry of batches whose IDs the broker has assigned.  More than one entry: renames the stream to the
+-- gate, where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
+-- Returns what korvet_append returns for the first batch.  Errors: REFUSED where the broker's view is not ours (nothing
+-- is done, and korvet_append may be asked), and those of korvet_append but for THROTTLED.
 local function guard(keys, args)
   local stream, index, meta, gate = keys[1], keys[2], keys[3], keys[4]
-  local bias, base, count = tonumber(args[1]), tonumber(args[4]), tonumber(args[7])
-  local epoch, first, largest = tonumber(args[9]), tonumber(args[10]), tonumber(args[11])
-  if #keys ~= 4 or not (bias and base and count and epoch and first and largest) or #args < 14 or #args % 2 ~= 0 then
+  local bias, base, count, largest = tonumber(args[1]), tonumber(args[4]), tonumber(args[7]), tonumber(args[9])
+  if #keys ~= 4 or not (bias and base and count and largest) or #args < 12 or #args % 2 ~= 0 then
     return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
   local state = load_meta(meta)
@@ -403,8 +423,8 @@ local function guard(keys, args)
   local now_ms = clock_ms()
   -- What was saved together needs no reckoning, which would parse an ID.
   local previous_end = found.last == state.last and state.log_end or log_end(found, state, bias)
-  local stamp, duplicate
-  stamp, duplicate, fault = check_stamp(meta, args[8], epoch, first, count)
+  local producers, duplicate
+  producers, duplicate, fault = check_marks(meta, args[8], count, base - bias, now_ms)
   if fault then
     return fault
   end
@@ -421,7 +441,7 @@ local function guard(keys, args)
 
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
-  local added = redis.pcall('XADD', stream, args[5], unpack(args, 13))
+  local added = redis.pcall('XADD', stream, args[5], unpack(args, 11))
   if added.err then
     return added
   end
@@ -430,15 +450,16 @@ local function guard(keys, args)
   end
   if indexed then
     local position = base
-    for records, bytes, time_ms in string.gmatch(args[12], '(%d+) (%d+) (-?%d+);') do
+    for records, entries, bytes, time_ms in string.gmatch(args[10], '(%d+) (%d+) (%d+) (-?%d+);') do
       records = tonumber(records)
-      local entries = alone and 1 or records
-      add_records(index, bias, state, position, records, entries, tonumber(time_ms), tonumber(bytes), now_ms)
+      add_records(
+        index, bias, state, position, records, tonumber(entries), tonumber(time_ms), tonumber(bytes), now_ms
+      )
       position = position + records
     end
     state.big = math.max(state.big, largest)
   end
-  return conclude(meta, state, found, bias, base, count, args[6], now_ms, previous_end, stamp, indexed)
+  return conclude(meta, state, found, bias, base, count, args[6], now_ms, previous_end, producers, indexed)
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, ID of an entry.
