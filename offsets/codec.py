@@ -1,29 +1,38 @@
 """Keys and values of `__consumer_offsets` in Kafka's binary format.
 
-Offset commits (key version 0 and 1, value versions 0 to 4) and classic group metadata (key version 2, value
-versions 0 to 4) are decoded; every other record type and future value versions pass through as UnknownKey and
-UnknownValue. Decoding is strict: left-over bytes and non-canonical encodings are damage, so encode(decode(x))
-== x always.
+Offset commits (key version 0 and 1, value versions 0 to 4), classic group metadata (key version 2, value
+versions 0 to 4) and the records of consumer, share and streams groups (key versions 3 to 8, 10 to 17, 19 to
+23, value version 0) are decoded; every other record type and future value versions pass through as UnknownKey
+and UnknownValue. Decoding is strict: left-over bytes and non-canonical encodings are damage, so
+encode(decode(x)) == x always.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from korvet.offsets.schema import (
+    GROUP_KEY_TYPES,
+    MEMBER_KEY_TYPES,
+    REGEX_KEY_TYPE,
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
     Key,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
-    TaggedFields,
     UnknownKey,
     UnknownValue,
     Value,
 )
-from korvet.offsets.wire import DecodeError, EncodeError, Reader, Writer
+from korvet.offsets.wire import DecodeError, EncodeError, Reader, TaggedFields, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 __all__ = [
     "DecodeError",
@@ -39,6 +48,8 @@ OFFSET_COMMIT_KEY_VERSIONS: Final = (0, 1)
 GROUP_METADATA_KEY_VERSION: Final = 2
 MAX_OFFSET_COMMIT_VALUE_VERSION: Final = 4
 MAX_GROUP_METADATA_VALUE_VERSION: Final = 4
+GROUP_RECORD_VALUE_VERSION: Final = 0
+NEWER_KEYS: Final = (GroupRecordKey, GroupMemberKey, GroupRegexKey)
 # KIP-915: from here on values are flexible (compact lengths, tagged fields), in both schemas.
 FLEXIBLE_VALUE_VERSION: Final = 4
 
@@ -92,6 +103,12 @@ def _decode_key(data: bytes | bytearray | memoryview) -> Key:
         key = OffsetCommitKey(reader.string("group"), reader.string("topic"), reader.int32(), version)
     elif version == GROUP_METADATA_KEY_VERSION:
         key = GroupMetadataKey(reader.string("group"), version)
+    elif version in GROUP_KEY_TYPES:
+        key = GroupRecordKey(reader.string("group"), version)
+    elif version in MEMBER_KEY_TYPES:
+        key = GroupMemberKey(reader.string("group"), reader.string("member id"), version)
+    elif version == REGEX_KEY_TYPE:
+        key = GroupRegexKey(reader.string("group"), reader.string("regular expression"), version)
     else:
         key = UnknownKey(version, reader.rest())
     reader.finish()
@@ -130,9 +147,23 @@ def _encode_key(key: Key) -> bytes:
     elif isinstance(key, GroupMetadataKey):
         _check_version(key.version, (GROUP_METADATA_KEY_VERSION,), "GroupMetadataKey")
         writer.string(key.group, "group")
-    else:
+    elif isinstance(key, UnknownKey):
         writer.raw(key.payload)
+    else:
+        _encode_group_record_key(writer, key)
     return writer.done()
+
+
+def _encode_group_record_key(writer: Writer, key: GroupRecordKey | GroupMemberKey | GroupRegexKey) -> None:
+    writer.string(key.group, "group")
+    if isinstance(key, GroupRecordKey):
+        _check_version(key.version, GROUP_KEY_TYPES, "GroupRecordKey")
+    elif isinstance(key, GroupMemberKey):
+        _check_version(key.version, MEMBER_KEY_TYPES, "GroupMemberKey")
+        writer.string(key.member_id, "member id")
+    else:
+        _check_version(key.version, (REGEX_KEY_TYPE,), "GroupRegexKey")
+        writer.string(key.regular_expression, "regular expression")
 
 
 def decode_value(key: Key, data: bytes | bytearray | memoryview | None) -> Value | None:
@@ -180,9 +211,19 @@ def _decode_value(key: Key, data: bytes | bytearray | memoryview) -> Value:
         value = _decode_offset_commit(reader, version)
     elif isinstance(key, GroupMetadataKey) and 0 <= version <= MAX_GROUP_METADATA_VALUE_VERSION:
         value = _decode_group_metadata(reader, version)
+    elif version == GROUP_RECORD_VALUE_VERSION and isinstance(key, NEWER_KEYS):
+        value = _decode_group_record(reader, key.version)
     else:
         value = UnknownValue(version, reader.rest())
     reader.finish()
+    return value
+
+
+def _decode_group_record(reader: Reader, record_type: int) -> Value:
+    # Its classes take longer to make than a broker, which has no such groups, takes to load all else here.
+    from korvet.offsets.group_records import VALUE_TYPES  # noqa: PLC0415
+
+    value: Value = VALUE_TYPES[record_type].LAYOUT.read(reader)
     return value
 
 
@@ -218,8 +259,11 @@ def _encode_value(value: Value) -> bytes:
         _encode_offset_commit(writer, value)
     elif isinstance(value, GroupMetadataValue):
         _encode_group_metadata(writer, value)
-    else:
+    elif isinstance(value, UnknownValue):
         writer.raw(value.payload)
+    else:
+        _check_version(value.version, (GROUP_RECORD_VALUE_VERSION,), type(value).__name__)
+        value.LAYOUT.write(writer, value)
     return writer.done()
 
 
@@ -334,6 +378,6 @@ def _encode_tags(writer: Writer, version: int, tags: TaggedFields) -> None:
         raise EncodeError(f"version {version} has no tagged fields")
 
 
-def _check_version(version: int, known: tuple[int, ...] | range, schema: str) -> None:
+def _check_version(version: int, known: Container[int], schema: str) -> None:
     if version not in known:
         raise EncodeError(f"{schema} has no version {version}")

@@ -1,8 +1,9 @@
 """Records of `__consumer_offsets` as the JSON text that Kafka's console formatters print.
 
 The same characters as OffsetsMessageFormatter and GroupMetadataMessageFormatter of Kafka 4.3
-(org.apache.kafka.tools.consumer): one object per record with no blanks, fields in schema order, only those
-that the value's version has; bytes in base64, topic ids in URL-safe base64 without padding.
+(org.apache.kafka.tools.consumer), and, for records of consumer, share and streams groups, as its
+CoordinatorRecordJsonConverters: one object per record with no blanks, fields in schema order, only those that
+the value's version has; bytes in base64, topic ids in URL-safe base64 without padding.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.schema import (
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     UnknownValue,
     Value,
 )
+from korvet.offsets.wire import topic_id_text
 
 Formatter = Callable[[bytes | None, bytes | None], str | None]
 
@@ -73,6 +78,24 @@ def format_group_record(key: bytes | None, value: bytes | None) -> str | None:
     return _record(decoded.version, f'{{"group":{_string(decoded.group)}}}', decode_value(decoded, value))
 
 
+def format_newer_group_record(key: bytes | None, value: bytes | None) -> str | None:
+    """Return a record of a consumer, share or streams group as Kafka's coordinator shows it; None for others.
+
+    A value version from the future is "unknown". Raises DecodeError where the record is damaged.
+    """
+    if key is None:
+        return None
+    decoded = decode_key(key)
+    if not isinstance(decoded, GroupRecordKey | GroupMemberKey | GroupRegexKey):
+        return None
+    names = {"groupId": decoded.group}
+    if isinstance(decoded, GroupMemberKey):
+        names["memberId"] = decoded.member_id
+    elif isinstance(decoded, GroupRegexKey):
+        names["regularExpression"] = decoded.regular_expression
+    return _record(decoded.version, _json(names), decode_value(decoded, value))
+
+
 FORMATTERS: Final[Mapping[str, Formatter]] = {
     "offsets": format_offset_record,
     "groups": format_group_record,
@@ -90,7 +113,9 @@ def _value_data(value: Value) -> str:
         return '"unknown"'
     if isinstance(value, OffsetCommitValue):
         return _offset_commit(value)
-    return _group_metadata(value)
+    if isinstance(value, GroupMetadataValue):
+        return _group_metadata(value)
+    return _json(value.LAYOUT.json(value))
 
 
 def _offset_commit(value: OffsetCommitValue) -> str:
@@ -102,8 +127,7 @@ def _offset_commit(value: OffsetCommitValue) -> str:
     if value.version == 1:
         fields.append(f'"expireTimestamp":{value.expire_timestamp_ms}')
     if value.topic_id is not None and value.topic_id != _ZERO_TOPIC_ID:
-        topic_id = base64.urlsafe_b64encode(value.topic_id).decode().rstrip("=")
-        fields.append(f'"topicId":"{topic_id}"')
+        fields.append(f'"topicId":"{topic_id_text(value.topic_id)}"')
     return "{" + ",".join(fields) + "}"
 
 
@@ -133,6 +157,14 @@ def _member(member: MemberMetadata, version: int) -> str:
     fields.append(f'"subscription":"{base64.b64encode(member.subscription).decode()}"')
     fields.append(f'"assignment":"{base64.b64encode(member.assignment).decode()}"')
     return "{" + ",".join(fields) + "}"
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_string(name)}:{_json(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_json, value)) + "]"
+    return str(value) if isinstance(value, int) else _string(value)
 
 
 def _string(text: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What a group coordinator knows after reading `__consumer_offsets`: current offsets and classic groups.
+"""What a group coordinator knows after reading `__consumer_offsets`: current offsets and all groups.
 
 The newest value per key counts, a tombstone removes it. A value written in a transaction waits for its
 marker; when that commits, it yields to a value that was written later, outside the transaction.
@@ -6,16 +6,20 @@ marker; when that commits, it yields to a value that was written later, outside 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value
 from korvet.offsets.schema import (
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
     OffsetCommitKey,
     OffsetCommitValue,
     UnknownValue,
+    Value,
 )
 from korvet.offsets.wire import Reader
 
@@ -41,18 +45,51 @@ class StoredOffset:
     record_offset: int
 
 
+@dataclass(slots=True)
+class NewerGroup:
+    """A consumer, share or streams group: its newest values by record type, members' and regexes' by name."""
+
+    properties: dict[int, Value] = field(default_factory=dict)
+    members: dict[str, dict[int, Value]] = field(default_factory=dict)
+    regexes: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def is_gone(self) -> bool:
+        """Nothing of it is left."""
+        return not (self.properties or self.members or self.regexes)
+
+    def apply(self, key: GroupRecordKey | GroupMemberKey | GroupRegexKey, value: Value | None) -> None:
+        """Take a value, or, with None, forget it."""
+        if isinstance(key, GroupRecordKey):
+            _put(self.properties, key.version, value)
+        elif isinstance(key, GroupRegexKey):
+            _put(self.regexes, key.regular_expression, value)
+        else:
+            _put(self.members.setdefault(key.member_id, {}), key.version, value)
+            if not self.members[key.member_id]:
+                del self.members[key.member_id]
+
+
+def _put(values: dict[Any, Value], name: int | str, value: Value | None) -> None:
+    if value is None:
+        values.pop(name, None)
+    else:
+        values[name] = value
+
+
 class OffsetsReplay:
     """Replays records of `__consumer_offsets`, each partition in offset order (partitions may interleave).
 
-    offsets and groups hold the current state, for reading only. skipped counts the records that do not
-    concern it: other record types, versions from the future, null keys, other control records.
+    offsets, groups (classic ones) and newer_groups hold the current state, for reading only. skipped counts
+    the records that do not concern it: unknown types and versions, null keys, other control records.
     """
 
-    __slots__ = ("_pending", "groups", "offsets", "skipped")
+    __slots__ = ("_pending", "groups", "newer_groups", "offsets", "skipped")
 
     def __init__(self) -> None:
         self.offsets: dict[CommitTarget, StoredOffset] = {}
         self.groups: dict[str, GroupMetadataValue] = {}
+        self.newer_groups: dict[str, NewerGroup] = {}
         self.skipped = 0
         self._pending: dict[tuple[int, int], dict[CommitTarget, StoredOffset]] = {}
 
@@ -60,6 +97,11 @@ class OffsetsReplay:
     def open_transactions(self) -> int:
         """How many (partition, producer) have offsets that wait for a marker."""
         return len(self._pending)
+
+    @property
+    def pending(self) -> dict[tuple[int, int], dict[CommitTarget, StoredOffset]]:
+        """Offsets that wait for a marker, by (partition, producer id); a copy."""
+        return {transaction: dict(waiting) for transaction, waiting in self._pending.items()}
 
     def apply(
         self,
@@ -101,6 +143,11 @@ class OffsetsReplay:
                 self.groups[decoded_key.group] = decoded
             else:
                 self.groups.pop(decoded_key.group, None)
+        elif isinstance(decoded_key, GroupRecordKey | GroupMemberKey | GroupRegexKey):
+            group = self.newer_groups.setdefault(decoded_key.group, NewerGroup())
+            group.apply(decoded_key, decoded)
+            if group.is_gone:
+                del self.newer_groups[decoded_key.group]
         else:
             self.skipped += 1
 

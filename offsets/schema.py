@@ -1,16 +1,19 @@
 """The records of `__consumer_offsets` as data.
 
 Field order and meaning are those of Kafka's coordinator schemas (OffsetCommitKey, OffsetCommitValue,
-GroupMetadataKey, GroupMetadataValue). `version` is the wire version that a record was decoded from and will
+GroupMetadataKey, GroupMetadataValue; the values of newer groups are in korvet.offsets.group_records).
+`version` is the wire version that a record was decoded from and will
 be encoded to; for keys it doubles as the record type.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-TaggedFields = tuple[tuple[int, bytes], ...]
-"""Tagged fields (KIP-482) that we do not know, as (tag, bytes) in ascending order of tags."""
+if TYPE_CHECKING:
+    from korvet.offsets.group_records import GroupRecordValue
+    from korvet.offsets.wire import TaggedFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +90,41 @@ class GroupMetadataValue:
     unknown_tags: TaggedFields = ()
 
 
+# Which names a key has behind the group's: none, a member id or a regular expression.
+GROUP_KEY_TYPES: Final = frozenset({3, 4, 6, 11, 12, 15, 17, 20, 23})
+MEMBER_KEY_TYPES: Final = frozenset({5, 7, 8, 10, 13, 14, 19, 21, 22})
+REGEX_KEY_TYPE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecordKey:
+    """Names a property of one group; `version` is the record type."""
+
+    group: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMemberKey:
+    """Names a property of one member of a group; `version` is the record type."""
+
+    group: str
+    member_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRegexKey:
+    """Names a regular expression that members of a consumer group subscribe by."""
+
+    group: str
+    regular_expression: str
+    version: int = REGEX_KEY_TYPE
+
+
 @dataclass(frozen=True, slots=True)
 class UnknownKey:
-    """A key of another record type (consumer, share, streams groups ...): its type, then the other bytes."""
+    """A key of a record type that Kafka 4.4 does not write: its type, then the other bytes."""
 
     version: int
     payload: bytes
@@ -97,11 +132,13 @@ class UnknownKey:
 
 @dataclass(frozen=True, slots=True)
 class UnknownValue:
-    """A value of another record type or of a future version: its version, then the other bytes."""
+    """A value of an unknown record type or of a future version: its version, then the other bytes."""
 
     version: int
     payload: bytes
 
 
-Key = OffsetCommitKey | GroupMetadataKey | UnknownKey
-Value = OffsetCommitValue | GroupMetadataValue | UnknownValue
+Key: TypeAlias = (
+    OffsetCommitKey | GroupMetadataKey | GroupRecordKey | GroupMemberKey | GroupRegexKey | UnknownKey
+)
+Value: TypeAlias = "OffsetCommitValue | GroupMetadataValue | GroupRecordValue | UnknownValue"

@@ -6,21 +6,30 @@ whatever decodes encodes to the same bytes again.
 
 from __future__ import annotations
 
+import base64
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from korvet.offsets.schema import TaggedFields
+TaggedFields = tuple[tuple[int, bytes], ...]
+"""Tagged fields (KIP-482) as (tag, bytes) in ascending order of tags."""
 
 # Kafka's readers refuse longer strings in every version, compact ones included.
 MAX_STRING_BYTES: Final = 0x7FFF
 MAX_INT32: Final = (1 << 31) - 1
+UUID_BYTES: Final = 16
 # An unsigned varint is a 32 bit number in groups of seven.
 _MAX_VARINT_SHIFT: Final = 28
 
+_INT8: Final = struct.Struct(">b")
 _INT16: Final = struct.Struct(">h")
+_UINT16: Final = struct.Struct(">H")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+
+
+def topic_id_text(data: bytes) -> str:
+    """A topic id as Kafka writes it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
 class DecodeError(ValueError):
@@ -39,6 +48,17 @@ class Reader:
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = bytes(data)
         self._position = 0
+
+    def int8(self) -> int:
+        value: int = _INT8.unpack(self.take(1))[0]
+        return value
+
+    def uint16(self) -> int:
+        value: int = _UINT16.unpack(self.take(2))[0]
+        return value
+
+    def uuid(self) -> bytes:
+        return self.take(UUID_BYTES)
 
     def int16(self) -> int:
         value: int = _INT16.unpack(self.take(2))[0]
@@ -105,6 +125,14 @@ class Reader:
             raise DecodeError(f"{field} has {count} elements in {len(self._data) - self._position} bytes")
         return count
 
+    def nullable_array_length(self, field: str) -> int | None:
+        """The length of a compact array; None for null."""
+        start = self._position
+        if self.unsigned_varint() == 0:
+            return None
+        self._position = start
+        return self.array_length(field, compact=True)
+
     def tagged_fields(self) -> TaggedFields:
         fields: list[tuple[int, bytes]] = []
         for _ in range(self.unsigned_varint()):
@@ -137,6 +165,17 @@ class Writer:
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
+
+    def int8(self, value: int, field: str) -> None:
+        self._number(_INT8, value, field)
+
+    def uint16(self, value: int, field: str) -> None:
+        self._number(_UINT16, value, field)
+
+    def uuid(self, value: bytes, field: str) -> None:
+        if len(value) != UUID_BYTES:
+            raise EncodeError(f"{field} has {len(value)} bytes instead of {UUID_BYTES}")
+        self._parts.append(bytes(value))
 
     def int16(self, value: int, field: str) -> None:
         self._number(_INT16, value, field)

@@ -61,7 +61,11 @@ class Tables:
 
     @cached_property
     def _states(self) -> DataFrame:
-        return decode.group_metadata(self._source).withColumn("group_type", sf.lit("classic"))
+        return membership.group_states(decode.group_records(self._source))
+
+    @cached_property
+    def _group_records(self) -> DataFrame:
+        return _dated(decode.group_records(self._source))
 
     @cached_property
     def _current_states(self) -> DataFrame:
@@ -96,7 +100,7 @@ class Tables:
 
     @cached_property
     def _members(self) -> DataFrame:
-        return membership.members(self._states)
+        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
 
     @cached_property
     def _partition_status(self) -> DataFrame:

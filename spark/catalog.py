@@ -140,6 +140,21 @@ _ALL: Final = (
         """,
     ),
     _table(
+        "group_records",
+        "history",
+        "Every readable record on groups of any kind, as Kafka's own formatters show it.",
+        """
+        group string: the group
+        group_type string: classic, consumer (KIP-848), share (KIP-932) or streams (KIP-1071)
+        key_version int: the record type, 2 to 23
+        member_id string: of records on one member
+        data string: key and value as JSON
+        tombstone boolean: the value is null
+        """
+        + SOURCE_COLUMNS
+        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+    ),
+    _table(
         "group_generations",
         "history",
         "Every recorded state of a group, with who joined and left since the one before.",

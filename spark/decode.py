@@ -1,9 +1,9 @@
 """Tables out of the records of `__consumer_offsets`, in the columns of Spark's Kafka source.
 
 Offset commits (key versions 0 and 1, value versions 0 to 4) are decoded by native column expressions: no
-Python worker, unused columns are pruned. Group metadata (key version 2) has nested arrays and goes through
-korvet.offsets.codec in mapInArrow. A damaged record is a row of `quarantine` and never fails a job, although
-Spark's ANSI mode is on: every number is read with a null for what is not there.
+Python worker, unused columns are pruned. Records on groups (key versions 2 to 23) have nested arrays and go
+through korvet.offsets.codec in mapInArrow. A damaged record is a row of `quarantine` and never fails a job,
+although Spark's ANSI mode is on: every number is read with a null for what is not there.
 
 Native decoding differs from the codec in one point: unknown tagged fields of a value version 4 are skipped
 unchecked.
@@ -29,7 +29,28 @@ from pyspark.sql.types import (
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value
 from korvet.offsets.consumer_protocol import decode_assignment, decode_subscription
-from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from korvet.offsets.formatters import format_group_record, format_newer_group_record
+from korvet.offsets.group_records import (
+    ConsumerAssignment,
+    ConsumerMember,
+    GroupEpoch,
+    ShareAssignment,
+    ShareEpoch,
+    ShareMember,
+    StreamsEpoch,
+    StreamsMember,
+    group_type,
+)
+from korvet.offsets.schema import (
+    GroupMemberKey,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    UnknownKey,
+    UnknownValue,
+)
+from korvet.offsets.wire import topic_id_text
 from korvet.spark.entries import MAX_SPARK_MS
 
 if TYPE_CHECKING:
@@ -39,6 +60,7 @@ if TYPE_CHECKING:
 
 OFFSET_COMMIT_KEYS = (0, 1)
 GROUP_METADATA_KEY = 2
+MAX_GROUP_KEY = 23
 MAX_COMMIT_VALUE_VERSION = 4
 # Kafka's string lengths are an int16; the compact form holds no longer ones either.
 MAX_STRING_BYTES = 0x7FFF
@@ -46,6 +68,7 @@ MAX_STRING_BYTES = 0x7FFF
 TOPIC_ID_TAG_AND_SIZE = 16
 EPOCH_VALUE_VERSION = 3
 CONSUMER_PROTOCOL = "consumer"
+CLASSIC = "classic"
 
 COMMIT_COLUMNS = (
     "group",
@@ -82,6 +105,11 @@ MEMBER_TYPE = (
 GROUP_TYPE = (
     StructType()
     .add("group", _STRING)
+    .add("group_type", _STRING)
+    .add("key_version", _INT)
+    .add("member_id", _STRING)
+    .add("assigned", ArrayType(ASSIGNED_TYPE))
+    .add("data", _STRING)
     .add("protocol_type", _STRING)
     .add("generation", _INT)
     .add("protocol", _STRING)
@@ -127,17 +155,28 @@ def offset_commits(records: DataFrame) -> DataFrame:
 
 def group_metadata(records: DataFrame) -> DataFrame:
     """Every readable state of a classic group and its tombstones, one row per record."""
-    readable = _parse_groups(records).where(sf.col("reason").isNull())
+    readable = _parse_groups(records, GROUP_METADATA_KEY, GROUP_METADATA_KEY).where(sf.col("reason").isNull())
     return readable.withColumn("state_ts", spark_time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
+
+
+def group_records(records: DataFrame) -> DataFrame:
+    """Every readable record on groups of any kind; `data` as Kafka's formatters print it."""
+    return _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY).where(
+        sf.col("reason").isNull() & sf.col("group").isNotNull()
+    )
 
 
 def quarantine(records: DataFrame) -> DataFrame:
     """Every record that can't be read, with the reason: no key, damaged, or a future value version.
 
-    Records of other types (consumer, share and streams groups of newer protocols) are no such case.
+    Records of types that Kafka 4.4 does not have are no such case.
     """
     commits = _parse_commits(records).where(sf.col("reason").isNotNull()).select(*QUARANTINE_COLUMNS)
-    groups = _parse_groups(records).where(sf.col("reason").isNotNull()).select(*QUARANTINE_COLUMNS)
+    groups = (
+        _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY)
+        .where(sf.col("reason").isNotNull())
+        .select(*QUARANTINE_COLUMNS)
+    )
     return commits.unionByName(groups)
 
 
@@ -323,9 +362,11 @@ def spark_time(ms: Column) -> Column:
     return sf.when(ms.between(0, MAX_SPARK_MS), sf.timestamp_millis(ms))
 
 
-def _parse_groups(records: DataFrame) -> DataFrame:
-    """One row per group metadata record, decoded by the codec, and a `reason` where it can't be read."""
-    chosen = records.where(_signed(sf.col("key"), sf.lit(1), 2) == GROUP_METADATA_KEY)
+def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
+    """One row per record on groups of these key versions, decoded by the codec, and a `reason` where it can't
+    be read.
+    """
+    chosen = records.where(_signed(sf.col("key"), sf.lit(1), 2).between(first, last))
     columns = chosen.select("key", "value", "partition", "offset", "timestamp")
     return columns.mapInArrow(_decode_group_batches, GROUP_TYPE)
 
@@ -352,17 +393,32 @@ def _group_row(key_bytes: bytes, value_bytes: bytes | None) -> dict[str, Any]:
         key = decode_key(key_bytes)
     except DecodeError as error:
         return {"reason": f"damaged group metadata key: {error}"}
-    assert isinstance(key, GroupMetadataKey)  # the rows were chosen by the key's version
+    if isinstance(key, UnknownKey | OffsetCommitKey):
+        return {}
     try:
         value = decode_value(key, value_bytes)
     except DecodeError as error:
         return {"reason": f"damaged group metadata value: {error}"}
-    if value is None:
-        return {"group": key.group, "tombstone": True}
-    if not isinstance(value, GroupMetadataValue):
+    if isinstance(value, UnknownValue):
         return {"reason": f"unknown group metadata value version {value.version}"}
-    return {
+    row: dict[str, Any] = {
         "group": key.group,
+        "key_version": key.version,
+        "tombstone": value is None,
+        "value_version": None if value is None else value.version,
+        "data": format_group_record(key_bytes, value_bytes)
+        or format_newer_group_record(key_bytes, value_bytes),
+    }
+    if isinstance(key, GroupMetadataKey):
+        row["group_type"] = CLASSIC
+        return row | (_classic_row(value) if isinstance(value, GroupMetadataValue) else {})
+    row["group_type"] = group_type(key.version)
+    member_id = key.member_id if isinstance(key, GroupMemberKey) else None
+    return row | {"member_id": member_id} | _newer_row(member_id, value)
+
+
+def _classic_row(value: GroupMetadataValue) -> dict[str, Any]:
+    return {
         "protocol_type": value.protocol_type,
         "generation": value.generation,
         "protocol": value.protocol,
@@ -370,8 +426,39 @@ def _group_row(key_bytes: bytes, value_bytes: bytes | None) -> dict[str, Any]:
         "state_ms": value.current_state_timestamp_ms,
         "member_count": len(value.members),
         "members": [_member_row(member, value.protocol_type) for member in value.members],
-        "tombstone": False,
-        "value_version": value.version,
+    }
+
+
+def _newer_row(member_id: str | None, value: Any) -> dict[str, Any]:
+    """What the tables need of a value of a consumer, share or streams group."""
+    if isinstance(value, GroupEpoch | ShareEpoch | StreamsEpoch):
+        return {"generation": value.epoch}
+    if isinstance(value, ConsumerMember | ShareMember | StreamsMember):
+        return {"members": [_newer_member(member_id, value)]}
+    if isinstance(value, ConsumerAssignment | ShareAssignment):
+        owned = value.assigned_partitions
+        return {
+            "assigned": [
+                {"topic": topic_id_text(part.topic_id), "partitions": list(part.partitions)} for part in owned
+            ]
+        }
+    return {}
+
+
+def _newer_member(
+    member_id: str | None, value: ConsumerMember | ShareMember | StreamsMember
+) -> dict[str, Any]:
+    classic = value.classic_member_metadata if isinstance(value, ConsumerMember) else None
+    return {
+        "member_id": member_id,
+        "instance_id": None if isinstance(value, ShareMember) else value.instance_id,
+        "client_id": value.client_id,
+        "client_host": value.client_host,
+        "rebalance_timeout_ms": None if isinstance(value, ShareMember) else value.rebalance_timeout_ms,
+        "session_timeout_ms": None if classic is None else classic.session_timeout_ms,
+        # A regular expression has no names here, a streams member has its topology's.
+        "topics": None if isinstance(value, StreamsMember) else list(value.subscribed_topic_names),
+        "assigned": None,
     }
 
 

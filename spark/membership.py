@@ -11,10 +11,115 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from korvet.spark.decode import CLASSIC, GROUP_METADATA_KEY, spark_time
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+STATE_FIELDS = (
+    "group_type",
+    "protocol_type",
+    "generation",
+    "protocol",
+    "leader",
+    "state_ms",
+    "members",
+    "tombstone",
+    "value_version",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
+
+EPOCH_KEYS = (3, 11, 17)
+MEMBER_KEYS = (5, 10, 19)
+ASSIGNMENT_KEYS = (8, 14, 22)
 _NO_NAMES = "cast(array() as array<string>)"
+
+
+def group_states(records: DataFrame) -> DataFrame:
+    """The states of groups of every kind, in the columns of a classic group's, out of decode.group_records.
+
+    Of a classic group each record is a state. The other kinds spread theirs over many records: here a state
+    is an epoch, with the members that the group then had, and what they were assigned in the end of it. Each
+    member's record counts for the epochs from the one that follows it to the one before the member's next,
+    each assignment from the epoch that it was made in: one pass over the records of each group.
+    """
+    version = sf.col("key_version")
+    role = (
+        sf.when(version == GROUP_METADATA_KEY, "classic")
+        .when(version.isin(*EPOCH_KEYS), "epoch")
+        .when(version.isin(*MEMBER_KEYS), "member")
+        .when(version.isin(*ASSIGNMENT_KEYS), "assignment")
+    )
+    by_group = Window.partitionBy("group").orderBy("src_offset")
+    of_one = Window.partitionBy("group", "role", "member_id").orderBy("src_offset")
+    is_epoch = (sf.col("role") == "epoch").cast("bigint")
+    numbered = (
+        records.withColumn("role", role)
+        .where(sf.col("role").isNotNull())
+        .withColumn("epoch_no", sf.sum(is_epoch).over(by_group))
+        .withColumn("last_no", sf.sum(is_epoch).over(Window.partitionBy("group")))
+        .withColumn("next_no", sf.lead("epoch_no").over(of_one))
+        .withColumn("ends", sf.lead("tombstone").over(of_one))
+    )
+    is_member, is_assignment = sf.col("role") == "member", sf.col("role") == "assignment"
+    is_state = ~is_member & ~is_assignment
+    first = sf.when(sf.col("role") == "classic", sf.col("src_offset")).otherwise(
+        sf.col("epoch_no") + is_member.cast("bigint")
+    )
+    last = (
+        sf.when(is_member, sf.coalesce("next_no", "last_no"))
+        # A member that leaves had its last assignment for all of its last epoch.
+        .when(is_assignment & sf.col("ends"), sf.col("next_no"))
+        .when(is_assignment, sf.coalesce(sf.col("next_no") - 1, "last_no"))
+        .otherwise(first)
+    )
+    spread = (
+        numbered.where(is_state | ~sf.col("tombstone"))
+        .withColumns({"first_no": first, "until_no": last})
+        .where(sf.col("first_no") <= sf.col("until_no"))
+        .withColumn("state_no", sf.explode(sf.sequence("first_no", "until_no")))
+    )
+    state = sf.struct(*STATE_FIELDS)
+    kind = (sf.col("group_type") == CLASSIC).alias("is_classic")
+    gathered = spread.groupBy("group", kind, "state_no").agg(
+        sf.first(sf.when(is_state, state), ignorenulls=True).alias("state"),
+        sf.collect_list(sf.when(is_member, sf.element_at("members", 1))).alias("present"),
+        sf.collect_list(sf.when(is_assignment, sf.struct("member_id", "assigned"))).alias("owned"),
+    )
+    members = sf.when(sf.col("is_classic"), sf.col("state.members")).otherwise(
+        sf.array_sort(sf.transform("present", _with_assignment))
+    )
+    return (
+        gathered.where(sf.col("state").isNotNull())
+        .withColumn("all_members", members)
+        .select("group", "state.*", "all_members")
+        .withColumn("members", sf.when(~sf.col("tombstone"), sf.col("all_members")))
+        .withColumn("member_count", sf.coalesce(sf.size("members"), sf.lit(0)))
+        .withColumn("state_ts", spark_time(sf.col("state_ms")))
+        .drop("all_members", "state_ms")
+    )
+
+
+def _with_assignment(member: Column) -> Column:
+    mine = sf.filter(sf.col("owned"), lambda owned: owned["member_id"] == member["member_id"])
+    return member.withField("assigned", sf.get(mine, sf.lit(0))["assigned"])
+
+
+def with_topic_names(members: DataFrame, current: DataFrame) -> DataFrame:
+    """Members with the names of the topics that their assignment has by id, where a commit tells them."""
+    text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
+    ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
+    names = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("names"))
+    named = sf.transform(
+        "assigned",
+        lambda part: part.withField(
+            "topic", sf.coalesce(sf.try_element_at(sf.col("names"), part["topic"]), part["topic"])
+        ),
+    )
+    named = sf.when(sf.col("group_type") == CLASSIC, sf.col("assigned")).otherwise(named)
+    return members.crossJoin(sf.broadcast(names)).withColumn("assigned", named).drop("names")
 
 
 def group_generations(groups: DataFrame) -> DataFrame:

@@ -8,23 +8,15 @@ protocol rim turns that into "" where a version has no null.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.offsets.schema import (
-    GroupMetadataKey,
-    GroupMetadataValue,
-    OffsetCommitKey,
-    OffsetCommitValue,
-    UnknownKey,
-    UnknownValue,
-)
+if TYPE_CHECKING:
+    from korvet.offsets.schema import Key, Value
 
-Key: TypeAlias = OffsetCommitKey | GroupMetadataKey | UnknownKey
-Value: TypeAlias = OffsetCommitValue | GroupMetadataValue | UnknownValue
-Record: TypeAlias = tuple[Key, Value | None]
+Record: TypeAlias = "tuple[Key, Value | None]"
 """A record to append: its key, and its value or None for a tombstone."""
 
 Token: TypeAlias = Hashable

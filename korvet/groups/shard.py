@@ -32,7 +32,6 @@ from korvet.groups.messages import (
     HeartbeatRequest,
     JoinReply,
     JoinRequest,
-    Key,
     LeaveRequest,
     ListedGroup,
     ListReply,
@@ -42,7 +41,6 @@ from korvet.groups.messages import (
     SyncReply,
     SyncRequest,
     Token,
-    Value,
 )
 from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable
 from korvet.groups.state import GroupState
@@ -50,9 +48,10 @@ from korvet.groups.timers import Deadline
 from korvet.offsets.schema import (
     GroupMetadataKey,
     GroupMetadataValue,
+    Key,
     OffsetCommitKey,
     OffsetCommitValue,
-    UnknownValue,
+    Value,
 )
 
 if TYPE_CHECKING:
@@ -207,11 +206,9 @@ class GroupShard:
 
         producer_id: of a transactional record, whose value counts when `end_transaction` says so.
         """
-        if isinstance(value, UnknownValue):
-            return
-        if isinstance(key, OffsetCommitKey) and not isinstance(value, GroupMetadataValue):
+        if isinstance(key, OffsetCommitKey) and (value is None or isinstance(value, OffsetCommitValue)):
             self._replay_offset(key, value, producer_id)
-        elif isinstance(key, GroupMetadataKey) and not isinstance(value, OffsetCommitValue):
+        elif isinstance(key, GroupMetadataKey) and (value is None or isinstance(value, GroupMetadataValue)):
             self._replay_group(key, value)
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:

@@ -16,6 +16,7 @@ from korvet.offsets.schema import (
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
+    UnknownKey,
     UnknownValue,
 )
 from korvet.spark.decode import group_metadata, offset_commits, quarantine
@@ -57,7 +58,7 @@ def codec_reads(record: Record) -> tuple[Any, Any] | None:
         value = decode_value(key, value_bytes)
     except DecodeError:
         return None
-    known = isinstance(key, OffsetCommitKey | GroupMetadataKey)
+    known = not isinstance(key, UnknownKey)
     return None if known and isinstance(value, UnknownValue) else (key, value)
 
 
@@ -247,6 +248,9 @@ def test_random_records_and_damaged_ones(spark: SparkSession, seed: int) -> None
         (b"\0\1", b"\0\1"),
         (b"\0\2", b"\0\2"),
         (b"\0\7other", b"\0\0payload"),
+        (b"\0\x09other", b"\0\0payload"),
+        (b"\0\x18other", b"\0\0payload"),
+        (b"\0\3\0\1g", b"\0\5future"),
         (whole[0][0], b"\0\5future"),
         (whole[0][0], b"\xff\xffpast"),
         (whole[0][0], b""),

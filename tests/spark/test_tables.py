@@ -52,7 +52,8 @@ def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keysp
     reader = RedisReader(Address(keyspace.url))
     source = reader.offsets_topic(spark)
     assert source is not None
-    tables = Tables(source, reader.records(spark, {"orders": dict.fromkeys(range(3), 0)}), NOW)
+    records = reader.records(spark, {"orders": dict.fromkeys(range(3), 0)})
+    tables = Tables(source.cache(), records.cache(), NOW)
 
     def rows(name: str, *columns: str) -> set[tuple[Any, ...]]:
         return {tuple(row[column] for column in columns) for row in tables.view(name).collect()}

@@ -15,14 +15,33 @@ from korvet.offsets.codec import (
     encode_key,
     encode_value,
 )
+from korvet.offsets.group_records import (
+    VALUE_TYPES,
+    ClassicMember,
+    ConsumerAssignment,
+    ConsumerMember,
+    GroupEpoch,
+    OwnedPartitions,
+    TargetAssignment,
+    TopicIdPartitions,
+    Topology,
+)
 from korvet.offsets.schema import (
+    GROUP_KEY_TYPES,
+    MEMBER_KEY_TYPES,
+    REGEX_KEY_TYPE,
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
+    Key,
     MemberMetadata,
     OffsetCommitKey,
     OffsetCommitValue,
     UnknownKey,
     UnknownValue,
+    Value,
 )
 from tests.unit.offsets.golden import CAPTURES, records
 
@@ -30,6 +49,7 @@ OFFSET_KEY = OffsetCommitKey("g", "orders", 3)
 GROUP_KEY = GroupMetadataKey("g")
 TOPIC_ID = bytes(range(16))
 MEMBER = MemberMetadata("m", "i", "c", "/h", 300000, 45000, b"sub", b"asg")
+MEMBER_5 = ConsumerMember(None, None, "c", "/h", (), None, 1, None)
 GROUP = GroupMetadataValue("consumer", 7, "range", "m", 1234, (MEMBER,))
 
 
@@ -41,13 +61,13 @@ def test_golden_records_survive_both_ways(capture: str) -> None:
             continue
         key = decode_key(record.key)
         types.add(record.type)
-        assert isinstance(key, UnknownKey) == (record.type > 2)
+        assert not isinstance(key, UnknownKey)
         assert encode_key(key) == record.key
         value = decode_value(key, record.value)
         if value is None:
             assert record.value is None
             continue
-        assert isinstance(value, UnknownValue) == (record.type > 2)
+        assert not isinstance(value, UnknownValue)
         assert encode_value(value) == record.value
     assert {1, 2, 3, 4, 5, 6, 7, 8} <= types
 
@@ -127,15 +147,15 @@ def test_nullable_fields() -> None:
 
 
 def test_tombstones() -> None:
-    for key in (OFFSET_KEY, GROUP_KEY, UnknownKey(3, b"")):
+    for key in (OFFSET_KEY, GROUP_KEY, GroupRecordKey("g", 3), UnknownKey(9, b"")):
         assert decode_value(key, None) is None
 
 
 def test_unknown_records_pass_through() -> None:
-    assert decode_key(b"\x00\x03abc") == UnknownKey(3, b"abc")
+    assert decode_key(b"\x00\x09abc") == UnknownKey(9, b"abc")
     assert decode_key(b"\xff\xff") == UnknownKey(-1, b"")
-    assert encode_key(UnknownKey(3, b"abc")) == b"\x00\x03abc"
-    for key in (UnknownKey(3, b""), OFFSET_KEY, GROUP_KEY):
+    assert encode_key(UnknownKey(9, b"abc")) == b"\x00\x09abc"
+    for key in (UnknownKey(9, b""), OFFSET_KEY, GROUP_KEY, GroupRecordKey("g", 3), GroupRegexKey("g", "r")):
         assert decode_value(key, b"\x00\x05abc") == UnknownValue(5, b"abc")
     assert encode_value(UnknownValue(5, b"abc")) == b"\x00\x05abc"
 
@@ -223,11 +243,14 @@ def test_fields_that_a_version_lacks_are_left_out() -> None:
         (replace(GROUP, members=(replace(MEMBER, subscription=None),)), "null"),  # type: ignore[arg-type]
         (replace(GROUP, members=(replace(MEMBER, unknown_tags=((1, b""),)),)), "no tagged fields"),
         (UnknownValue(1 << 15, b""), "value version"),
+        (GroupEpoch(1, version=1), "no version 1"),
+        (GroupEpoch(1, 5, unknown_tags=((0, b""),)), "tag 0 follows"),
+        (TargetAssignment((TopicIdPartitions(b"short", ()),)), "16"),
+        (TargetAssignment(None), "null"),  # type: ignore[arg-type]
+        (Topology(1, (GroupEpoch(1),)), "no Subtopology"),  # type: ignore[arg-type]
     ],
 )
-def test_values_that_do_not_fit(
-    value: OffsetCommitValue | GroupMetadataValue | UnknownValue, reason: str
-) -> None:
+def test_values_that_do_not_fit(value: Value, reason: str) -> None:
     with pytest.raises(EncodeError, match=reason):
         encode_value(value)
 
@@ -240,8 +263,46 @@ def test_values_that_do_not_fit(
         OffsetCommitKey("g", "t", 0, version=2),
         GroupMetadataKey("g", version=1),
         UnknownKey(1 << 15, b""),
+        GroupRecordKey("g", 5),
+        GroupMemberKey("g", "m", 3),
+        GroupRegexKey("g", "r", 17),
     ],
 )
-def test_keys_that_do_not_fit(key: OffsetCommitKey | GroupMetadataKey | UnknownKey) -> None:
+def test_keys_that_do_not_fit(key: Key) -> None:
     with pytest.raises(EncodeError):
         encode_key(key)
+
+
+def test_every_key_type_has_a_value_type() -> None:
+    assert {*GROUP_KEY_TYPES, *MEMBER_KEY_TYPES, REGEX_KEY_TYPE} == set(VALUE_TYPES)
+    assert set(VALUE_TYPES) == set(range(3, 24)) - {9, 18}
+
+
+def test_a_tagged_default_that_is_spelled_out_survives() -> None:
+    key = GroupRecordKey("g", 3)
+    spelled = b"\0\0" + struct.pack(">i", 7) + b"\x01\x00\x08" + bytes(8)
+    value = decode_value(key, spelled)
+    assert value == GroupEpoch(7, 0, unknown_tags=((0, bytes(8)),))
+    assert encode_value(value) == spelled
+    assert encode_value(GroupEpoch(7)) == spelled[:6] + b"\0"
+
+
+def test_null_is_not_the_default_of_a_tagged_field() -> None:
+    """Kafka writes a member without classic metadata, and one without known epochs, with a tag."""
+    assert encode_value(MEMBER_5).endswith(b"\x01\x00\x01\x00")
+    assert encode_value(replace(MEMBER_5, classic_member_metadata=ClassicMember())).endswith(b"\0\0\0\1\0\0")
+    owned = OwnedPartitions(TOPIC_ID, (1,), None)
+    assert b"\x01\x00\x01\x00" in encode_value(ConsumerAssignment(1, 0, 0, (owned,), ()))
+
+
+@pytest.mark.parametrize(
+    ("key", "data", "reason"),
+    [
+        (GroupRecordKey("g", 3), struct.pack(">hi", 0, 7) + b"\1\0\7" + bytes(7), "8 bytes needed"),
+        (GroupRecordKey("g", 3), struct.pack(">hi", 0, 7) + b"\1\0\x09" + bytes(9), "left over"),
+        (GroupMemberKey("g", "m", 5), encode_value(MEMBER_5)[:-1] + b"\2", "neither there nor null"),
+    ],
+)
+def test_damaged_group_records(key: Key, data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason):
+        decode_value(key, data)

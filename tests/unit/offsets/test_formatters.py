@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from korvet.offsets.codec import DecodeError, encode_key, encode_value
-from korvet.offsets.formatters import FORMATTERS, Formatter, format_group_record, format_offset_record
+from korvet.offsets.formatters import (
+    FORMATTERS,
+    Formatter,
+    format_group_record,
+    format_newer_group_record,
+    format_offset_record,
+)
 from korvet.offsets.schema import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -24,7 +30,11 @@ GROUP_KEY = encode_key(GroupMetadataKey("g"))
 @pytest.mark.parametrize("capture", CAPTURES)
 @pytest.mark.parametrize(
     ("formatter", "name"),
-    [(format_offset_record, "decoded_offsets"), (format_group_record, "decoded_groups")],
+    [
+        (format_offset_record, "decoded_offsets"),
+        (format_group_record, "decoded_groups"),
+        (format_newer_group_record, "decoded_other"),
+    ],
 )
 def test_golden_output(capture: str, formatter: Formatter, name: str) -> None:
     ours = {}
@@ -129,8 +139,8 @@ def test_group_metadata_versions(version: int, data: str) -> None:
 
 
 def test_other_records_print_nothing() -> None:
-    other = encode_key(UnknownKey(3, b"abc"))
-    for formatter in FORMATTERS.values():
+    other = encode_key(UnknownKey(9, b"abc"))
+    for formatter in (*FORMATTERS.values(), format_newer_group_record):
         assert formatter(other, b"\x00\x00x") is None
         assert formatter(None, b"x") is None
     assert format_offset_record(GROUP_KEY, None) is None

@@ -5,14 +5,25 @@ from __future__ import annotations
 import pytest
 
 from korvet.offsets.codec import DecodeError, encode_key, encode_value
+from korvet.offsets.group_records import (
+    ConsumerAssignment,
+    ConsumerMember,
+    GroupEpoch,
+    ResolvedRegex,
+    TargetEpoch,
+)
 from korvet.offsets.replay import CommitTarget, OffsetsReplay
 from korvet.offsets.schema import (
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
     OffsetCommitKey,
     OffsetCommitValue,
     UnknownValue,
 )
+from korvet.offsets.wire import topic_id_text
 from tests.unit.offsets.golden import CAPTURES, records, rows
 
 KEY = encode_key(OffsetCommitKey("g", "t", 0))
@@ -29,8 +40,7 @@ def current(replay: OffsetsReplay) -> int | None:
     return None if stored is None else stored.value.offset
 
 
-@pytest.mark.parametrize("capture", CAPTURES)
-def test_golden_records_end_in_the_brokers_answer(capture: str) -> None:
+def replayed(capture: str) -> OffsetsReplay:
     replay = OffsetsReplay()
     for record in records(capture):
         replay.apply(
@@ -42,6 +52,12 @@ def test_golden_records_end_in_the_brokers_answer(capture: str) -> None:
             transactional=record.transactional,
             control=record.control,
         )
+    return replay
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_golden_records_end_in_the_brokers_answer(capture: str) -> None:
+    replay = replayed(capture)
     answer = {
         (row["group"], entry["topic"], entry["partition"]): (
             entry["offset"],
@@ -67,6 +83,48 @@ def test_golden_records_end_in_the_brokers_answer(capture: str) -> None:
     assert members
     for group, ids in members.items():
         assert {member.member_id for member in replay.groups[group].members} == ids
+
+
+def topic_names(capture: str) -> dict[str, str]:
+    return {row["topicId"]: row["topic"] for row in rows(capture, "final_state") if row["kind"] == "topic"}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_golden_newer_groups_end_in_the_brokers_answer(capture: str) -> None:
+    replay = replayed(capture)
+    names = topic_names(capture)
+    described = [row for row in rows(capture, "final_state") if row.get("type", "Classic") != "Classic"]
+    assert described
+    assert {row["group"] for row in described} == set(replay.newer_groups)
+    for row in described:
+        group = replay.newer_groups[row["group"]]
+        if row["type"] != "Consumer":
+            assert group.members == {}
+            continue
+        epoch, target = group.properties[3], group.properties[6]
+        assert isinstance(epoch, GroupEpoch)
+        assert isinstance(target, TargetEpoch)
+        if "group_epoch" in row:
+            assert (epoch.epoch, target.assignment_epoch) == (
+                row["group_epoch"],
+                row["target_assignment_epoch"],
+            )
+        ours = []
+        for member_id, values in group.members.items():
+            about, owned = values[5], values[8]
+            assert isinstance(about, ConsumerMember)
+            assert isinstance(owned, ConsumerAssignment)
+            places = [
+                f"{names[topic_id_text(part.topic_id)]}-{partition}"
+                for part in owned.assigned_partitions
+                for partition in part.partitions
+            ]
+            ours.append((member_id, about.client_id, about.client_host, owned.member_epoch, sorted(places)))
+        theirs = [
+            (m["member_id"], m["client_id"], m["host"], m["member_epoch"], sorted(m["assignment"]))
+            for m in row.get("members", ())
+        ]
+        assert sorted(ours) == sorted(theirs)
 
 
 def test_a_value_replaces_and_a_tombstone_removes() -> None:
@@ -129,7 +187,7 @@ def test_what_does_not_concern_the_state_is_counted() -> None:
     replay = OffsetsReplay()
     replay.apply(0, 0, KEY, commit(1))
     replay.apply(0, 1, KEY, encode_value(UnknownValue(9, b"?")))
-    replay.apply(0, 2, b"\x00\x03abc", None)
+    replay.apply(0, 2, b"\x00\x09abc", None)
     replay.apply(0, 3, None, b"x")
     replay.apply(0, 4, b"\x00\x00\x00\x02", b"", control=True)
     assert (current(replay), replay.skipped) == (1, 4)
@@ -158,3 +216,29 @@ def test_damage_changes_nothing(key: bytes | None, value: bytes | None, options:
             control=options.get("control", False),
         )
     assert (current(replay), replay.skipped) == (1, 0)
+
+
+def test_newer_groups() -> None:
+    replay = OffsetsReplay()
+    epoch, member, regex = GroupRecordKey("g", 3), GroupMemberKey("g", "m", 8), GroupRegexKey("g", "r.*")
+    values = (GroupEpoch(4), ConsumerAssignment(4, 3, 0, (), ()), ResolvedRegex(("t",), 1, 5))
+    for at, (key, value) in enumerate(zip((epoch, member, regex), values, strict=True)):
+        replay.apply(0, at, encode_key(key), encode_value(value))
+    group = replay.newer_groups["g"]
+    assert (group.properties, group.members, group.regexes) == (
+        {3: values[0]},
+        {"m": {8: values[1]}},
+        {"r.*": values[2]},
+    )
+    for at, key in enumerate((epoch, member, regex, member)):
+        assert "g" in replay.newer_groups or at == 3
+        replay.apply(0, 10 + at, encode_key(key), None)
+    assert (replay.newer_groups, replay.skipped) == ({}, 0)
+
+
+def test_pending_offsets_can_be_looked_at() -> None:
+    replay = OffsetsReplay()
+    replay.apply(3, 7, KEY, commit(5), producer_id=9, transactional=True)
+    ((transaction, waiting),) = replay.pending.items()
+    assert transaction == (3, 9)
+    assert (waiting[TARGET].value.offset, waiting[TARGET].record_offset) == (5, 7)
