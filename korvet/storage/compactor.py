@@ -232,6 +232,7 @@ class Compactor:
             else:
                 await self._copy_records(gone)
             await self._copy_up_to(b"+", [])
+            await self._copy_pending()
             await self._swap(text)
         except StorageError:
             with contextlib.suppress(StorageError):
@@ -245,8 +246,7 @@ class Compactor:
         while at < len(gone):
             names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
             await self._copy(names[-1], [word for name in names for word in (name, b"0")])
-            copied = _parts(self._copied)
-            at += sum(_parts(name) <= copied for name in names)
+            at = bisect_left(gone, _offset_behind(self._copied, bias), at)
 
     async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
         """Copy what is there before `end`; of batches that hold some of these offsets their other records."""
@@ -278,6 +278,16 @@ class Compactor:
         for last, batch in runs:
             words += (entry_id(last, self._log.bias).encode(), batch)
         return words
+
+    async def _copy_pending(self) -> None:
+        """Copy what is pending in the groups, page by page; what changes meanwhile is for the last step."""
+        for reply in await self._read("XINFO", "GROUPS", self._stream):
+            group = dict(zip(reply[::2], reply[1::2], strict=True))[b"name"]
+            start = b"-"
+            while start:
+                start = await self._call("korvet_shadow_pending", self._copied, group, start)
+        while await self._call("korvet_shadow_tidy", self._copied):
+            pass
 
     async def _copy_up_to(self, last: bytes, changes: Sequence[bytes]) -> None:
         status = b"more"

@@ -52,10 +52,12 @@ class Keyspace:
         """What the stream is called while a guarded append adds to it; never there between commands."""
         return f"{{{self._partition(topic, partition)}}}:w".encode()
 
-    def shadow_keys(self, topic: str, partition: int) -> tuple[bytes, bytes, bytes, bytes]:
-        """What a compaction under way has: stream, index, meta of the new log, and a name for the old one."""
+    def shadow_keys(self, topic: str, partition: int) -> tuple[bytes, ...]:
+        """What a compaction under way has: stream, index and meta of the new log, its placeholders, the old
+        stream on its way out.
+        """
         first = f"{{{self._partition(topic, partition)}}}:compact"
-        return first.encode(), f"{first}:index".encode(), f"{first}:meta".encode(), f"{first}:old".encode()
+        return tuple(f"{first}{part}".encode() for part in ("", ":index", ":meta", ":pending", ":old"))
 
     def partition_keys(self, topic: str, partition: int) -> tuple[bytes, bytes, bytes, bytes]:
         """Stream, index, meta, latest: everything that one partition has for long."""

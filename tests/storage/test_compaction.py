@@ -194,6 +194,63 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
 
 
+class Watched(Compactor):
+    """Does something before a certain call."""
+
+    def __init__(self, bench: Bench, log: PartitionLog, before: str, act: Callable[[], None]) -> None:
+        super().__init__(bench.store, log, Pace(1e12), 1 << 27)
+        self.before = before
+        self.act = act
+
+    async def _call(self, function: str, *args: bytes | str | int) -> Any:
+        if function == self.before:
+            self.before = ""
+            self.act()
+        return await super()._call(function, *args)
+
+
+@pytest.mark.parametrize("before", ["begin", "copy", "pending", "tidy", "swap"])
+def test_groups_change_meanwhile(bench: Bench, before: str) -> None:
+    log = compacted_log(bench)
+    client, stream = bench.client, log.stream
+    offsets = append(bench, log, [(b"%d" % (number % 2500), b"", 0) for number in range(5000)])
+    for name in ("g", "leaves", "quiet"):
+        client.xgroup_create(stream, name, "0")
+    for consumer in ("one", "two", "three"):
+        client.xreadgroup("g", consumer, {stream: ">"}, count=1300)
+    client.xreadgroup("quiet", "c", {stream: ">"}, count=5000)
+    client.xgroup_createconsumer(stream, "leaves", "c")
+
+    def names(places: range) -> list[str]:
+        return [entry_id(offsets[place]) for place in places]
+
+    def pending(name: str) -> list[Any]:
+        rows = client.xpending_range(stream, name, "-", "+", 9000)
+        return [(one["message_id"], one["consumer"], one["times_delivered"]) for one in rows]
+
+    seen: list[Any] = []
+
+    def act() -> None:
+        client.xack(stream, "g", *names(range(1000, 2600, 3)))
+        client.xclaim(stream, "g", "one", 0, names(range(2700, 2800)))
+        client.xgroup_delconsumer(stream, "g", "three")
+        client.xreadgroup("g", "four", {stream: ">"}, count=600)
+        client.xgroup_destroy(stream, "leaves")
+        client.xgroup_create(stream, "comes", names(range(4000, 4001))[0])
+        client.xreadgroup("comes", "c", {stream: ">"}, count=10)
+        seen.extend((client.xinfo_groups(stream), pending("g"), pending("comes"), pending("quiet")))
+
+    assert bench.run(Watched(bench, log, f"korvet_shadow_{before}", act).compact(RULES, NOW_MS)) == 2500
+    groups = client.xinfo_groups(stream)
+    for group in (*groups, *seen[0]):
+        del group["lag"]
+    assert groups == seen[0]
+    assert [pending(name) for name in ("g", "comes", "quiet")] == seen[1:]
+    assert {one["name"] for one in client.xinfo_consumers(stream, "g")} == {b"one", b"two", b"four"}
+    assert client.xlen(stream) == 2500
+    assert shadows(bench) == []
+
+
 def test_memory_comes_back(bench: Bench) -> None:
     log = compacted_log(bench)
     other = compacted_log(bench, name="other")

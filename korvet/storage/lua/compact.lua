@@ -2,9 +2,10 @@
 -- hash of its own; then the shadow takes the log's place, in one step.  XDEL would not do: it leaves the memory of a node
 -- in use while one of its entries lives.  Shadows are nobody else's, so that one which was left behind is just deleted.
 
--- KEYS of all but korvet_shadow_drop: stream, index, meta, shadow stream, shadow index, shadow meta, and where the old
--- stream goes when it is replaced.  ARGV begins with: bias, highest epoch of the partition's leader ("" is one that nobody
--- fences), token of the compaction.
+-- KEYS of all that have SHADOW_KEYS: stream, index, meta, shadow stream, shadow index, shadow meta, set of the placeholders,
+-- and where the old stream goes when it is replaced.  ARGV begins with: bias, highest epoch of the partition's leader ("" is
+-- one that nobody fences), token of the compaction.
+local SHADOW_KEYS = 8
 
 -- Bytes copied by one call, about: a few ms of Redis's time.
 local COPIED_BYTES = 1048576
@@ -12,6 +13,7 @@ local COPIED_BYTES = 1048576
 local WIDEST = 7000
 -- Pending entries looked at by one XPENDING, and claimed by one XCLAIM at most.
 local CLAIMED = 1000
+local ANY_NUMBER = 2147483647
 
 local function pairs_of(reply)
   local found = {}
@@ -114,7 +116,7 @@ local function replace(keys, bias, shadow, id, others, append_ms, is_pending)
   end
   if is_pending and not kept then
     redis.call('XADD', keys[4], id, 'x', '')
-    redis.call('HSET', keys[6], 'pending:' .. id, '')
+    redis.call('SADD', keys[7], id)
   end
   shadow.more = shadow.more + math.max(0, #others - 1)
   shadow.deleted = id
@@ -172,7 +174,7 @@ end
 
 -- Begins a compaction: there is nothing in the shadow.  Returns 1.
 local function begin(keys, args)
-  if #keys ~= 7 or #args ~= 3 then
+  if #keys ~= SHADOW_KEYS or #args ~= 3 then
     return redis.error_reply('ERR korvet_shadow_begin: malformed arguments')
   end
   local fault = fence_leader(load_meta(keys[3]), args[2])
@@ -183,7 +185,7 @@ local function begin(keys, args)
     -- The topic was deleted, say.
     return stale()
   end
-  redis.call('UNLINK', keys[4], keys[5], keys[6], keys[7])
+  redis.call('UNLINK', unpack(keys, 4))
   -- An empty stream.
   redis.call('XGROUP', 'CREATE', keys[4], 'x', '0', 'MKSTREAM')
   redis.call('XGROUP', 'DESTROY', keys[4], 'x')
@@ -211,7 +213,7 @@ end
 -- anew.
 local function copy(keys, args)
   local bias, budget = tonumber(args[1]), tonumber(args[6])
-  if #keys ~= 7 or #args < 7 or not (bias and budget) then
+  if #keys ~= SHADOW_KEYS or #args < 7 or not (bias and budget) then
     return redis.error_reply('ERR korvet_shadow_copy: malformed arguments')
   end
   local _, shadow, fault = go_on(keys, args)
@@ -224,59 +226,175 @@ local function copy(keys, args)
   return { status, shadow.last, bytes }
 end
 
--- Gives the shadow's group the pending entries of the log's; those whose entry is not there are left out.
-local function copy_pending(stream, shadow, group)
-  local from = '-'
-  while true do
-    local page = redis.call('XPENDING', stream, group, from, '+', CLAIMED)
-    local at = 1
-    while at <= #page do
-      -- What was delivered together is claimed together.
-      local _, consumer, idle_ms, count = unpack(page[at])
-      local ids = {}
-      while at <= #page and page[at][2] == consumer and page[at][3] == idle_ms and page[at][4] == count do
-        ids[#ids + 1] = page[at][1]
-        at = at + 1
-      end
-      ids[#ids + 1] = 'IDLE'
-      ids[#ids + 1] = idle_ms
-      ids[#ids + 1] = 'RETRYCOUNT'
-      ids[#ids + 1] = count
-      ids[#ids + 1] = 'FORCE'
-      ids[#ids + 1] = 'JUSTID'
-      redis.call('XCLAIM', shadow, group, consumer, 0, unpack(ids))
+local function same_names(left, right)
+  if #left ~= #right then
+    return false
+  end
+  for at = 1, #left do
+    if left[at] ~= right[at] then
+      return false
     end
-    if #page < CLAIMED then
-      return
-    end
-    from = '(' .. page[#page][1]
+  end
+  return true
+end
+
+local function consumers_of(stream, group)
+  local names = {}
+  for _, reply in ipairs(redis.call('XINFO', 'CONSUMERS', stream, group)) do
+    names[#names + 1] = pairs_of(reply).name
+  end
+  return names
+end
+
+-- Lets the shadow's group have the position and the consumers of the log's.  `more` entries than the log has ever had are
+-- counted as read, so that the lag of who has read all is 0.
+local function copy_group(stream, shadow, group, known, more)
+  local name, last = group.name, group['last-delivered-id']
+  local read = group['entries-read'] and group['entries-read'] + more or -1
+  if known then
+    redis.call('XGROUP', 'SETID', shadow, name, last, 'ENTRIESREAD', read)
+  else
+    redis.call('XGROUP', 'CREATE', shadow, name, last, 'ENTRIESREAD', read)
+  end
+  local wanted, there = consumers_of(stream, name), consumers_of(shadow, name)
+  if same_names(wanted, there) then
+    return
+  end
+  local gone = {}
+  for _, consumer in ipairs(there) do
+    gone[consumer] = true
+  end
+  for _, consumer in ipairs(wanted) do
+    redis.call('XGROUP', 'CREATECONSUMER', shadow, name, consumer)
+    gone[consumer] = nil
+  end
+  for consumer in pairs(gone) do
+    redis.call('XGROUP', 'DELCONSUMER', shadow, name, consumer)
   end
 end
 
--- `more` entries than the log has ever had are counted as read, so that the lag of who has read all is 0.
+-- Claims entries in the shadow that one consumer was given at one time.
+local function claim(shadow, group, sample, ids)
+  local _, consumer, idle_ms, count = unpack(sample)
+  ids[#ids + 1] = 'IDLE'
+  ids[#ids + 1] = idle_ms
+  ids[#ids + 1] = 'RETRYCOUNT'
+  ids[#ids + 1] = count
+  ids[#ids + 1] = 'FORCE'
+  ids[#ids + 1] = 'JUSTID'
+  redis.call('XCLAIM', shadow, group, consumer, 0, unpack(ids))
+end
+
+-- Lets the shadow's group have the pending entries of the log's from `from` on, one page of them; those whose entry is not
+-- there are left out.  Returns where the next page begins, or nil.
+local function copy_pending(stream, shadow, group, from)
+  local page = redis.call('XPENDING', stream, group, from, '+', CLAIMED)
+  local last = #page == CLAIMED and page[#page][1] or '+'
+  local known = {}
+  for _, entry in ipairs(redis.call('XPENDING', shadow, group, from, last, ANY_NUMBER)) do
+    known[entry[1]] = entry
+  end
+  local ids, sample = {}, nil
+  for _, entry in ipairs(page) do
+    local id, there = entry[1], known[entry[1]]
+    known[id] = nil
+    local same = there and there[2] == entry[2] and there[3] == entry[3] and there[4] == entry[4]
+    if sample and not (sample[2] == entry[2] and sample[3] == entry[3] and sample[4] == entry[4]) then
+      claim(shadow, group, sample, ids)
+      ids, sample = {}, nil
+    end
+    if not same then
+      sample = entry
+      ids[#ids + 1] = id
+    end
+  end
+  if sample then
+    claim(shadow, group, sample, ids)
+  end
+  for id in pairs(known) do
+    redis.call('XACK', shadow, group, id)
+  end
+  return last ~= '+' and '(' .. last or nil
+end
+
+-- What tells whether two groups have the same pending entries: how many, the first, the last, and how many for each
+-- consumer.
+local function pending_summary(stream, group)
+  local found = redis.call('XPENDING', stream, group)
+  local words = { found[1], found[2] or '', found[3] or '' }
+  for _, consumer in ipairs(found[4] or {}) do
+    words[#words + 1] = #consumer[1] .. ':' .. consumer[1]
+    words[#words + 1] = consumer[2]
+  end
+  return table.concat(words, ' ')
+end
+
+local function names_of(groups)
+  local names = {}
+  for _, group in ipairs(groups) do
+    names[group.name] = true
+  end
+  return names
+end
+
+-- Lets the shadow have all groups as they are now; `copy_pending` did most of it before.
 local function copy_groups(stream, shadow, more)
-  for _, group in ipairs(groups_of(stream)) do
+  local groups, known = groups_of(stream), groups_of(shadow)
+  local there = names_of(known)
+  for _, group in ipairs(groups) do
     local name = group.name
-    local read = group['entries-read'] and group['entries-read'] + more or -1
-    redis.call('XGROUP', 'CREATE', shadow, name, group['last-delivered-id'], 'ENTRIESREAD', read)
-    for _, reply in ipairs(redis.call('XINFO', 'CONSUMERS', stream, name)) do
-      redis.call('XGROUP', 'CREATECONSUMER', shadow, name, pairs_of(reply).name)
+    copy_group(stream, shadow, group, there[name], more)
+    if pending_summary(stream, name) ~= pending_summary(shadow, name) then
+      local from = '-'
+      repeat
+        from = copy_pending(stream, shadow, name, from)
+      until not from
     end
-    if group.pending > 0 then
-      copy_pending(stream, shadow, name)
+  end
+  local wanted = names_of(groups)
+  for _, group in ipairs(known) do
+    if not wanted[group.name] then
+      redis.call('XGROUP', 'DESTROY', shadow, group.name)
     end
   end
 end
 
-local function remove_placeholders(keys)
-  local count = 0
-  for _, field in ipairs(redis.call('HKEYS', keys[6])) do
-    local id = string.match(field, '^pending:(.+)$')
-    if id then
-      count = count + redis.call('XDEL', keys[4], id)
+-- Further ARGV: entry up to which the shadow has the log, a group, ID that its pending entries are copied from.
+-- Copies a page of them.  Returns the ID to go on from, or "".  Errors: as korvet_shadow_copy.
+local function copy_pending_page(keys, args)
+  if #keys ~= SHADOW_KEYS or #args ~= 6 then
+    return redis.error_reply('ERR korvet_shadow_pending: malformed arguments')
+  end
+  local _, shadow, fault = go_on(keys, args)
+  if fault then
+    return fault
+  end
+  local there = names_of(groups_of(keys[4]))
+  for _, group in ipairs(groups_of(keys[1])) do
+    if group.name == args[5] then
+      copy_group(keys[1], keys[4], group, there[group.name], shadow.more)
+      return copy_pending(keys[1], keys[4], args[5], args[6]) or ''
     end
   end
-  return count
+  return ''
+end
+
+-- Further ARGV: entry up to which the shadow has the log.
+-- Removes placeholders: all groups have the pending entries that were in want of them.  Returns how many are left.
+-- Errors: as korvet_shadow_copy.
+local function remove_placeholders(keys, args)
+  if #keys ~= SHADOW_KEYS or #args ~= 4 then
+    return redis.error_reply('ERR korvet_shadow_tidy: malformed arguments')
+  end
+  local _, _, fault = go_on(keys, args)
+  if fault then
+    return fault
+  end
+  local ids = redis.call('SPOP', keys[7], CLAIMED)
+  if ids[1] then
+    redis.call('XDEL', keys[4], unpack(ids))
+  end
+  return redis.call('SCARD', keys[7])
 end
 
 -- Further ARGV: entry up to which the shadow has the log, entries at most, what is to be remembered of the compaction.
@@ -285,7 +403,7 @@ end
 -- {"changed"}: entries were deleted that the shadow has.  Errors: as korvet_shadow_copy.
 local function swap_in(keys, args)
   local bias, budget = tonumber(args[1]), tonumber(args[5])
-  if #keys ~= 7 or #args ~= 7 or not (bias and budget) then
+  if #keys ~= SHADOW_KEYS or #args ~= 7 or not (bias and budget) then
     return redis.error_reply('ERR korvet_shadow_swap: malformed arguments')
   end
   local stream, index, meta = keys[1], keys[2], keys[3]
@@ -311,7 +429,6 @@ local function swap_in(keys, args)
   end
 
   copy_groups(stream, keys[4], shadow.more)
-  remove_placeholders(keys)
   local deleted = id_less(found.deleted, shadow.deleted) and shadow.deleted or found.deleted
   local added = found.added + shadow.more
   redis.call('XSETID', keys[4], found.last, 'ENTRIESADDED', added, 'MAXDELETEDID', deleted)
@@ -333,13 +450,13 @@ local function swap_in(keys, args)
   save_meta(meta, state)
   redis.call('HSET', meta, 'gap', integer(gap), 'compacted', args[6])
   redis.call('HDEL', meta, 'scan')
-  redis.call('UNLINK', keys[6], index)
+  redis.call('UNLINK', keys[6], keys[7], index)
   if redis.call('EXISTS', keys[5]) == 1 then
     redis.call('RENAME', keys[5], index)
   end
-  redis.call('RENAME', stream, keys[7])
+  redis.call('RENAME', stream, keys[8])
   redis.call('RENAME', keys[4], stream)
-  redis.call('UNLINK', keys[7])
+  redis.call('UNLINK', keys[8])
   return { 'ok', state.log_start, state.log_end }
 end
 
@@ -400,6 +517,12 @@ end
 
 redis.register_function('korvet_shadow_begin', begin)
 redis.register_function('korvet_shadow_copy', copy)
+redis.register_function('korvet_shadow_pending', copy_pending_page)
+redis.register_function({
+  function_name = 'korvet_shadow_tidy',
+  callback = remove_placeholders,
+  flags = { 'allow-oom' },
+})
 redis.register_function({ function_name = 'korvet_shadow_swap', callback = swap_in, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_shadow_drop', callback = drop_shadow, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_compaction_note', callback = note, flags = { 'allow-oom' } })
