@@ -310,6 +310,14 @@ class Appender:
         return self._layout.arguments(received)
 
     @property
+    def unsettled_from(self) -> int | None:
+        """The position of the first record of ours of which it is not known yet whether Redis has it, but will
+        be; None where there is none.
+        """
+        groups = [*(group for group, unknown in self._undone if unknown), *self._guarded]
+        return groups[0].forms[0].position if groups else None
+
+    @property
     def _is_guarding(self) -> bool:
         return bool(self._guarded) or self._gathering is not None
 

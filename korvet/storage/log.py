@@ -532,9 +532,12 @@ class PartitionLog:
 
     async def stable_end(self) -> int:
         """The offset before which no transaction is open (the last stable offset): without transactions the
-        log end, read from Redis. Raises StorageError.
+        log end, read from Redis, but for appends whose outcome may yet have to be read back. Raises
+        StorageError.
         """
-        return (await self.bounds()).log_end
+        end = (await self.bounds()).log_end
+        unsettled = self._appender.unsettled_from
+        return end if unsettled is None else min(end, unsettled - self.bias)
 
     def compacted(self, end: int) -> None:
         """Records before `end` were removed: none that were read before are given away any more."""

@@ -17,13 +17,14 @@ from korvet.storage.errors import FencedEpoch, StorageFault
 from korvet.storage.log import PartitionLog
 from tests.api.batches import batch
 from tests.storage.batches import decode
+from tests.storage.proxy import proxied_store
 from tests.storage.test_batch_layout import append as append_batch
-from tests.support.polling import until
+from tests.support.polling import until, until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.storage.conftest import Bench
+    from tests.storage.conftest import Bench, Server
 
 DAY_MS = 86_400_000
 NOW_MS = 1_800_000_000_000
@@ -147,9 +148,11 @@ def test_tombstones_go_when_readers_have_had_their_time(bench: Bench, assignment
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.log_end, bounds.entries) == (0, more[0] + 1, 0)
     assert bench.run(log.read_wait(offsets[0], ALL)).next_offset == more[0] + 1
-    last = append(bench, log, [(b"c", b"3", 0)])
+    last = append(bench, log, [(b"c", b"3", 0), (b"d", b"4", 0)])
     assert bench.run(log.bounds()).log_start == 0
-    assert contents(bench, log) == {last[0]: (b"c", b"3")}
+    assert contents(bench, log) == {last[0]: (b"c", b"3"), last[1]: (b"d", b"4")}
+    bench.client.xdel(log.stream, entry_id(last[0], log.bias))
+    assert bench.run(log.bounds()).log_start == last[1]
 
 
 def test_groups_notice_nothing(bench: Bench) -> None:
@@ -599,6 +602,30 @@ def test_a_later_compaction_takes_over(bench: Bench) -> None:
         bench.run(Compactor(bench.store, log, Other(1e12), 1 << 27).compact(RULES, NOW_MS))
     assert later == [1499]
     assert len(contents(bench, log)) == 1
+
+
+def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with proxied_store(server.socket, prefix) as (proxy, store):
+            options: Any = {"offset_assignment": "dense", "storage_layout": "batch", "configs": COMPACT}
+            log = store.log(await store.catalogue.create("t", 1, **options), 0)
+            for _ in range(2):
+                await append_batch(log, batch([(b"k", b"1"), (b"k", b"2")]))
+            assert await log.stable_end() == 4
+            proxy.hold_replies()
+            waiting = asyncio.create_task(append_batch(log, batch([(b"k", b"3")])))
+            await until_async(lambda: asyncio.to_thread(is_there), 20, "Redis has it")
+            # Positions are one above offsets on a dense topic.
+            assert log._appender.unsettled_from == 5
+            proxy.release()
+            assert (await waiting).base_offset == 4
+            assert log._appender.unsettled_from is None
+            assert await log.stable_end() == 5
+
+    def is_there() -> bool:
+        return bool(server.client.xlen(f"{prefix}:t:0") == 3)
+
+    asyncio.run(work())
 
 
 def test_compaction_is_slowed_down(bench: Bench) -> None:

@@ -178,7 +178,10 @@ end
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
 local function conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, producers, indexed)
   local start = log_start(found, state, previous_end, bias)
-  if found.length == 0 and start > 0 then
+  if found.length == 0 and previous_end + bias <= state.gap then
+    -- Compaction left nothing; from here on it is known again what comes first.
+    redis.call('HSET', meta, 'gap', integer(base))
+  elseif found.length == 0 and start > 0 then
     start = base - bias
   end
   state.tail = last
