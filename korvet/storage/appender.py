@@ -311,8 +311,8 @@ class Appender:
 
     @property
     def unsettled_from(self) -> int | None:
-        """The position of the first record of ours of which it is not known yet whether Redis has it, but will
-        be; None where there is none.
+        """The position of the first record of which it is yet to be known whether Redis has it; None where
+        there is none.
         """
         groups = [*(group for group, unknown in self._undone if unknown), *self._guarded]
         return groups[0].forms[0].position if groups else None

