@@ -1,5 +1,5 @@
 """Consumer groups and topics in Spark: the data source `korvet`, decoded tables, reports, exports.
 
-Executors import korvet.spark.source, .entries, .batches, .store and .decode only; they need pyarrow, numpy
-and redis.
+Executors need korvet.offsets and korvet.spark, and pyarrow, numpy and redis; crc32c too where topics have
+storage.layout=batch.
 """

@@ -1,6 +1,6 @@
 """Entries that are whole record batches (storage.layout=batch), in Kafka's format, magic 2 (KIP-98).
 
-Pure Python and pyarrow's codecs, so that an executor needs no more than the data source does.
+Pure Python, pyarrow's codecs and crc32c: an executor needs none of korvet's compiled parts.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa  # type: ignore[import-untyped]
+
+try:
+    from crc32c import crc32c
+except ImportError:  # only what reads batches needs it
+    crc32c = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,17 +33,30 @@ _LENGTH_EXCLUDES = 12
 _MAGIC = 2
 _CODEC_BITS = 7
 _LOG_APPEND_TIME_BIT = 8
+_TRANSACTIONAL_BIT = 16
+_CONTROL_BIT = 32
+_ATTRIBUTES_AT = 21  # where the part of a batch begins that its CRC covers
+_CRC_AT = 4  # among the header's parts
+# The key of a control record (ControlRecordType): version, type.
+_CONTROL_KEY = struct.Struct(">hh")
+_ABORT, _COMMIT = 0, 1
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
 
 
 @dataclass(slots=True)
 class Batch:
-    """One batch: where it begins, whether its timestamps are the broker's, and its records."""
+    """One batch: where it begins, whether its timestamps are the broker's, and its records.
+
+    `producer` is the producer's id where the batch is part of a transaction, else -1; `outcome` is True for
+    the marker of a commit, False for that of an abort, None for records. Markers have no rows.
+    """
 
     base_offset: int
     log_append_time: bool
     rows: list[Row]
+    producer: int = -1
+    outcome: bool | None = None
 
 
 def batch_records(fields: Sequence[bytes], last_offset: int) -> int | None:
@@ -50,21 +68,39 @@ def batch_records(fields: Sequence[bytes], last_offset: int) -> int | None:
 def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
     """The batch that an entry is as a whole; None for any other entry, one that can't be read included.
 
-    It has to end at `last_offset`, the entry's own.
+    It has to end at `last_offset`, the entry's own, and its CRC has to be right.
     """
     head = _head(fields, last_offset)
     if head is None:
         return None
-    base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, _, _, _, count = head
+    if crc32c is None:
+        raise ModuleNotFoundError(
+            "topics with storage.layout=batch need the package crc32c on every executor"
+        )
+    if crc32c(memoryview(fields[1])[_ATTRIBUTES_AT:]) != head[_CRC_AT]:
+        return None
+    base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
     appended = bool(attributes & _LOG_APPEND_TIME_BIT)
     try:
         section = _DECOMPRESS[attributes & _CODEC_BITS](fields[1][_HEADER.size :])
         rows = _rows(section, count, base_offset, base_ms)
     except _UNREADABLE:
         return None
+    if not attributes & _TRANSACTIONAL_BIT:
+        producer = -1
+    if attributes & _CONTROL_BIT:
+        return Batch(base_offset, appended, [], producer, _outcome(rows))
     if appended:
         rows = [(key, value, offset, newest_ms, headers) for key, value, offset, _, headers in rows]
-    return Batch(base_offset, appended, rows)
+    return Batch(base_offset, appended, rows, producer)
+
+
+def _outcome(rows: Sequence[Row]) -> bool | None:
+    """What a control batch says of its producer's transaction; None for other controls."""
+    key = rows[0][0] if rows else None
+    if key is None or len(key) < _CONTROL_KEY.size:
+        return None
+    return {_ABORT: False, _COMMIT: True}.get(_CONTROL_KEY.unpack_from(key)[1])
 
 
 def _head(fields: Sequence[bytes], last_offset: int) -> tuple[int, ...] | None:

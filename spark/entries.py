@@ -1,8 +1,9 @@
 """Stream entries to Arrow columns in the layout of Spark's Kafka source. Pure: no Redis, no Spark session.
 
-The field layout of an entry is korvet's own (key, value, ts, header.*, nullheader.*), or the entry is a whole
-record batch (korvet.spark.batches); every other entry was written by a native Redis application and becomes a
-record whose value is a JSON object of its fields. No entry can make a read fail.
+The fields of an entry are korvet's own (key, value, ts, header.*, nullheader.*; pid and epoch where it is in
+a transaction), or it is the marker that ends a transaction (ctl, pid, epoch), or a whole record batch
+(korvet.spark.batches); every other entry was written by a native Redis application and becomes a record whose
+value is a JSON object of its fields. No entry can make a read fail.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ VALUE = b"value"
 TIMESTAMP = b"ts"
 HEADER_PREFIX = b"header."
 NULL_HEADER_PREFIX = b"nullheader."
+CONTROL = b"ctl"
+PRODUCER = b"pid"
+EPOCH = b"epoch"
+OUTCOMES = {b"commit": True, b"abort": False}
 # Marks an encoded field name in the JSON of a native entry.
 BINARY_NAME = "base64:"
 
@@ -72,13 +77,26 @@ class Columns:
     rows of all lists belong together. `timestamps_ms` holds None where Spark has no such time.
     """
 
-    keys: list[bytes | None]
-    values: list[bytes | None]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64] | list[int | None]
     headers: list[list[Header] | None] | None
     timestamp_types: list[int] | None = None
     """None where all have the topic's."""
+    producers: list[int] | None = None
+    """Whose transaction each record is part of, -1 for none's; None where no record is part of one."""
+    same_headers: Sequence[tuple[str, Sequence[bytes | None]]] = ()
+    """Headers that every record has, in order: the name, and the records' values. Then `headers` is None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The end of a producer's transaction: its records before this offset count, or never did."""
+
+    offset: int
+    producer: int
+    committed: bool
 
 
 def native_json(fields: Sequence[bytes]) -> bytes:
@@ -128,16 +146,36 @@ class _Record:
     value: bytes | None = None
     relative_ms: int | None = None
     headers: list[Header] | None = None
+    producer: int | None = None
+    epoch: int | None = None
 
 
 def parse_fields(
     fields: Sequence[bytes], entry_ms: int, native_field: bytes | None
-) -> tuple[bytes | None, bytes | None, int, list[Header] | None]:
-    """One entry's key, value, record timestamp in ms and headers; headers None when it has none."""
+) -> tuple[bytes | None, bytes | None, int, list[Header] | None, int]:
+    """One entry's key, value, timestamp in ms, headers or None, and its transaction's producer or -1."""
     record = _own_record(fields, entry_ms)
     if record is None:
-        return None, native_value(fields, native_field), entry_ms, None
-    return record.key, record.value, entry_ms + (record.relative_ms or 0), record.headers
+        return None, native_value(fields, native_field), entry_ms, None, -1
+    producer = -1 if record.producer is None else record.producer
+    return record.key, record.value, entry_ms + (record.relative_ms or 0), record.headers, producer
+
+
+def marker_of(fields: Sequence[bytes], offset: int) -> Marker | None:
+    """The marker that an entry is: the fields ctl (commit or abort), pid and epoch, once each; else None."""
+    if len(fields) != 6 or CONTROL not in fields:
+        return None
+    named = dict(zip(fields[::2], fields[1::2], strict=True))
+    committed = OUTCOMES.get(named.get(CONTROL, b""))
+    producer, epoch = (_count(named.get(name, b"")) for name in (PRODUCER, EPOCH))
+    if committed is None or producer is None or epoch is None:
+        return None
+    return Marker(offset, producer, committed)
+
+
+def _count(text: bytes) -> int | None:
+    """A decimal number that is not negative and fits int64."""
+    return int(text) if len(text) <= 18 and text.isdigit() else None
 
 
 def _own_record(fields: Sequence[bytes], entry_ms: int) -> _Record | None:
@@ -152,13 +190,21 @@ def _own_record(fields: Sequence[bytes], entry_ms: int) -> _Record | None:
             record.relative_ms = _relative_ms(value, entry_ms)
             if record.relative_ms is None:
                 return None
+        elif name == PRODUCER and record.producer is None:
+            record.producer = _count(value)
+            if record.producer is None:
+                return None
+        elif name == EPOCH and record.epoch is None:
+            record.epoch = _count(value)
+            if record.epoch is None:
+                return None
         elif name.startswith(HEADER_PREFIX):
             _add_header(record, name[len(HEADER_PREFIX) :], value)
         elif name.startswith(NULL_HEADER_PREFIX):
             _add_header(record, name[len(NULL_HEADER_PREFIX) :], None)
         else:
             return None
-    return record
+    return record if (record.producer is None) == (record.epoch is None) else None
 
 
 def _add_header(record: _Record, name: bytes, value: bytes | None) -> None:
@@ -199,7 +245,7 @@ def _has_offset(entry_id: bytes) -> bool:
 def columns_of(
     entries: Sequence[Entry], origin: Origin, start_offset: int = 0, end_offset: int = INT64_MAX
 ) -> Columns:
-    """The columns of one page of XRANGE, without the entries that have no offset (sequence above 1023).
+    """The columns of one page of XRANGE; no markers, nothing without an offset (a sequence above 1023).
 
     Of record batches only the records from start_offset to end_offset - 1, since the first and the last one
     may hold others.
@@ -207,46 +253,126 @@ def columns_of(
     entries, ms, sequence = addressable(entries)
     offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
+    found = _uniform_columns(fields, ms, offsets)
+    if found is not None:
+        return found
     if any(entry[0] == BATCH for entry in fields if entry):
         return _batch_columns(fields, ms, offsets, origin, range(start_offset, end_offset))
-    return _uniform_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets, origin.native_field)
+    is_row = [marker_of(entry, 0) is None for entry in fields]
+    if not all(is_row):
+        fields = [entry for entry, row in zip(fields, is_row, strict=True) if row]
+        ms, offsets = ms[is_row], offsets[is_row]
+    return _shaped_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets, origin.native_field)
+
+
+def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
+    """The ends of transactions among these entries."""
+    found = []
+    for entry_id, fields in entries:
+        if CONTROL not in fields and BATCH not in fields[:1]:
+            continue
+        kept, ms, sequence = addressable([(entry_id, fields)])
+        if not kept:
+            continue
+        offset = (int(ms[0]) << SEQUENCE_BITS | int(sequence[0])) - origin.bias
+        marker = marker_of(fields, offset)
+        if marker is None and fields[0] == BATCH:
+            batch = read_batch(fields, offset)
+            if batch is not None and batch.outcome is not None:
+                marker = Marker(offset, batch.producer, batch.outcome)
+        if marker is not None:
+            found.append(marker)
+    return found
 
 
 def _uniform_columns(
     fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]
 ) -> Columns | None:
-    """The quick way, for a page whose entries all have the same of the fields key, value and ts;
-    else None.
-    """
+    """The quick way, for a page of entries that have all the same of our fields and headers; else None."""
     if not fields:
         return Columns([], [], offsets, ms, None)
     shape = fields[0][::2]
-    own = len(shape) == len(set(shape)) and set(shape) <= {KEY, VALUE, TIMESTAMP}
-    if not own or any(entry[::2] != shape for entry in fields):
+    names = [_header_name(name) for name in shape]
+    plain = [field for field, name in zip(shape, names, strict=True) if name is None]
+    if len(plain) != len(set(plain)) or not set(plain) <= {KEY, VALUE, TIMESTAMP}:
         return None
-    position = {name: 2 * index + 1 for index, name in enumerate(shape)}
-    timestamps = ms
-    if TIMESTAMP in position:
-        at = position[TIMESTAMP]
-        joined = b" ".join([entry[at] for entry in fields])
-        if _SHORT_DECIMALS.fullmatch(joined) is None:
-            return None
-        timestamps = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
-    if timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS:
+    try:
+        columns = list(zip(*fields, strict=True))
+    except ValueError:
         return None
+    rows = len(fields)
+    if any(column.count(name) != rows for name, column in zip(shape, columns[::2], strict=True)):
+        return None
+    found = dict(zip(shape, columns[1::2], strict=True))
+    timestamps = _shifted(ms, found[TIMESTAMP]) if TIMESTAMP in found else ms
+    if timestamps is None:
+        return None
+    nulls = [None] * rows
+    headers = [
+        (name, nulls if field.startswith(NULL_HEADER_PREFIX) else column)
+        for field, name, column in zip(shape, names, columns[1::2], strict=True)
+        if name is not None
+    ]
     return Columns(
-        keys=_column(fields, position.get(KEY)),
-        values=_column(fields, position.get(VALUE)),
-        offsets=offsets,
-        timestamps_ms=timestamps,
-        headers=None,
+        found.get(KEY, nulls), found.get(VALUE, nulls), offsets, timestamps, None, same_headers=headers
     )
 
 
-def _column(fields: list[list[bytes]], at: int | None) -> list[bytes | None]:
-    if at is None:
-        return [None] * len(fields)
-    return [entry[at] for entry in fields]
+def _header_name(field: bytes) -> str | None:
+    """The header that a field is; None for any other field."""
+    for prefix in (HEADER_PREFIX, NULL_HEADER_PREFIX):
+        if field.startswith(prefix):
+            return field[len(prefix) :].decode("utf-8", "replace")
+    return None
+
+
+def _shifted(ms: NDArray[np.int64], relative: Sequence[bytes]) -> NDArray[np.int64] | None:
+    """The timestamps of entries; None where one is no short number or has no place in Spark's calendar."""
+    joined = b" ".join(relative)
+    if _SHORT_DECIMALS.fullmatch(joined) is None:
+        return None
+    timestamps: NDArray[np.int64] = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
+    if len(timestamps) and (timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS):
+        return None
+    return timestamps
+
+
+def _shaped_columns(
+    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> Columns | None:
+    """A page of entries with different of our plain fields, tombstones among others, say; else None."""
+    shapes = [tuple(entry[::2]) for entry in fields]
+    table = {}
+    for shape in set(shapes):
+        names = set(shape)
+        plain = len(names) == len(shape) and names <= {KEY, VALUE, TIMESTAMP, PRODUCER, EPOCH}
+        if not plain or (PRODUCER in names) != (EPOCH in names):
+            return None
+        table[shape] = tuple(
+            2 * shape.index(name) + 1 if name in names else 0
+            for name in (KEY, VALUE, TIMESTAMP, PRODUCER, EPOCH)
+        )
+    places = [table[shape] for shape in shapes]
+    timestamps = _shifted(ms, [f[at[2]] if at[2] else b"0" for f, at in zip(fields, places, strict=True)])
+    if timestamps is None:
+        return None
+    producers = None
+    if any(at[3] for at in table.values()):
+        numbers = [
+            (_count(f[at[3]]), _count(f[at[4]])) if at[3] else (-1, -1)
+            for f, at in zip(fields, places, strict=True)
+        ]
+        producers = [number for number, epoch in numbers if number is not None and epoch is not None]
+        if len(producers) < len(fields):
+            return None
+    return Columns(
+        keys=[f[at[0]] if at[0] else None for f, at in zip(fields, places, strict=True)],
+        values=[f[at[1]] if at[1] else None for f, at in zip(fields, places, strict=True)],
+        offsets=offsets,
+        timestamps_ms=timestamps,
+        headers=None,
+        producers=producers,
+    )
 
 
 def _mixed_columns(
@@ -256,12 +382,14 @@ def _mixed_columns(
         parse_fields(entry, entry_ms, native_field)
         for entry, entry_ms in zip(fields, ms.tolist(), strict=True)
     ]
+    producers = [row[4] for row in rows]
     return Columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
         offsets=offsets,
         timestamps_ms=[row[2] if MIN_SPARK_MS <= row[2] <= MAX_SPARK_MS else None for row in rows],
         headers=[row[3] for row in rows],
+        producers=producers if max(producers, default=-1) >= 0 else None,
     )
 
 
@@ -274,18 +402,24 @@ def _batch_columns(
 ) -> Columns:
     rows: list[Row] = []
     types: list[int] = []
+    producers: list[int] = []
     for entry, entry_ms, offset in zip(fields, ms.tolist(), offsets.tolist(), strict=True):
         batch = read_batch(entry, offset)
         if batch is None:
-            key, value, timestamp_ms, headers = parse_fields(entry, entry_ms, origin.native_field)
-            rows.append((key, value, offset, timestamp_ms, headers))
-            types.append(origin.timestamp_type)
+            if marker_of(entry, offset) is None:
+                key, value, timestamp_ms, headers, producer = parse_fields(
+                    entry, entry_ms, origin.native_field
+                )
+                rows.append((key, value, offset, timestamp_ms, headers))
+                types.append(origin.timestamp_type)
+                producers.append(producer)
             continue
         found = batch.rows
         if batch.base_offset < wanted.start or offset >= wanted.stop:
             found = [row for row in found if row[2] in wanted]
         rows += found
         types += [LOG_APPEND_TIME if batch.log_append_time else CREATE_TIME] * len(found)
+        producers += [batch.producer] * len(found)
     return Columns(
         keys=[row[0] for row in rows],
         values=[row[1] for row in rows],
@@ -293,6 +427,7 @@ def _batch_columns(
         timestamps_ms=[row[3] if MIN_SPARK_MS <= row[3] <= MAX_SPARK_MS else None for row in rows],
         headers=[row[4] for row in rows],
         timestamp_types=types,
+        producers=producers if max(producers, default=-1) >= 0 else None,
     )
 
 
@@ -335,6 +470,8 @@ def _timestamp_array(columns: Columns, kind: pa.DataType) -> pa.Array:
 
 
 def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
+    if columns.same_headers:
+        return _same_header_array(columns, kind)
     if columns.headers is None:
         return pa.nulls(len(columns.keys), type=kind)
     rows = [
@@ -342,3 +479,20 @@ def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
         for headers in columns.headers
     ]
     return pa.array(rows, type=kind)
+
+
+def _same_header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
+    rows, width = len(columns.keys), len(columns.same_headers)
+    names = [name for name, _ in columns.same_headers]
+    values = [value for row in zip(*(one for _, one in columns.same_headers), strict=True) for value in row]
+    pairs = pa.StructArray.from_arrays(
+        [
+            pa.DictionaryArray.from_arrays(
+                pa.array(np.tile(np.arange(width, dtype=np.int32), rows)), pa.array(names, type=pa.string())
+            ).cast(kind.value_type.field("key").type),
+            pa.array(values, type=kind.value_type.field("value").type),
+        ],
+        fields=[kind.value_type.field("key"), kind.value_type.field("value")],
+    )
+    ends = np.arange(0, rows * width + 1, width, dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pairs, type=kind)

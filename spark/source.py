@@ -8,10 +8,9 @@ The driver takes the end of every partition when it plans, so a task that runs t
 
 from __future__ import annotations
 
-import gc
-import json
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -29,127 +28,45 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from korvet.spark.entries import columns_of, record_batch
-from korvet.spark.store import (
-    DEFAULT_KEYSPACE,
-    DEFAULT_URL,
-    Address,
-    Connection,
-    SourceError,
-    StreamRange,
-    bounds,
-    connected,
-    load_topics,
-    log_ends,
-    pages,
-    select_topics,
+from korvet.spark.planning import (
+    begin,
+    check_loss,
+    check_named,
+    finish,
+    select,
+    since,
+    stable_end,
+    tasks,
+    whole,
 )
+from korvet.spark.reading import read_task
+from korvet.spark.settings import SourceOptions
+from korvet.spark.store import SourceError, connected
+from korvet.spark.stream import KorvetStreamReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa  # type: ignore[import-untyped]
-    from pyspark.sql.streaming.datasource import ReadLimit
     from pyspark.sql.types import StructType
 
+    from korvet.spark.planning import Selection
+    from korvet.spark.store import Connection, StreamRange
+
 FORMAT = "korvet"
-SCHEMA = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
-    "timestampType int, headers array<struct<key: string, value: binary>>"
-)
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestampType"})
-OPTIONS = (
-    "redis",
-    "redis.password",
-    "keyspace",
-    "topic",
-    "topics",
-    "startingOffsets",
-    "endingOffsets",
-    "pushdown",
-)
-
-EARLIEST = -2
-LATEST = -1
-# Streams of fewer records share a task, since a task costs more than reading them; a longer one has its own.
-TASK_RECORDS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of one read, checked."""
-
-    address: Address
-    topics: tuple[str, ...]
-    starting: Mapping[str, Mapping[int, int]]
-    ending: Mapping[str, Mapping[int, int]]
-    pushdown: bool
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From Spark's option map (names in any case).
-
-        Raises SourceError for what is unknown, missing or malformed.
-        """
-        given = {name.lower(): value for name, value in options.items()}
-        known = {name.lower() for name in OPTIONS}
-        unknown = sorted(set(given) - known)
-        if unknown:
-            raise SourceError(
-                f"unknown option {', '.join(unknown)}; the korvet source has {', '.join(OPTIONS)}"
-            )
-        address = Address(
-            url=given.get("redis", DEFAULT_URL),
-            password=given.get("redis.password"),
-            keyspace=given.get("keyspace", DEFAULT_KEYSPACE),
-        )
-        return cls(
-            address=address,
-            topics=_topic_names(given),
-            starting=_offsets_option("startingOffsets", given.get("startingoffsets"), "earliest"),
-            ending=_offsets_option("endingOffsets", given.get("endingoffsets"), "latest"),
-            pushdown=_boolean("pushdown", given.get("pushdown", "false")),
-        )
-
-
-def _topic_names(given: Mapping[str, str]) -> tuple[str, ...]:
-    if ("topic" in given) == ("topics" in given):
-        raise SourceError("give the option topic (one name) or topics (a comma list)")
-    names = [given["topic"]] if "topic" in given else given["topics"].split(",")
-    names = list(dict.fromkeys(name.strip() for name in names))
-    if not all(names):
-        raise SourceError("the option topic or topics holds an empty name")
-    return tuple(names)
-
-
-def _offsets_option(name: str, text: str | None, default: str) -> dict[str, dict[int, int]]:
-    """Offsets by topic and partition; empty for the default of that end (earliest, latest).
-
-    In the JSON {"topic": {"0": offset}} the offsets -2 and -1 stand for the two ends.
-    """
-    if text is None or text.strip().lower() == default:
-        return {}
-    try:
-        document = json.loads(text)
-        return {
-            topic: {int(partition): int(offset) for partition, offset in parts.items()}
-            for topic, parts in document.items()
-        }
-    except (ValueError, AttributeError, TypeError) as error:
-        raise SourceError(f'{name} is "{default}" or JSON like {{"orders": {{"0": 1234}}}}') from error
-
-
-def _boolean(name: str, text: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise SourceError(f"{name} is true or false")
-    return text.lower() == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class Task(InputPartition):
-    """What one Spark task reads: parts of one or more streams, one after the other."""
-
-    ranges: tuple[StreamRange, ...]
+EPOCH = datetime(1970, 1, 1)
 
 
 class KorvetReader(DataSourceReader):
@@ -160,36 +77,36 @@ class KorvetReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of this read. Raises SourceError for a topic that does not exist."""
-        with connected(self._options.address) as connection:
-            return plan(self._ranges(connection))
+        """The tasks of this read. Raises SourceError for a topic that does not exist, DataLoss."""
+        options = self._options
+        with connected(options.address) as connection:
+            selection = select(connection, options)
+            return tasks(connection, options, selection, self._ranges(connection, selection))
 
-    def _ranges(self, connection: Connection) -> list[StreamRange]:
-        address = self._options.address
-        topics = select_topics(load_topics(connection, address), self._options.topics, address)
-        return [
-            limited
-            for part in bounds(connection, address, topics)
-            if (limited := self._limited(part)).start_offset < limited.end_offset
-        ]
-
-    def _limited(self, part: StreamRange) -> StreamRange:
-        topic, partition = part.origin.topic, part.origin.partition
-        first = self._options.starting.get(topic, {}).get(partition, EARLIEST)
-        last = self._options.ending.get(topic, {}).get(partition, LATEST)
-        start = {EARLIEST: 0, LATEST: part.end_offset}.get(first, first)
-        end = {EARLIEST: 0, LATEST: part.end_offset}.get(last, last)
-        return replace(part, start_offset=max(0, start), end_offset=min(end, part.end_offset))
+    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
+        options = self._options
+        check_named(options.starting, selection)
+        check_named(options.ending, selection)
+        ranges = []
+        for extent in selection.extents.values():
+            start = begin(connection, options.starting, extent)
+            if options.fail_on_data_loss:
+                check_loss(extent, start)
+            end = finish(connection, options.ending, extent)
+            if start < end:
+                part = whole(connection, extent, start, end)
+                ranges.append(replace(part, end_offset=stable_end(connection, options, selection, part)))
+        return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records as Arrow batches, one per page."""
-        if not isinstance(partition, Task):
-            raise TypeError(f"not a task of this source: {partition!r}")
-        yield from read_task(self._options.address, partition, self._schema)
+        """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        options = self._options
+        yield from read_task(options.address, partition, schema, read_committed=options.read_committed)
 
 
 class KorvetPushdownReader(KorvetReader):
-    """Also takes filters on topic, partition and offset; only with the option pushdown=true.
+    """Also takes filters on topic, partition, offset and timestamp; only with the option pushdown=true.
 
     Spark fails every read of a reader that has pushFilters while spark.sql.python.filterPushdown.enabled is
     false, which is its default: hence two classes.
@@ -200,29 +117,58 @@ class KorvetPushdownReader(KorvetReader):
         self._pushed: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Keep the filters that this reader applies exactly; give back the others."""
+        """Keep the filters that limit what is read; give back those that this does not apply exactly."""
         for pushed in filters:
-            if _is_pushable(pushed):
+            exact = _is_exact(pushed)
+            if exact or _is_limit(pushed):
                 self._pushed.append(pushed)
-            else:
+            if not exact:
                 yield pushed
 
-    def _ranges(self, connection: Connection) -> list[StreamRange]:
+    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
         kept = []
-        for part in super()._ranges(connection):
-            narrowed: StreamRange | None = part
+        for part in super()._ranges(connection, selection):
+            narrowed = part
             for pushed in self._pushed:
-                narrowed = None if narrowed is None else _narrow(narrowed, pushed)
-            if narrowed is not None and narrowed.start_offset < narrowed.end_offset:
+                narrowed = self._narrowed(connection, selection, narrowed, pushed)
+            if narrowed.start_offset < narrowed.end_offset:
                 kept.append(narrowed)
         return kept
 
+    def _narrowed(
+        self, connection: Connection, selection: Selection, part: StreamRange, pushed: Filter
+    ) -> StreamRange:
+        """The part of a range that a pushed filter leaves."""
+        if isinstance(pushed, IsNotNull) or part.start_offset >= part.end_offset:
+            return part
+        name = pushed.attribute[0]  # type: ignore[attr-defined]
+        if name == "timestamp":
+            extent = selection.extents[part.origin.topic, part.origin.partition]
+            time_ms = _least_ms(pushed)
+            start = part.start_offset
+            return (
+                part
+                if time_ms is None
+                else replace(part, start_offset=since(connection, extent, start, time_ms))
+            )
+        values = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
+        if name != "offset":
+            place = part.origin.topic if name == "topic" else part.origin.partition
+            return part if place in values else replace(part, end_offset=part.start_offset)
+        first, last = _offset_limits(pushed, values)
+        start = part.start_offset if first is None else max(part.start_offset, first)
+        end = part.end_offset if last is None else min(part.end_offset, last + 1)
+        return replace(part, start_offset=start, end_offset=end)
 
-def _is_pushable(pushed: Filter) -> bool:
+
+def _column(pushed: Filter) -> str | None:
     attribute = getattr(pushed, "attribute", None)
-    if attribute is None or len(attribute) != 1:
-        return False
-    name = attribute[0]
+    return attribute[0] if attribute is not None and len(attribute) == 1 else None
+
+
+def _is_exact(pushed: Filter) -> bool:
+    """Whether the ranges of offsets that a filter leaves hold nothing that it does not let through."""
+    name = _column(pushed)
     if isinstance(pushed, IsNotNull):
         return name in NEVER_NULL
     if isinstance(pushed, EqualTo | In):
@@ -232,110 +178,33 @@ def _is_pushable(pushed: Filter) -> bool:
     )
 
 
-def _narrow(part: StreamRange, pushed: Filter) -> StreamRange | None:
-    """The part of a range that a pushed filter leaves; None for nothing."""
-    if isinstance(pushed, IsNotNull):
-        return part
-    if isinstance(pushed, EqualTo | In) and pushed.attribute[0] != "offset":
-        place = part.origin.topic if pushed.attribute[0] == "topic" else part.origin.partition
-        wanted = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)
-        return part if place in wanted else None
-    first, last = _offset_limits(pushed)
-    start = part.start_offset if first is None else max(part.start_offset, first)
-    end = part.end_offset if last is None else min(part.end_offset, last + 1)
-    return replace(part, start_offset=start, end_offset=end)
+def _is_limit(pushed: Filter) -> bool:
+    name = _column(pushed)
+    if isinstance(pushed, In):
+        return name == "offset" and bool(pushed.value)
+    return name == "timestamp" and isinstance(pushed, EqualTo | GreaterThan | GreaterThanOrEqual)
 
 
-def _offset_limits(pushed: Filter) -> tuple[int | None, int | None]:
+def _least_ms(pushed: Filter) -> int | None:
+    """The smallest timestamp in ms that such a filter lets through; None where that is not known."""
+    value = pushed.value  # type: ignore[attr-defined]
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None
+    return (value.replace(tzinfo=None) - value.utcoffset() - EPOCH) // timedelta(milliseconds=1)  # type: ignore[operator]
+
+
+def _offset_limits(pushed: Filter, values: tuple[int, ...]) -> tuple[int | None, int | None]:
     """First and last offset that a filter on the offset lets through."""
-    if isinstance(pushed, EqualTo):
-        return pushed.value, pushed.value
-    if isinstance(pushed, GreaterThan):
-        return pushed.value + 1, None
-    if isinstance(pushed, GreaterThanOrEqual):
-        return pushed.value, None
-    if isinstance(pushed, LessThan):
-        return None, pushed.value - 1
-    if isinstance(pushed, LessThanOrEqual):
-        return None, pushed.value
-    raise TypeError(f"not a filter on the offset: {pushed!r}")
-
-
-class KorvetStreamReader(DataSourceStreamReader):
-    """Reads topics as they grow. An offset is {"topic": {"partition": next offset to read}}, all as text."""
-
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
-        self._schema = schema
-
-    def initialOffset(self) -> dict[str, dict[str, str]]:  # noqa: N802 (Spark's name)
-        """Where a query without a checkpoint begins."""
-        ends = self._ends()
-        return {
-            topic: {
-                partition: str(
-                    end if (first := self._first(topic, int(partition))) == LATEST else max(0, first)
-                )
-                for partition, end in parts.items()
-            }
-            for topic, parts in ends.items()
-        }
-
-    def _first(self, topic: str, partition: int) -> int:
-        return self._options.starting.get(topic, {}).get(partition, EARLIEST)
-
-    def latestOffset(  # noqa: N802 (Spark's name)
-        self, start: dict[str, Any], limit: ReadLimit
-    ) -> dict[str, dict[str, str]]:
-        """The ends of all partitions now; never behind `start`, even when a stream's tail was deleted."""
-        return {
-            topic: {
-                partition: str(max(end, int(start.get(topic, {}).get(partition, 0))))
-                for partition, end in parts.items()
-            }
-            for topic, parts in self._ends().items()
-        }
-
-    def _ends(self) -> dict[str, dict[str, int]]:
-        address = self._options.address
-        with connected(address) as connection:
-            topics = select_topics(load_topics(connection, address), self._options.topics, address)
-            ends: dict[str, dict[str, int]] = {}
-            for (topic, partition), end in log_ends(connection, address, topics).items():
-                ends.setdefault(topic, {})[str(partition)] = end
-            return ends
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks between two offsets;
-        a partition that `start` does not know yet is read from its beginning.
-        """
-        address = self._options.address
-        with connected(address) as connection:
-            topics = select_topics(load_topics(connection, address), self._options.topics, address)
-            return plan(
-                [
-                    replace(part, start_offset=first, end_offset=last)
-                    for part in bounds(connection, address, topics)
-                    if (first := _stream_offset(start, part)) < (last := _stream_offset(end, part))
-                ]
-            )
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records as Arrow batches, one per page."""
-        if not isinstance(partition, Task):
-            raise TypeError(f"not a task of this source: {partition!r}")
-        yield from read_task(self._options.address, partition, self._schema)
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the position, and reading leaves no trace in Redis."""
-
-
-def _stream_offset(offsets: Mapping[str, Any], part: StreamRange) -> int:
-    return int(offsets.get(part.origin.topic, {}).get(str(part.origin.partition), 0))
+    if isinstance(pushed, EqualTo | In):
+        return min(values), max(values)
+    (value,) = values
+    if isinstance(pushed, GreaterThan | GreaterThanOrEqual):
+        return value + isinstance(pushed, GreaterThan), None
+    return None, value - isinstance(pushed, LessThan)
 
 
 class KorvetDataSource(DataSource):
-    """`format("korvet")`. Options: see OPTIONS and docs/spark.md."""
+    """`format("korvet")`. Options: see korvet.spark.settings and docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -343,55 +212,26 @@ class KorvetDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of Spark's Kafka source, headers included."""
-        return SCHEMA
+        """The columns of Spark's Kafka source, headers included unless includeHeaders=false."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        left_out = given.get("includeheaders", "").lower() == "false"
+        return SCHEMA.partition(", headers")[0] if left_out else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader. Raises SourceError for bad options."""
+        """A batch reader. Raises SourceError for bad options and columns."""
         options = SourceOptions.parse(self.options)
+        check_schema(schema)
         return KorvetPushdownReader(options, schema) if options.pushdown else KorvetReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """A micro-batch reader. Raises SourceError for bad options."""
-        return KorvetStreamReader(SourceOptions.parse(self.options), schema)
+        """A micro-batch reader. Raises SourceError for bad options and columns."""
+        check_schema(schema)
+        return KorvetStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
 
 
-def plan(ranges: Sequence[StreamRange]) -> list[InputPartition]:
-    """Ranges to tasks:
-    short streams share one, in order. At least one task: Spark invents a foreign one otherwise.
-    """
-    tasks: list[InputPartition] = []
-    shared: list[StreamRange] = []
-    records = 0
-    for part in ranges:
-        if shared and records + part.records > TASK_RECORDS:
-            tasks.append(Task(tuple(shared)))
-            shared, records = [], 0
-        shared.append(part)
-        records += part.records
-    if shared or not tasks:
-        tasks.append(Task(tuple(shared)))
-    return tasks
-
-
-def read_task(address: Address, task: Task, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Read a task's ranges. The cyclic garbage collector rests meanwhile.
-
-    Pages are hundreds of thousands of short-lived tuples without a cycle, and walking them costs half of
-    the read. The worker process lives on for other tasks, so the collector's state is put back whatever
-    happens.
-    """
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        with connected(address) as connection:
-            for part in task.ranges:
-                for page in pages(connection, part):
-                    columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
-                    batch = record_batch(columns, part.origin, arrow_schema)
-                    if batch.num_rows:
-                        yield batch
-    finally:
-        if collecting:
-            gc.enable()
+def check_schema(schema: StructType) -> None:
+    """Raises SourceError for a column, asked for with schema(...), that the source does not have."""
+    for field in schema:
+        kind = field.dataType.simpleString()
+        if COLUMNS.get(field.name) != kind:
+            raise SourceError(f"the korvet source has no column {field.name} of type {kind}; it has {SCHEMA}")

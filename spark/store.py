@@ -7,22 +7,27 @@ a read. In a Redis Cluster there is one to each node that is asked.
 from __future__ import annotations
 
 import json
+import os
+import struct
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import AskError, MovedError, RedisError, ResponseError
+from redis.exceptions import AskError, AuthenticationError, MovedError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as LinkError
+from redis.exceptions import TimeoutError as LinkTimeout
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
 from korvet.spark.batches import batch_records
 from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Entry, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 DEFAULT_KEYSPACE = "korvet"
@@ -35,6 +40,10 @@ FIRST_PAGE_ENTRIES = 64
 MAX_PAGE_ENTRIES = 1000
 PAGE_TARGET_BYTES = 4 << 20
 PAGE_SAMPLE_ENTRIES = 16
+# Korvet's meta hash has its numbers as big-endian doubles in the field `log`; the third is the log start. In
+# the field `gap` is the position of the first entry that compaction left.
+_LOG_NUMBERS = struct.Struct(">14d")
+_LOG_START = 2
 # A key that is sent after more often than this is chased in circles.
 MOST_REDIRECTIONS = 5
 
@@ -47,6 +56,71 @@ class SourceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Secret:
+    """A secret, or where each process that connects finds it: a file, an environment variable.
+
+    Its value is in no repr and no message. Raises SourceError where there is more than one of the three.
+    """
+
+    name: str = "redis.password"
+    value: str | None = field(default=None, repr=False)
+    file: str | None = None
+    variable: str | None = None
+
+    def __post_init__(self) -> None:
+        if sum(one is not None for one in (self.value, self.file, self.variable)) > 1:
+            raise SourceError(f"give one of {self.name}, {self.name}File and {self.name}Env")
+
+    def reveal(self) -> str | None:
+        """The secret; None where there is none. Raises SourceError for one that can't be read here."""
+        if self.file is not None:
+            try:
+                return Path(self.file).read_text(encoding="utf-8").rstrip("\r\n")
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+                raise SourceError(f"{self.name}File {self.file} can't be read: {reason}") from None
+        if self.variable is not None:
+            found = os.environ.get(self.variable)
+            if found is None:
+                raise SourceError(
+                    f"{self.name}Env names {self.variable}, which this process (a driver's or an executor's) "
+                    "does not have"
+                )
+            return found
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How rediss:// checks the server and shows who it is: PEM files, read by each process that connects."""
+
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    key_password: Secret = field(default_factory=lambda: Secret("redis.ssl.keyPassword"))
+    check_hostname: bool = True
+
+    def arguments(self) -> dict[str, Any]:
+        """For redis-py. Raises SourceError for a file or a secret that is not there."""
+        named = {
+            "redis.ssl.ca": self.ca_file,
+            "redis.ssl.cert": self.certificate_file,
+            "redis.ssl.key": self.key_file,
+        }
+        for option, file in named.items():
+            if file is not None and not os.access(file, os.R_OK):
+                raise SourceError(f"{option}: there is no readable file {file}")
+        return {
+            "ssl_cert_reqs": "required",
+            "ssl_ca_certs": self.ca_file,
+            "ssl_certfile": self.certificate_file,
+            "ssl_keyfile": self.key_file,
+            "ssl_password": self.key_password.reveal(),
+            "ssl_check_hostname": self.check_hostname,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
     """A Redis server, or nodes of a cluster, and the keyspace in it.
 
@@ -56,21 +130,44 @@ class Address:
     url: str = DEFAULT_URL
     password: str | None = field(default=None, repr=False)
     keyspace: str = DEFAULT_KEYSPACE
+    user: str | None = None
+    secret: Secret = field(default_factory=Secret)
+    """The password, where `password` is None."""
+    tls: Tls | None = None
 
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.url)
-            password = parts.password
-        except ValueError as error:
-            raise SourceError("the redis URL can't be parsed") from error
-        if password is not None:
+            password, user = parts.password, parts.username
+            query = set(parse_qs(parts.query, keep_blank_values=True))
+        except ValueError:
+            raise SourceError("the redis URL can't be parsed") from None
+        if password is not None or "password" in query:
             raise SourceError(
                 "leave the password out of the redis URL (plans and logs show it): use redis.password"
             )
         if parts.scheme not in {"redis", "rediss", "unix"}:
             raise SourceError("the redis URL starts with redis://, rediss:// or unix://")
+        if query - {"db"}:
+            raise SourceError("the redis URL has nothing but db behind its question mark")
+        if user and self.user:
+            raise SourceError("the user is in the redis URL or in redis.user, not in both")
+        if self.tls is not None and parts.scheme != "rediss":
+            raise SourceError("the options redis.ssl.* need a redis URL that starts with rediss://")
         if not self.keyspace or any(brace in self.keyspace for brace in "{}"):
             raise SourceError(f"{self.keyspace!r} is no keyspace name: it is not empty and holds no braces")
+
+    def arguments(self) -> dict[str, Any]:
+        """What redis-py needs beside the URL. Raises SourceError for a file or a secret that is not there."""
+        found: dict[str, Any] = {}
+        password = self.password if self.password is not None else self.secret.reveal()
+        if password is not None:
+            found["password"] = password
+        if self.user is not None:
+            found["username"] = self.user
+        if self.tls is not None:
+            found.update(self.tls.arguments())
+        return found
 
     def server_urls(self) -> list[str]:
         """A URL for each node named."""
@@ -100,17 +197,59 @@ class TopicInfo:
     timestamp_type: int
     internal: bool
     native_field: bytes | None
+    compacted: bool = False
+    topic_id: str = ""
+    """Tells a topic from an earlier one of its name; empty where the catalogue has none."""
 
     def origin(self, partition: int) -> Origin:
         """What all records of one partition share."""
         return Origin(self.name, partition, 1 if self.dense else 0, self.timestamp_type, self.native_field)
 
 
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far one partition reaches at one moment (XINFO STREAM).
+
+    The log starts at 0 until something is gone, then at the first record there is. It ends behind the last
+    record there ever was. `first_offset` is that of the first record, log_end where there is none. `added`
+    counts the entries that there ever were, `entries` those that are left, `batch` records of the last one.
+    """
+
+    stream: str
+    origin: Origin
+    log_start: int = 0
+    log_end: int = 0
+    first_offset: int = 0
+    entries: int = 0
+    added: int = 0
+    batch: int = 1
+
+    @property
+    def place(self) -> Place:
+        """Topic and partition."""
+        return self.origin.topic, self.origin.partition
+
+    @property
+    def index(self) -> str:
+        """The key of the sparse index."""
+        return f"{{{self.stream}}}:index"
+
+    @property
+    def records(self) -> int:
+        """About how many records there are: if all entries were like the last one."""
+        return self.entries * self.batch
+
+
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """A part of one partition: the offsets start_offset .. end_offset - 1.
+    """A part of one partition: the offsets start_offset .. end_offset - 1, about `records` of them.
 
-    `records` is about how many the stream holds; of batches, if all were like the last one.
+    `first_id` is the entry with which it began when it was planned: where that is gone, something is lost.
+    Outcomes of transactions are looked for below `log_end`.
     """
 
     stream: str
@@ -118,6 +257,8 @@ class StreamRange:
     start_offset: int
     end_offset: int
     records: int
+    log_end: int
+    first_id: bytes | None = None
 
 
 class Connection:
@@ -131,9 +272,8 @@ class Connection:
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": REPLY_TIMEOUT_S,
+            **address.arguments(),
         }
-        if address.password is not None:
-            self._options["password"] = address.password
         self._address = address
         self._first = self._reach()
         self._nodes: dict[Node, Any] = {}
@@ -150,9 +290,13 @@ class Connection:
             self._url = url
             try:
                 return self._open(None)
-            except RedisError as error:
+            except AuthenticationError as error:
+                raise SourceError(
+                    f"Redis at {self._address.url} refuses the user or the password: {error}"
+                ) from None
+            except (RedisError, OSError, ValueError) as error:
                 reason = error
-        raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from reason
+        raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from None
 
     def _open(self, node: Node | None) -> Any:
         """A new connection; to the server of the URL where no node is named."""
@@ -213,6 +357,11 @@ class Connection:
             return raw.read_response(disable_decoding=True)
         except AskError as error:
             return self._reply_elsewhere(arguments, error)
+        except (LinkError, LinkTimeout) as error:
+            raise SourceError(
+                f"the connection to Redis at {self._address.url} broke while {arguments[0]!r} of "
+                f"{arguments[1]!r} was under way: {error}"
+            ) from None
 
     def _reply_elsewhere(self, arguments: Arguments, error: AskError) -> Any:
         """Ask the node that a key has moved to (MOVED), or is moving to (ASK), on a connection of its own."""
@@ -238,6 +387,14 @@ class Connection:
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
         """Many commands in one go; an error reply is raised after all replies are read."""
+        replies = self.replies(commands)
+        for reply in replies:
+            if isinstance(reply, ResponseError):
+                raise reply
+        return replies
+
+    def replies(self, commands: Sequence[Arguments]) -> list[Any]:
+        """Many commands in one go; an error reply is among what comes back."""
         by_raw: dict[Any, list[Arguments]] = {}
         raws = [self._raw_for(command[1]) for command in commands]
         for raw, command in zip(raws, commands, strict=True):
@@ -251,9 +408,6 @@ class Connection:
                 replies.append(self.reply())
             except ResponseError as error:
                 replies.append(error)
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise reply
         return replies
 
 
@@ -288,6 +442,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         if document.get("deleting"):
             return None
         configs: Mapping[str, str] = document.get("configs") or {}
+        policy = configs.get("cleanup.policy", "")
         assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
         native_format = configs.get("native.format", "json")
         timestamp_type = configs.get("message.timestamp.type", "CreateTime")
@@ -298,6 +453,8 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
             timestamp_type=LOG_APPEND_TIME if timestamp_type == "LogAppendTime" else CREATE_TIME,
             internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
             native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
+            compacted="compact" in policy or name == OFFSETS_TOPIC,
+            topic_id=str(document.get("topic_id", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"the catalogue entry of topic {name!r} can't be read: {error!r}") from error
@@ -315,29 +472,75 @@ def select_topics(topics: Mapping[str, TopicInfo], names: Sequence[str], address
     return [topics[name] for name in names]
 
 
-def bounds(connection: Connection, address: Address, topics: Sequence[TopicInfo]) -> list[StreamRange]:
-    """Every non-empty partition of the topics, from offset 0 to behind the last entry of this moment."""
-    places = [(topic, partition) for topic in topics for partition in range(topic.partitions)]
+def extents(
+    connection: Connection,
+    address: Address,
+    topics: Sequence[TopicInfo],
+    wanted: Collection[Place] | None = None,
+) -> list[Extent]:
+    """How far the partitions of these topics reach, in order; of those `wanted` where some are named."""
+    places = [
+        (topic, partition)
+        for topic in topics
+        for partition in range(topic.partitions)
+        if wanted is None or (topic.name, partition) in wanted
+    ]
     commands: list[Arguments] = []
     for topic, partition in places:
         stream = address.stream(topic.name, partition)
-        commands += [("XLEN", stream), ("XREVRANGE", stream, "+", "-", "COUNT", 1)]
-    replies = connection.pipeline(commands)
-    ranges = []
-    for (topic, partition), entries, tail in zip(places, replies[::2], replies[1::2], strict=True):
-        if tail:
-            origin = topic.origin(partition)
-            last_id, fields = tail[0]
-            end = _end_offset(last_id, origin.bias)
-            records = entries * (batch_records(fields, end - 1) or 1)
-            ranges.append(StreamRange(address.stream(topic.name, partition), origin, 0, end, records))
-    return ranges
+        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap")]
+    replies = connection.replies(commands)
+    found = []
+    for (topic, partition), reply, meta in zip(places, replies[::2], replies[1::2], strict=True):
+        extent = Extent(address.stream(topic.name, partition), topic.origin(partition))
+        if isinstance(reply, ResponseError):
+            if "no such key" not in str(reply):
+                raise reply
+        else:
+            extent = _extent(extent, dict(zip(reply[::2], reply[1::2], strict=True)), meta)
+        found.append(extent)
+    return found
+
+
+def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
+    bias = empty.origin.bias
+    entries, added = info[b"length"], info[b"entries-added"]
+    end = _end_offset(info[b"last-generated-id"], bias)
+    first, last = info[b"first-entry"], info[b"last-entry"]
+    first_offset = start_offset(first, bias) if first else end
+    log, gap = meta if isinstance(meta, list) else (None, None)
+    start = 0
+    if log is not None and len(log) == _LOG_NUMBERS.size:
+        start = min(end, int(_LOG_NUMBERS.unpack(log)[_LOG_START]))
+    # What compaction took before the entry `gap` moves no log start.
+    if (start or added > entries) and first_offset + bias > int(gap or -1):
+        start = max(start, first_offset)
+    batch = batch_records(last[1], end - 1) or 1 if last else 1
+    return replace(
+        empty,
+        log_start=start,
+        log_end=end,
+        first_offset=first_offset,
+        entries=entries,
+        added=added,
+        batch=batch,
+    )
+
+
+def start_offset(entry: Entry, bias: int) -> int:
+    """The offset of an entry's first record; of one that has none, where the next one could be."""
+    end = _end_offset(entry[0], bias)
+    try:
+        last = offset_of(entry[0], bias)
+    except AddressError:
+        return end
+    return end - (batch_records(entry[1], last) or 1)
 
 
 def _end_offset(last_id: bytes, bias: int) -> int:
-    """One above the last entry's offset;
-    above an entry that has no offset it is where the next one could be.
-    """
+    """One above the last entry's offset; of one that has none, where the next entry could be."""
+    if last_id == b"0-0":
+        return 0
     try:
         return min(offset_of(last_id, bias) + 1, MAX_OFFSET)
     except AddressError:
@@ -348,43 +551,65 @@ def _end_offset(last_id: bytes, bias: int) -> int:
         return MAX_OFFSET
 
 
-def log_ends(
-    connection: Connection, address: Address, topics: Sequence[TopicInfo]
-) -> dict[tuple[str, int], int]:
-    """Offset behind the last entry of every partition; 0 for one without entries."""
-    ends = {(topic.name, partition): 0 for topic in topics for partition in range(topic.partitions)}
-    for part in bounds(connection, address, topics):
-        ends[(part.origin.topic, part.origin.partition)] = part.end_offset
-    return ends
+class DataLoss(SourceError):
+    """Records that should have been read are gone from Redis."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what}. To read what is left, set failOnDataLoss=false")
 
 
-def pages(connection: Connection, part: StreamRange) -> Iterator[list[Entry]]:
+def pages(connection: Connection, part: StreamRange) -> Generator[list[Entry]]:
     """The entries of a range, page by page (XRANGE), a batch that begins in it and ends behind it included.
     The next page is asked for before the caller works on this one.
 
-    The pages hold about PAGE_TARGET_BYTES, judged by a sample of the page before. Abandoned half-way, the
-    connection still has a reply coming: close it.
+    The pages hold about PAGE_TARGET_BYTES, judged by a sample of the page before. Close the generator before
+    the connection is used for anything else. Where the range says which entry it begins with, each page
+    is asked for from the last entry of the one before: while that is there, nothing behind it was trimmed.
+    Raises DataLoss once something was.
     """
     if part.end_offset <= part.start_offset:
         return
     end = b"(" + entry_id(part.end_offset, part.origin.bias).encode()
-    count = FIRST_PAGE_ENTRIES
-    connection.send("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), end, "COUNT", count)
-    while True:
-        page: list[Entry] = connection.reply()
-        more = len(page) == count
+    asked = FIRST_PAGE_ENTRIES
+    begins_with, guarded, repeats = part.first_id, part.first_id is not None, False
+    connection.send("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), end, "COUNT", asked)
+    more = True
+    try:
+        while more:
+            more = False
+            page: list[Entry] = connection.reply()
+            complete = bool(page) and page[0][0] == begins_with
+            if guarded and not complete:
+                _check_start(connection, part, begins_with or b"")
+            if len(page) == asked:
+                asked = _next_count(page, asked) + guarded
+                start = page[-1][0] if guarded else b"(" + page[-1][0]
+                connection.send("XRANGE", part.stream, start, end, "COUNT", asked)
+                more = True
+            begins_with = page[-1][0] if page else None
+            if repeats and complete:
+                del page[0]
+            repeats = guarded
+            if page:
+                yield page
+    finally:
         if more:
-            count = _next_count(page, count)
-            connection.send("XRANGE", part.stream, b"(" + page[-1][0], end, "COUNT", count)
-        if page:
-            yield page
-        if not more:
-            break
+            connection.reply()
     behind: list[Entry] = connection.call(
         "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
     )
     if behind and _begins_before(behind[0], part):
         yield behind
+
+
+def _check_start(connection: Connection, part: StreamRange, missing: bytes) -> None:
+    """Raises DataLoss unless an entry before the missing one is left: then that one alone was deleted."""
+    first: list[Entry] = connection.call("XRANGE", part.stream, "-", "(" + missing.decode(), "COUNT", 1)
+    if not first:
+        raise DataLoss(
+            f"{part.origin.topic}-{part.origin.partition} was trimmed or deleted while it was read: entry "
+            f"{missing.decode()} of stream {part.stream} is gone with all before it"
+        )
 
 
 def _begins_before(entry: Entry, part: StreamRange) -> bool:

@@ -78,6 +78,8 @@ class RedisReader:
             "keyspace": self.address.keyspace,
             "topics": ",".join(starting),
             "startingOffsets": json.dumps(starting),
+            # Commits on records that retention took since have lag all the same.
+            "failOnDataLoss": "false",
         }
         if self.address.password is not None:
             options["redis.password"] = self.address.password

@@ -8,7 +8,7 @@ import pytest
 from redis.cluster import RedisCluster as Client
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.store import Address, Connection, bounds, connected, load_topics, pages
+from korvet.spark.store import Address, Connection, StreamRange, connected, extents, load_topics, pages
 from tests.spark.keyspace import Keyspace
 
 if TYPE_CHECKING:
@@ -48,9 +48,14 @@ def test_all_nodes_are_read(spark: SparkSession, keyspace: Keyspace) -> None:
 
 
 def entries_of(connection: Connection, address: Address, partition: int) -> list[str]:
-    topics = [load_topics(connection, address)["t"]]
-    part = next(part for part in bounds(connection, address, topics) if part.origin.partition == partition)
+    part = range_of(connection, address, partition)
     return [entry[0].decode() for page in pages(connection, part) for entry in page]
+
+
+def range_of(connection: Connection, address: Address, partition: int) -> StreamRange:
+    topics = [load_topics(connection, address)["t"]]
+    (one,) = extents(connection, address, topics, {("t", partition)})
+    return StreamRange(one.stream, one.origin, 0, one.log_end, one.records, one.log_end)
 
 
 def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Keyspace) -> None:
@@ -69,10 +74,6 @@ def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Ke
             assert entries_of(connection, address, 3) == expected
         assert entries_of(connection, address, 3) == expected
         redis_cluster.move(stream, other())
-        part = next(
-            part
-            for part in bounds(connection, address, [load_topics(connection, address)["t"]])
-            if part.origin.partition == 3
-        )
+        part = range_of(connection, address, 3)
         redis_cluster.move(stream, other())
         assert [entry[0].decode() for page in pages(connection, part) for entry in page] == expected

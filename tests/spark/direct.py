@@ -1,0 +1,128 @@
+"""The source's readers called as Spark calls them, without a Spark session: planned here, read here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from korvet.spark.reading import Task
+from korvet.spark.source import KorvetDataSource, KorvetPushdownReader
+from korvet.spark.stream import KorvetStreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from tests.spark.keyspace import Keyspace
+
+Rows = list[dict[str, Any]]
+HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+COLUMNS: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(HEADER),
+}
+
+
+def schema_of(*names: str) -> StructType:
+    """The source's schema, or some columns of it."""
+    return StructType([StructField(name, COLUMNS[name]) for name in names or COLUMNS])
+
+
+def source(keyspace: Keyspace, **options: str) -> KorvetDataSource:
+    """The data source with these options; an underscore stands for the dot in a name."""
+    given = {name.replace("redis_", "redis."): value for name, value in options.items()}
+    return KorvetDataSource({"redis": keyspace.url, **given})
+
+
+def tasks(keyspace: Keyspace, pushed: Sequence[Filter] = (), **options: str) -> list[Task]:
+    """The tasks that a batch read is divided into."""
+    return [task for task in _batch(keyspace, pushed, **options)[1] if isinstance(task, Task)]
+
+
+def batch(keyspace: Keyspace, pushed: Sequence[Filter] = (), **options: str) -> Rows:
+    """All rows of a batch read, task by task."""
+    reader, planned = _batch(keyspace, pushed, **options)
+    return rows_of(reader, planned)
+
+
+def rows_of(reader: Any, planned: Sequence[InputPartition]) -> Rows:
+    """The rows of tasks, in order."""
+    return [row for task in planned for page in reader.read(task) for row in page.to_pylist()]
+
+
+def _batch(
+    keyspace: Keyspace, pushed: Sequence[Filter], **options: str
+) -> tuple[DataSourceReader, Sequence[InputPartition]]:
+    if pushed:
+        options["pushdown"] = "true"
+    reader = source(keyspace, **options).reader(schema_of())
+    if pushed:
+        assert isinstance(reader, KorvetPushdownReader)
+        list(reader.pushFilters(list(pushed)))
+    return reader, reader.partitions()
+
+
+class Stream:
+    """A streaming query: its position goes through JSON as in a checkpoint. `restart` is another driver."""
+
+    def __init__(self, keyspace: Keyspace, **options: str) -> None:
+        self._keyspace = keyspace
+        self._options = options
+        self.reader = self._opened()
+        self.at = self._through_json(self.reader.initialOffset())
+
+    def _opened(self) -> KorvetStreamReader:
+        reader = source(self._keyspace, **self._options).streamReader(schema_of())
+        assert isinstance(reader, KorvetStreamReader)
+        return reader
+
+    def _through_json(self, position: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(json.dumps(position))
+        return found
+
+    def restart(self, **options: str) -> None:
+        """Go on from the position with a new reader, and other options where given."""
+        self._options.update(options)
+        self.reader = self._opened()
+
+    def trigger(self, limit: ReadLimit | None = None) -> Rows | None:
+        """One micro-batch; None where there is none."""
+        end = self._through_json(
+            self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
+        )
+        if json.dumps(end) == json.dumps(self.at):
+            return None
+        rows = rows_of(self.reader, self.reader.partitions(self.at, end))
+        self.at = end
+        self.reader.commit(end)
+        return rows
+
+    def drain(self) -> Rows:
+        """Everything that is there, in one batch."""
+        return self.trigger(ReadAllAvailable()) or []
+
+
+def values(rows: Rows | None) -> list[bytes]:
+    """The values of rows, in order."""
+    return [row["value"] for row in rows or []]

@@ -1,0 +1,159 @@
+"""Options of the source: what each may be, and what is said of one that is wrong."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from korvet.spark.settings import EARLIEST, LATEST, OPTIONS, SourceOptions
+from korvet.spark.store import Address, Secret, SourceError
+
+TOPIC = {"topic": "t"}
+
+
+def parse(*, streaming: bool = False, **options: str) -> SourceOptions:
+    given = {name.replace("redis_", "redis.").replace("ssl_", "ssl."): text for name, text in options.items()}
+    return SourceOptions.parse(given, streaming=streaming)
+
+
+def test_defaults() -> None:
+    found = parse(topic="t")
+    assert found.address.url == "redis://127.0.0.1:6379"
+    assert (found.fail_on_data_loss, found.read_committed, found.include_headers) == (True, True, True)
+    assert (found.starting.default, found.ending.default) == (EARLIEST, LATEST)
+    assert (found.min_partitions, found.partition_records) == (1, 1_000_000)
+    assert (found.trigger_records, found.least_trigger_records, found.pushdown) == (None, None, False)
+
+
+def test_names_in_any_case() -> None:
+    found = parse(TOPIC="t", FAILONDATALOSS="False", isolationlevel="READ_UNCOMMITTED", MINPARTITIONS="3")
+    assert (found.fail_on_data_loss, found.read_committed, found.min_partitions) == (False, False, 3)
+
+
+def test_times_come_before_offsets() -> None:
+    found = parse(
+        topic="t",
+        startingTimestamp="5",
+        startingOffsetsByTimestamp='{"t": {"0": 7}}',
+        startingOffsets='{"t": {"0": 9}}',
+        endingOffsetsByTimestamp='{"t": {"0": 11}}',
+        endingOffsets='{"t": {"0": 13}}',
+    )
+    assert found.starting.time_of(("t", 0)) == 5
+    assert found.ending.time_of(("t", 0)) == 11
+    assert found.ending.time_of(("t", 1)) is None
+    assert found.ending.offset_of(("t", 1)) == LATEST
+    assert parse(topic="t", startingOffsets='{"t": {"0": 9}}').starting.offset_of(("t", 0)) == 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give the option topic"),
+        ({"topic": "t", "subscribe": "u"}, "exactly one of .*, not topic and subscribe"),
+        ({"topics": "t,,u"}, "topics holds an empty name"),
+        ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
+        ({"assign": "[1]"}, "assign is JSON like"),
+        ({"assign": '{"t": []}'}, "a list of partitions for each topic"),
+        ({"assign": '{"t": [0, -1]}'}, "a list of partitions for each topic"),
+        ({"assign": '{"t": [true]}'}, "a list of partitions for each topic"),
+        ({"assign": "{}"}, "assign names no topic"),
+        ({"assign": '{"t": [0]}', "startingOffsets": '{"t": {"1": 5}}'}, "names t-1, which is not assigned"),
+        ({**TOPIC, "colour": "red"}, "unknown option colour"),
+        ({**TOPIC, "kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers; use redis"),
+        ({**TOPIC, "maxOffsetsPerTrigger": "1"}, "use maxRecordsPerTrigger"),
+        ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets is "earliest", "latest" or JSON'),
+        ({**TOPIC, "startingOffsets": "latest"}, "startingOffsets can't be latest in a batch"),
+        ({**TOPIC, "startingOffsets": '{"t": 5}'}, "startingOffsets: t has no object of partitions"),
+        ({**TOPIC, "startingOffsets": '{"t": {"a": 5}}'}, "of t are not numbers"),
+        ({**TOPIC, "startingOffsets": '{"t": {"0": "5"}}'}, "of t are not numbers"),
+        ({**TOPIC, "startingOffsets": '{"t": {"0": -3}}'}, "-3 for t-0 is not an offset, -2"),
+        ({**TOPIC, "startingOffsets": '{"t": {"-1": 3}}'}, "t has no partition -1"),
+        ({**TOPIC, "startingOffsets": '{"u": {"0": 3}}'}, "names the topic u, which is not one that is read"),
+        ({**TOPIC, "endingOffsets": "earliest"}, "endingOffsets can't be earliest"),
+        ({**TOPIC, "endingOffsets": '{"t": {"0": -2}}'}, "can't be earliest .* for t-0"),
+        ({**TOPIC, "startingTimestamp": "today"}, "startingTimestamp is a time in ms"),
+        ({**TOPIC, "endingTimestamp": "-5"}, "endingTimestamp is a time in ms"),
+        ({**TOPIC, "endingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "-1 for t-0 is not a time in ms"),
+        ({**TOPIC, "startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest, not 'guess'"),
+        ({**TOPIC, "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false, not 'maybe'"),
+        ({**TOPIC, "isolationLevel": "dirty"}, "isolationLevel is one of read_committed, read_uncommitted"),
+        ({**TOPIC, "includeHeaders": "1"}, "includeHeaders is true or false"),
+        ({**TOPIC, "minPartitions": "0"}, "minPartitions is a number above 0"),
+        ({**TOPIC, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition is a number above 0"),
+        ({**TOPIC, "maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger: no option of a batch"),
+        ({**TOPIC, "keyspace": "{x}"}, "no keyspace name"),
+        ({**TOPIC, "redis": "http://h"}, "starts with redis://"),
+        ({**TOPIC, "redis": "redis://h?decode_responses=1"}, "nothing but db behind its question mark"),
+        ({**TOPIC, "redis": "redis://[h"}, "can't be parsed"),
+        ({**TOPIC, "redis": "redis://me@h", "redis.user": "you"}, "not in both"),
+        ({**TOPIC, "redis.ssl.ca": "/ca.pem"}, "need a redis URL that starts with rediss://"),
+        ({**TOPIC, "redis.password": "a", "redis.passwordFile": "b"}, "give one of redis.password, "),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        SourceOptions.parse(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endingTimestamp": "5"}, "endingTimestamp: no option of a stream"),
+        ({"maxRecordsPerTrigger": "1", "minRecordsPerTrigger": "2"}, "is above maxRecordsPerTrigger"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration like"),
+    ],
+)
+def test_what_is_wrong_in_a_stream(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message):
+        SourceOptions.parse({**TOPIC, **options}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "delay_ms"), [("90", 90), ("5ms", 5), ("30 s", 30_000), ("15m", 900_000), ("2h", 7_200_000)]
+)
+def test_durations(text: str, delay_ms: int) -> None:
+    assert parse(streaming=True, topic="t", maxTriggerDelay=text).trigger_delay_ms == delay_ms
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://:hush@h", "redis://me:hush@one,two", "redis://h?password=hush", "redis://:hush@[h"]
+)
+def test_a_password_in_the_url_is_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(SourceError) as raised:
+        parse(topic="t", redis=url)
+    assert "hush" not in repr(raised.value)
+    assert raised.value.__cause__ is None
+
+
+def test_secrets_are_in_no_repr() -> None:
+    found = parse(topic="t", redis_password="hush", redis="rediss://h", redis_ssl_keyPassword="hush")
+    assert found.address.arguments()["password"] == "hush"
+    assert "hush" not in repr(found)
+    assert "hush" not in repr(Address(password="hush"))
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+def test_secrets_from_files_and_variables(
+    tmp_path: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = f"{tmp_path}/password"
+    with open(file, "w", encoding="utf-8") as out:
+        out.write("from file\n")
+    monkeypatch.setenv("SECRET_OF_REDIS", "from variable")
+    assert parse(topic="t", redis_passwordFile=file).address.arguments() == {"password": "from file"}
+    named = parse(topic="t", redis_passwordEnv="SECRET_OF_REDIS").address
+    assert named.arguments() == {"password": "from variable"}
+    monkeypatch.delenv("SECRET_OF_REDIS")
+    with pytest.raises(SourceError, match=r"redis\.passwordEnv names SECRET_OF_REDIS, which this process"):
+        named.arguments()
+    with pytest.raises(SourceError, match=r"redis\.passwordFile /nowhere can't be read: No such file"):
+        Secret(file="/nowhere").reveal()
+
+
+def test_every_option_is_documented() -> None:
+    from pathlib import Path  # noqa: PLC0415
+
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    assert [name for name in OPTIONS if f"`{name}`" not in text] == []

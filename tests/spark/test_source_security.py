@@ -1,0 +1,186 @@
+"""TLS, users and passwords of the source, against a Valkey with a TLS front and an access list."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.spark.store import SourceError
+from tests.spark.direct import batch, values
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.spark.keyspace import Keyspace
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where TLS is spoken, and the files that belong to it."""
+
+    url: str
+    folder: Path
+
+    def file(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+def make_certificates(folder: Path) -> None:
+    """An authority and, from it, a server's and a client's certificate; and a key with a password."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
+
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    for name in ("ca", "other"):
+        openssl(
+            "req", "-x509", *curve, "-keyout", f"{name}.key", "-out", f"{name}.pem", "-subj", f"/CN={name}"
+        )
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    for name in ("server", "client"):
+        openssl("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2"]
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
+    openssl("ec", "-in", "client.key", "-out", "locked.key", "-aes128", "-passout", "pass:open sesame")
+
+
+def pump(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
+    for end in (source, target):
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def carry(secured: socket.socket, path: str) -> None:
+    """Carry one connection to the server's socket and back, until either side ends it."""
+    with secured, socket.socket(socket.AF_UNIX) as behind:
+        behind.connect(path)
+        back = threading.Thread(target=pump, args=(behind, secured))
+        back.start()
+        pump(secured, behind)
+        back.join()
+
+
+def serve(listener: socket.socket, context: ssl.SSLContext, path: str) -> None:
+    """Each connection gets one of its own to the server's socket, until the listener is shut down."""
+    carriers = []
+    with contextlib.suppress(OSError):
+        while True:
+            accepted, _ = listener.accept()
+            try:
+                secured = context.wrap_socket(accepted, server_side=True)
+            except OSError:
+                accepted.close()
+                continue
+            carriers.append(threading.Thread(target=carry, args=(secured, path)))
+            carriers[-1].start()
+    for carrier in carriers:
+        carrier.join(10)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    made = tmp_path_factory.mktemp("tls")
+    make_certificates(made)
+    return made
+
+
+@pytest.fixture
+def front(folder: Path, keyspace: Keyspace) -> Iterator[Front]:
+    """In front of the keyspace's server, which wants clients' certificates; one record is in the topic t."""
+    keyspace.topic("t")
+    keyspace.add("t", 0, "5-0", b"value", b"v")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    context.load_verify_locations(folder / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        arguments = (listener, context, keyspace.url.removeprefix("unix://"))
+        server = threading.Thread(target=serve, args=arguments, daemon=True)
+        server.start()
+        yield Front(f"rediss://localhost:{port}", folder)
+        listener.shutdown(socket.SHUT_RDWR)
+        server.join(10)
+
+
+def options(front: Front, **more: str) -> dict[str, str]:
+    """Read through TLS; options by name without the redis.ssl in front, files by name."""
+    files = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key", **more}
+    given = {
+        f"redis.ssl.{name}": front.file(value) if name in {"ca", "cert", "key"} else value
+        for name, value in files.items()
+        if value
+    }
+    return {"redis": front.url, "topic": "t", **given}
+
+
+def test_tls_with_certificates_of_both_sides(keyspace: Keyspace, front: Front) -> None:
+    assert values(batch(keyspace, **options(front))) == [b"v"]
+    locked = options(front, key="locked.key", keyPassword="open sesame")
+    assert values(batch(keyspace, **locked)) == [b"v"]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"ca": "other.pem"}, "no usable Redis at rediss://localhost.*CERTIFICATE_VERIFY_FAILED"),
+        ({"ca": ""}, "no usable Redis at rediss://localhost.*CERTIFICATE_VERIFY_FAILED"),
+        ({"cert": "nowhere.pem"}, "redis.ssl.cert: there is no readable file .*nowhere.pem"),
+        ({"cert": "other.pem", "key": "other.key"}, "no usable Redis at rediss://localhost"),
+        ({"key": "locked.key", "keyPassword": "wrong hush"}, "no usable Redis at rediss://localhost"),
+    ],
+)
+def test_what_tls_refuses(keyspace: Keyspace, front: Front, more: dict[str, str], message: str) -> None:
+    with pytest.raises(SourceError, match=message) as raised:
+        batch(keyspace, **options(front, **more))
+    assert "hush" not in str(raised.value)
+
+
+def test_the_host_name_is_checked(keyspace: Keyspace, front: Front) -> None:
+    elsewhere = Front(front.url.replace("localhost", "127.0.0.1"), front.folder)
+    with pytest.raises(SourceError, match="IP address mismatch"):
+        batch(keyspace, **options(elsewhere))
+    assert values(batch(keyspace, **options(elsewhere, checkHostname="false"))) == [b"v"]
+
+
+def test_users_and_passwords(keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t")
+    keyspace.add("t", 0, "5-0", b"value", b"v")
+    # What reading takes, and no more.
+    keyspace.client.execute_command(
+        "ACL",
+        "SETUSER",
+        "reader",
+        "on",
+        ">hush",
+        "~*",
+        "-@all",
+        "+@read",
+        "+@connection",
+        "+xinfo",
+        "+cluster|slots",
+    )
+    secret = tmp_path / "password"
+    secret.write_text("hush\n")
+    login = {"redis.user": "reader", "redis.passwordFile": str(secret)}
+    assert values(batch(keyspace, topic="t", **login)) == [b"v"]
+    for wrong in ({**login, "redis.user": "nobody"}, {"redis.user": "reader", "redis.password": "hush!"}):
+        with pytest.raises(SourceError, match="refuses the user or the password") as raised:
+            batch(keyspace, topic="t", **wrong)
+        assert "hush" not in str(raised.value)
+    keyspace.client.execute_command("ACL", "DELUSER", "reader")

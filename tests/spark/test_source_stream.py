@@ -1,0 +1,241 @@
+"""The streaming reader on a real Valkey: positions, rate limits in records, loss, new partitions."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.spark.store import DataLoss, SourceError
+from tests.api.batches import batch as record_batch
+from tests.spark.direct import Stream, values
+from tests.spark.test_batches import stored
+from tests.spark.test_source_range import fill, index, json_of
+
+if TYPE_CHECKING:
+    from tests.spark.direct import Rows
+    from tests.spark.keyspace import Keyspace
+
+MS = 1_700_000_000_000
+BASE = pack(MS, 0)
+HOUR = pack(3_600_000, 0)
+
+
+def offsets(rows: Rows | None, partition: int = 0) -> list[int]:
+    return [row["offset"] for row in rows or [] if row["partition"] == partition]
+
+
+def test_each_record_once_and_no_batch_without_one(keyspace: Keyspace) -> None:
+    keyspace.topic("t", 2)
+    stream = Stream(keyspace, topic="t")
+    assert stream.trigger() is None
+    fill(keyspace, "t", 0, [BASE, BASE + 5])
+    assert offsets(stream.trigger()) == [BASE, BASE + 5]
+    assert stream.trigger() is None
+    # Long idle, then one record: its offset is billions further.
+    fill(keyspace, "t", 0, [BASE + 500 * HOUR])
+    stream.restart(maxRecordsPerTrigger="1")
+    assert offsets(stream.trigger()) == [BASE + 500 * HOUR]
+    assert stream.trigger() is None
+    assert stream.reader.reportLatestOffset() == stream.at
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", "json", "time"])
+def test_where_a_stream_begins(keyspace: Keyspace, start: str) -> None:
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    given, first = {
+        "earliest": ({}, 0),
+        "latest": ({"startingOffsets": "latest"}, 10),
+        "json": ({"startingOffsets": json_of(t={0: BASE + 4})}, 4),
+        "time": ({"startingTimestamp": str(MS + 1), "startingOffsetsByTimestampStrategy": "latest"}, 10),
+    }[start]
+    stream = Stream(keyspace, topic="t", **given)
+    fill(keyspace, "t", 0, [BASE + at for at in range(10, 12)])
+    assert offsets(stream.trigger()) == [BASE + at for at in range(first, 12)]
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_limits_count_records(keyspace: Keyspace, indexed: bool) -> None:
+    keyspace.topic("t", 3)
+    full = [BASE + at * HOUR // 7 for at in range(1000)]
+    fill(keyspace, "t", 0, full)
+    fill(keyspace, "t", 1, full[:100])
+    if indexed:
+        index(keyspace, "t", 0, dict.fromkeys(full, MS), 64)
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="300")
+    assert stream.reader.getDefaultReadLimit() == ReadMaxRows(300)
+    batches = []
+    while (rows := stream.trigger()) is not None:
+        batches.append(rows)
+        stream.restart()
+    assert [len(rows) for rows in batches] == [300, 300, 300, 200]
+    # In proportion to what there is.
+    assert len(offsets(batches[0], 1)) == 27
+    assert [offset for rows in batches for offset in offsets(rows)] == full
+    assert [offset for rows in batches for offset in offsets(rows, 1)] == full[:100]
+    again = Stream(keyspace, topic="t", maxRecordsPerTrigger="300")
+    assert len(again.trigger(ReadAllAvailable()) or []) == 1100
+
+
+def test_a_limit_cuts_batches(keyspace: Keyspace) -> None:
+    keyspace.topic("t", 1, {"storage.layout": "batch"})
+    for at in range(5):
+        data = record_batch([(b"k", b"%d" % at)] * 10)
+        keyspace.add("t", 0, entry_id(BASE + 100 * at + 9), b"batch", stored(data, BASE + 100 * at))
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="7")
+    found: list[int] = []
+    while (rows := stream.trigger()) is not None:
+        assert 0 < len(rows) <= 7
+        found += offsets(rows)
+    assert found == [BASE + 100 * at + record for at in range(5) for record in range(10)]
+
+
+def test_a_batch_waits_for_enough_records(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    options = {"minRecordsPerTrigger": "5", "maxTriggerDelay": "1h"}
+    fill(keyspace, "t", 0, [BASE])
+    stream = Stream(keyspace, topic="t", **options)
+    assert stream.reader.getDefaultReadLimit() == ReadMinRows(5)
+    assert offsets(stream.trigger()) == [BASE]
+    fill(keyspace, "t", 0, [BASE + at for at in range(1, 5)])
+    assert stream.trigger() is None
+    fill(keyspace, "t", 0, [BASE + 5])
+    assert len(stream.trigger() or []) == 5
+    fill(keyspace, "t", 0, [BASE + 6])
+    assert stream.trigger() is None
+    assert len(stream.trigger(ReadAllAvailable()) or []) == 1
+    fill(keyspace, "t", 0, [BASE + 7])
+    stream.restart(maxTriggerDelay="0ms", maxRecordsPerTrigger="9")
+    assert stream.reader.getDefaultReadLimit() == ReadMaxRows(9)
+    assert len(stream.trigger() or []) == 1
+
+
+def test_available_now_ends(keyspace: Keyspace) -> None:
+    keyspace.topic("t", 2)
+    keyspace.topic("u")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, subscribePattern=".", maxRecordsPerTrigger="4")
+    stream.reader.prepareForTriggerAvailableNow()
+    fill(keyspace, "t", 0, [BASE + 10])
+    fill(keyspace, "t", 1, [BASE])
+    keyspace.topic("v")
+    fill(keyspace, "v", 0, [BASE])
+    assert [len(stream.trigger() or []) for _ in range(3)] == [4, 4, 2]
+    assert stream.trigger() is None
+    stream.restart()
+    assert len(stream.drain()) == 3
+
+
+def test_new_partitions_and_topics(keyspace: Keyspace) -> None:
+    keyspace.topic("orders")
+    stream = Stream(keyspace, subscribePattern="orders.*", startingOffsets="latest")
+    keyspace.topic("orders", 3)
+    keyspace.topic("orders.eu")
+    fill(keyspace, "orders", 2, [BASE, BASE + 1])
+    keyspace.add("orders.eu", 0, "7-0", b"value", b"eu")
+    rows = stream.trigger() or []
+    assert offsets(rows, 2) == [BASE, BASE + 1]
+    assert b"eu" in values(rows)
+    assert stream.trigger() is None
+
+
+def test_trimmed_behind_the_reader_is_no_loss(keyspace: Keyspace) -> None:
+    """Retention takes what was read, and the next record comes long after."""
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, topic="t")
+    assert len(stream.drain()) == 10
+    keyspace.client.xtrim("korvet:t:0", maxlen=0)
+    assert stream.trigger() is None
+    fill(keyspace, "t", 0, [BASE + HOUR])
+    stream.restart(maxRecordsPerTrigger="3")
+    assert offsets(stream.trigger()) == [BASE + HOUR]
+    keyspace.client.xtrim("korvet:t:0", maxlen=0)
+    fill(keyspace, "t", 0, [BASE + 2 * HOUR + at for at in range(5)])
+    assert len(stream.trigger() or []) == 3
+    keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 2 * HOUR + 3), approximate=False)
+    fill(keyspace, "t", 0, [BASE + 3 * HOUR])
+    assert offsets(stream.trigger()) == [BASE + 2 * HOUR + 3, BASE + 2 * HOUR + 4, BASE + 3 * HOUR]
+
+
+def test_trimmed_before_the_reader_is_loss(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="4")
+    assert len(stream.trigger() or []) == 4
+    keyspace.client.xdel("korvet:t:0", entry_id(BASE + 5))
+    assert offsets(stream.trigger()) == [BASE + 4, BASE + 6, BASE + 7, BASE + 8]
+    fill(keyspace, "t", 0, [BASE + at for at in range(10, 20)])
+    keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 12), approximate=False)
+    with pytest.raises(DataLoss, match=f"t-0 begins at offset {BASE + 12}"):
+        stream.trigger()
+    stream.restart(failOnDataLoss="false")
+    assert offsets(stream.drain()) == [BASE + at for at in range(12, 20)]
+
+
+def test_a_topic_that_is_gone_or_another(keyspace: Keyspace) -> None:
+    def create(topic_id: uuid.UUID) -> None:
+        document = {"partitions": 1, "topic_id": str(topic_id)}
+        keyspace.client.hset("{korvet}:topics", "t", json.dumps(document))
+
+    create(uuid.UUID(int=1))
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, topic="t")
+    assert len(stream.drain()) == 10
+    keyspace.client.delete("korvet:t:0", "{korvet}:topics")
+    with pytest.raises(DataLoss, match="topic t is gone"):
+        stream.trigger()
+    create(uuid.UUID(int=2))
+    fill(keyspace, "t", 0, [BASE + 3 + at for at in range(20)])
+    with pytest.raises(DataLoss, match="topic t was deleted and made anew"):
+        stream.trigger()
+    stream.restart(failOnDataLoss="false")
+    assert offsets(stream.drain()) == [BASE + 3 + at for at in range(20)]
+    assert stream.trigger() is None
+
+
+def test_a_stream_that_is_shorter_than_it_was(keyspace: Keyspace) -> None:
+    """A failover that lost the newest records, or a DEL: what comes after is read from the start."""
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE + at for at in range(10)])
+    stream = Stream(keyspace, topic="t")
+    assert len(stream.drain()) == 10
+    keyspace.client.delete("korvet:t:0")
+    fill(keyspace, "t", 0, [BASE, BASE + 1])
+    with pytest.raises(DataLoss, match=f"t-0 ends at offset {BASE + 2}, before {BASE + 10}"):
+        stream.trigger()
+    stream.restart(failOnDataLoss="false")
+    assert offsets(stream.trigger()) == [BASE, BASE + 1]
+    assert stream.trigger() is None
+
+
+def test_a_deleted_tail_is_no_loss(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE, BASE + 1, BASE + 2])
+    stream = Stream(keyspace, topic="t")
+    assert len(stream.drain()) == 3
+    keyspace.client.xdel("korvet:t:0", entry_id(BASE + 1), entry_id(BASE + 2))
+    assert stream.trigger() is None
+    fill(keyspace, "t", 0, [BASE + 3])
+    assert offsets(stream.trigger()) == [BASE + 3]
+
+
+def test_an_empty_dense_topic_with_a_group(keyspace: Keyspace) -> None:
+    keyspace.topic("d", 1, {"offset.assignment": "dense"})
+    keyspace.client.xgroup_create("korvet:d:0", "g", mkstream=True)
+    stream = Stream(keyspace, topic="d", startingOffsets="latest")
+    keyspace.add("d", 0, "0-1", b"value", b"first")
+    assert values(stream.trigger()) == [b"first"]
+
+
+def test_what_has_no_meaning_in_a_stream(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    with pytest.raises(SourceError, match="endingOffsets: no option of a stream"):
+        Stream(keyspace, topic="t", endingOffsets="latest")
+    with pytest.raises(SourceError, match="no topic nowhere"):
+        Stream(keyspace, topic="nowhere")

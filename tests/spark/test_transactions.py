@@ -1,0 +1,194 @@
+"""isolationLevel: what transactions show, by the entries alone, in both layouts."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from crc32c import crc32c
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from korvet.offsets.packing import entry_id, pack
+from korvet.spark.entries import marker_of, parse_fields
+from tests.api.batches import batch as record_batch
+from tests.spark.direct import Stream, batch, values
+
+if TYPE_CHECKING:
+    from tests.spark.keyspace import Keyspace
+
+MS = 1_700_000_000_000
+BASE = pack(MS, 0)
+TRANSACTIONAL, CONTROL = 16, 32
+
+
+class Log:
+    """One partition that grows by records of transactions, markers and others."""
+
+    def __init__(self, keyspace: Keyspace, *, batches: bool = False) -> None:
+        self._keyspace = keyspace
+        self._batches = batches
+        self.next = BASE
+        keyspace.topic("t")
+
+    def _id(self) -> str:
+        self.next += 3
+        return entry_id(self.next)
+
+    def record(self, value: bytes, producer: int | None = None) -> None:
+        entry = self._id()
+        if self._batches:
+            attributes = TRANSACTIONAL if producer is not None else 0
+            data = self._batch([(b"k", value)], attributes, -1 if producer is None else producer)
+            self._keyspace.add("t", 0, entry, b"batch", data)
+        else:
+            fields = [b"key", b"k", b"value", value]
+            if producer is not None:
+                fields += [b"pid", b"%d" % producer, b"epoch", b"0"]
+            self._keyspace.add("t", 0, entry, *fields)
+
+    def marker(self, producer: int, outcome: str) -> None:
+        entry = self._id()
+        if self._batches:
+            key = struct.pack(">hh", 0, 1 if outcome == "commit" else 0)
+            data = self._batch([(key, struct.pack(">hi", 0, 7))], TRANSACTIONAL | CONTROL, producer)
+            self._keyspace.add("t", 0, entry, b"batch", data)
+        else:
+            # The epoch is one up where a coordinator fences a producer.
+            self._keyspace.add("t", 0, entry, b"ctl", outcome, b"pid", str(producer), b"epoch", b"1")
+
+    def _batch(self, pairs: list[tuple[bytes, bytes]], attributes: int, producer: int) -> bytes:
+        plain = record_batch(pairs)
+        checked = struct.pack(">h", attributes) + plain[23:43] + struct.pack(">qh", producer, 0) + plain[53:]
+        return struct.pack(">q", self.next) + plain[8:17] + struct.pack(">I", crc32c(checked)) + checked
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_what_a_batch_shows(keyspace: Keyspace, batches: bool) -> None:
+    log = Log(keyspace, batches=batches)
+    log.record(b"plain")
+    log.record(b"one", 1)
+    log.record(b"two", 2)
+    log.record(b"one more", 1)
+    log.marker(2, "abort")
+    log.record(b"two again", 2)
+    log.marker(1, "commit")
+    log.marker(2, "commit")
+    log.record(b"open", 3)
+    log.record(b"behind")
+    shown = [b"plain", b"one", b"one more", b"two again"]
+    assert values(batch(keyspace, topic="t")) == shown
+    assert values(batch(keyspace, topic="t", maxRecordsPerPartition="1")) == shown
+    every = [b"plain", b"one", b"two", b"one more", b"two again", b"open", b"behind"]
+    assert values(batch(keyspace, topic="t", isolationLevel="read_uncommitted")) == every
+    log.marker(3, "abort")
+    assert values(batch(keyspace, topic="t")) == [*shown, b"behind"]
+
+
+def test_outcomes_are_found_pages_ahead(keyspace: Keyspace) -> None:
+    log = Log(keyspace)
+    for number in range(300):
+        log.record(b"a%d" % number, 1)
+        log.record(b"b%d" % number, 2)
+    for number in range(700):
+        log.record(b"%d" % number)
+    log.marker(1, "abort")
+    log.marker(2, "commit")
+    got = values(batch(keyspace, topic="t", maxRecordsPerPartition="200"))
+    assert got == [b"b%d" % number for number in range(300)] + [b"%d" % number for number in range(700)]
+
+
+@pytest.mark.parametrize("coordinated", [False, True])
+def test_a_stream_stops_before_open_transactions(keyspace: Keyspace, coordinated: bool) -> None:
+    log = Log(keyspace)
+    if coordinated:
+        keyspace.topic("__transaction_state")
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger="1000")
+    log.record(b"0")
+    log.record(b"1", 1)
+    log.record(b"2")
+    assert values(stream.trigger()) == [b"0"]
+    assert stream.trigger() is None
+    log.record(b"3", 2)
+    log.marker(1, "commit")
+    assert values(stream.trigger()) == [b"1", b"2"]
+    log.marker(2, "abort")
+    log.record(b"4")
+    assert values(stream.trigger()) == [b"4"]
+    assert stream.trigger() is None
+
+
+def test_many_plain_records_behind_an_open_transaction(keyspace: Keyspace) -> None:
+    """Where the keyspace coordinates transactions, the newest entries need not tell."""
+    keyspace.topic("__transaction_state")
+    log = Log(keyspace)
+    log.record(b"open", 1)
+    for number in range(200):
+        log.record(b"%d" % number)
+    stream = Stream(keyspace, topic="t")
+    assert not stream.trigger()
+    assert stream.trigger() is None
+    log.marker(1, "commit")
+    assert len(stream.trigger() or []) == 201
+
+
+EVENTS = st.lists(
+    st.tuples(st.sampled_from(["plain", "record", "commit", "abort"]), st.integers(1, 3)), max_size=25
+)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=EVENTS, batches=st.booleans(), limit=st.integers(1, 7))
+def test_batch_and_stream_show_what_is_committed(
+    keyspace: Keyspace, events: list[tuple[str, int]], batches: bool, limit: int
+) -> None:
+    keyspace.client.flushall()
+    log = Log(keyspace, batches=batches)
+    stream = Stream(keyspace, topic="t", maxRecordsPerTrigger=str(limit))
+    seen: list[bytes] = []
+    kept: list[tuple[bytes, int]] = []
+    for number, (what, producer) in enumerate(events):
+        value = b"%d" % number
+        if what in {"plain", "record"}:
+            log.record(value, producer if what == "record" else None)
+            kept.append((value, producer if what == "record" else 0))
+        else:
+            log.marker(producer, what)
+            kept = [
+                (value, 0 if owner == producer and what == "commit" else owner)
+                for value, owner in kept
+                if owner != producer or what == "commit"
+            ]
+        if number % 5 == 0:
+            seen += values(stream.trigger())
+    stable = next((at for at, (_, owner) in enumerate(kept) if owner), len(kept))
+    expected = [value for value, _ in kept[:stable]]
+    while (rows := stream.trigger()) is not None:
+        seen += values(rows)
+    assert seen == expected
+    assert values(batch(keyspace, topic="t")) == [value for value, owner in kept[:stable] if not owner]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [b"ctl", b"stop", b"pid", b"1", b"epoch", b"0"],
+        [b"ctl", b"commit", b"pid", b"x", b"epoch", b"0"],
+        [b"ctl", b"commit", b"pid", b"1"],
+        [b"ctl", b"commit", b"pid", b"1", b"epoch", b"0", b"value", b"v"],
+        [b"value", b"v", b"pid", b"1"],
+        [b"value", b"v", b"pid", b"-1", b"epoch", b"0"],
+        [b"value", b"v", b"pid", b"1", b"epoch", b"0", b"pid", b"1"],
+    ],
+)
+def test_look_alikes_of_applications(keyspace: Keyspace, fields: list[Any]) -> None:
+    """Whatever is no marker and in no transaction is a record of a native application."""
+    assert marker_of(fields, 0) is None
+    key, value, _, _, producer = parse_fields(fields, MS, None)
+    assert (key, producer) == (None, -1)
+    assert value is not None
+    assert value.startswith(b"{")
+    keyspace.topic("t")
+    keyspace.add("t", 0, "5-0", *fields)
+    assert values(batch(keyspace, topic="t")) == [value]
