@@ -31,7 +31,8 @@ READING = ("XRANGE", "XREVRANGE", "XINFO", "XLEN", "FCALL_RO")
 def reads(korvet: KorvetServer, topic: str) -> Iterator[list[str]]:
     """The commands by which Redis is asked to read the topic meanwhile; complete once the context is left.
 
-    Those in functions do not count: appends look at the end of the stream.
+    Those in functions do not count: appends look at the end of the stream. Nor does the look for Redis groups
+    that have moved.
     """
     found: list[str] = []
     marker = f"end of {uuid.uuid4()}"
@@ -42,7 +43,8 @@ def reads(korvet: KorvetServer, topic: str) -> Iterator[list[str]]:
             if marker in seen["command"]:
                 return
             name = seen["command"].partition(" ")[0].upper()
-            if name in READING and seen["client_type"] != "lua" and topic in seen["command"]:
+            is_reading = name in READING and not seen["command"].startswith("FCALL_RO korvet_moved")
+            if is_reading and seen["client_type"] != "lua" and topic in seen["command"]:
                 found.append(seen["command"])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
-from confluent_kafka import TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.support.admin import create_topic
 from tests.support.confluent import Read, consumer, producer, read_all, send
@@ -211,6 +211,21 @@ def test_members_stay_in_their_generation(own_korvet, what):
         member.close()
 
 
+def commit(client: Consumer, offset: int) -> None:
+    """Commit; a coordinator that is still reading its log after a kill is asked again."""
+
+    def committed() -> bool:
+        try:
+            client.commit(offsets=[TopicPartition(TOPIC, 0, offset)], asynchronous=False)
+        except KafkaException as failure:
+            if failure.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            return False
+        return True
+
+    until(committed, 30, "the coordinator is loaded")
+
+
 def test_commits_survive_every_kill(own_korvet):
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, 1)
@@ -220,7 +235,7 @@ def test_commits_survive_every_kill(own_korvet):
             client = consumer(server.bootstrap, GROUP)
             for _ in range(5):
                 promised += 1
-                client.commit(offsets=[TopicPartition(TOPIC, 0, promised)], asynchronous=False)
+                commit(client, promised)
             client.close()
         kill(server)
         client = consumer(server.bootstrap, GROUP)
