@@ -6,7 +6,7 @@ import itertools
 import os
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 # First on the path of every program that tests start.
 BARE = Path(__file__).parent / "support" / "bare"
 
+# For as little as tests have Java do, its second compiler and its other collectors cost more than they save.
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+# Folders of tests that take longest. Those of the first one share a Spark session, and so a process.
+FIRST = ("spark", "clients", "faults", "deploy")
+
 # Two shared cores: hypothesis' own deadline per example would measure the neighbours.
 settings.register_profile("ordinary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -38,13 +44,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BARE), *([inherited] if inherited else [])])
+    os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas by a deprecated call of the standard library; not ours to mend.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is too long for the ordinary run, unless asked for by option, marker or id."""
+    """Begin with the longest folders, so that processes side by side end together; leave out what is too
+    long for the ordinary run, unless asked for by option, marker or id.
+    """
+    items.sort(key=lambda item: FIRST.index(folder) if (folder := folder_of(item.nodeid)) in FIRST else 99)
     if config.getoption("--all") or "long" in config.option.markexpr:
         return
     named = {argument.rpartition("/")[2] for argument in config.args}
@@ -56,6 +66,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         config.hook.pytest_deselected(items=long)
         items[:] = [item for item in items if item not in long]
+
+
+def folder_of(nodeid: str) -> str:
+    """The folder of tests/ that a test is in."""
+    return nodeid.removeprefix("tests/").partition("/")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests stay together when several processes share them: those of a file, and all of Spark."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only where it is installed
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return FIRST[0] if folder_of(nodeid) == FIRST[0] else nodeid.partition("::")[0]
+
+    return Scheduling(config, log)
 
 
 @pytest.hookimpl(wrapper=True)

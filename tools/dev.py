@@ -28,6 +28,8 @@ PYTHON = VENV / "bin" / "python"
 LOG = CACHE / "install.log"
 
 OLDEST_JAVA = 17
+# All tests are run by so many processes side by side (pytest-xdist).
+TEST_PROCESSES = 2
 HEARTBEAT_S = 20.0
 # What the installed project depends on; its Python modules are used in place.
 INPUTS = (
@@ -118,9 +120,9 @@ def test(arguments: list[str]) -> int:
     ]
     chosen = any(not argument.startswith("-") for argument in arguments)
     failed = [] if chosen else check(environ)
-    status = subprocess.run(
-        [PYTHON, "-m", "pytest", *selection], cwd=ROOT, env=environ, check=False
-    ).returncode
+    side_by_side = [] if chosen else ["-n", str(TEST_PROCESSES), "--no-loadscope-reorder"]
+    command = [PYTHON, "-m", "pytest", *side_by_side, *selection]
+    status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
     if failed:
         say(f"failed before the tests: {', '.join(failed)} (see above)")
     return status or int(bool(failed))

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from rich.console import Console
 from rich.progress import Progress
 
@@ -93,7 +95,9 @@ def _at(address: RedisAddress, place: Place) -> RedisAddress:
 
 
 def _client(address: RedisAddress) -> "redis.Redis":
-    options: dict[str, Any] = {"username": address.username, "password": address.password}
+    # Who looks whether a server answers wants to know at once that it does not.
+    options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    options |= {"username": address.username, "password": address.password}
     if address.socket_path is not None:
         return redis.Redis(unix_socket_path=address.socket_path, db=address.database, **options)
     return redis.Redis(address.host, address.port, db=address.database, ssl=address.tls, **options)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "cut"
-CUTS = 25
-CUTS_IN_FRAMES = 10
+CUTS = 15
+CUTS_IN_FRAMES = 6
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def check(load: LoadProducer, idempotent: bool) -> None:
 
 def test_consumers_through_cuts(server, proxy):
     """A group member reads every record once and in order, although its connections are cut all the time."""
-    records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(20_000)]
+    records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(6_000)]
     offsets = send(producer(proxy.address), TOPIC, 0, records)
     # librdkafka looks for its coordinator behind a fetch on the same connection, and often several times.
     quick = {"max_partition_fetch_bytes": 20_000, "fetch_wait_max_ms": 20}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from typing import Any
 
@@ -131,14 +132,12 @@ def entries_of(commands: Any) -> list[Entry]:
     """What Redis makes of a guarded append's first record and of the commands behind it."""
     first = Entry(commands.position >> 10, commands.position & 1023, bulk_strings(commands.first))
     assert len(first.fields) == commands.first_argc
-    found, rest = [first], commands.rest
-    while rest:
-        line, _, rest = rest.partition(b"\r\n")
+    found, rest = [first], io.BytesIO(commands.rest)
+    while line := rest.readline():
         strings: list[bytes] = []
         for _ in range(int(line.removeprefix(b"*"))):
-            length, _, rest = rest.removeprefix(b"$").partition(b"\r\n")
-            strings.append(rest[: int(length)])
-            rest = rest[int(length) + 2 :]
+            strings.append(rest.read(int(rest.readline().removeprefix(b"$"))))
+            assert rest.read(2) == b"\r\n"
         assert strings[:3] == [b"XADD", b"the:gate", b"NOMKSTREAM"]
         ms, _, sequence = strings[3].partition(b"-")
         found.append(Entry(int(ms), int(sequence), strings[4:]))

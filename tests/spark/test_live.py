@@ -42,8 +42,6 @@ pytestmark = pytest.mark.spark
 DENSE = {"ledger"}
 OFFSETS_PARTITIONS = 50
 REPORT_TIMEOUT_S = 200
-# For a few records the JVM's second compiler costs more than the work.
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 @pytest.fixture(scope="module")
@@ -213,11 +211,7 @@ def test_the_report_through_kafka(
 ) -> None:
     command = [sys.executable, "-m", "korvet", "report", "--source", "kafka", "--master", "local[2]"]
     command += ["--bootstrap", live.server.bootstrap, "--out", str(tmp_path)]
-    environment = {
-        **os.environ,
-        "KORVET_JARS_DIR": str(connector.folder),
-        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
-    }
+    environment = {**os.environ, "KORVET_JARS_DIR": str(connector.folder)}
     done = run(command, REPORT_TIMEOUT_S, env=environment)
     assert done.returncode == 0, done.stderr.decode()
     assert "Traceback" not in done.stderr.decode()

@@ -76,12 +76,17 @@ def checked_page(page: Path) -> str:
 
 
 @spark_test
-def test_report_on_the_scenario(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    reader = RedisReader(Address(keyspace.url))
+    empty = write_report(spark, reader, tmp_path / "out", NOW)
+    assert empty.groups == 0
+    assert "No consumer group has committed anything yet" in checked_page(empty.page)
+
+    # Everything is replaced.
     scenario(keyspace)
     keyspace.raw_offset_record(3, b"\0\1damaged", b"x", MS)
     keyspace.commit("<b>&", "orders", 2, 0, at_ms=NOW)
     steps: list[str] = []
-    reader = RedisReader(Address(keyspace.url))
     done = write_report(spark, reader, tmp_path / "out", NOW, notify=steps.append)
     assert (done.groups, done.troubled) == (5, 2)
     assert len(steps) == 5
@@ -100,15 +105,6 @@ def test_report_on_the_scenario(spark: SparkSession, keyspace: Keyspace, tmp_pat
     }
     assert lag["billing", 0] == 49
     assert spark.read.parquet(str(done.page.parent / "quarantine")).count() == 1
-    again = write_report(spark, reader, tmp_path / "out", NOW)
-    assert (again.groups, again.page) == (done.groups, done.page)
-
-
-@spark_test
-def test_empty_keyspace(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
-    done = write_report(spark, RedisReader(Address(keyspace.url)), tmp_path, NOW)
-    assert done.groups == 0
-    assert "No consumer group has committed anything yet" in checked_page(done.page)
 
 
 @spark_test

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 
@@ -11,15 +12,17 @@ _FIRST, _END = 10240, 32768
 # A server of several processes listens on the ports after the first one, too.
 _IN_A_ROW = 4
 
-_rows = [*range(_FIRST, _END, _IN_A_ROW)]
-# Test runs side by side take them in different orders.
+# Processes of one test run (pytest-xdist) have rows of their own; other runs take them in other orders.
+_process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_rows = [*range(_FIRST, _END, _IN_A_ROW)][_process::_processes]
 random.shuffle(_rows)
 
 
 def free_port() -> int:
     """A TCP port of the loopback address that nobody listens on, nor on the three after it.
 
-    Nobody else in this process is given one of them.
+    Nobody else in this test run is given one of them.
     """
     while True:
         port = _rows.pop()

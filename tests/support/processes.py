@@ -66,7 +66,7 @@ def alive(pid: int) -> bool:
     """Whether a process of this id runs (a zombie does not)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: it went while we were reading
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
