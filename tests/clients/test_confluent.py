@@ -168,7 +168,7 @@ def test_a_latest_consumer_parked_on_an_empty_partition_gets_the_first_record(br
 
     until(parked, 10, "the consumer knows where the empty partition ends")
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(3))
-    assert [read.offset for read in take(client, 3, timeout_s=5)] == offsets
+    assert [read.offset for read in take(client, 3, timeout_s=20)] == offsets
     client.close()
 
 
@@ -182,7 +182,7 @@ def test_a_tail_consumer_sees_a_record_soon_after_it_was_sent(broker, topic):
     for number in range(10):
         start = time.monotonic()
         send(writer, topic, 0, numbered(1, number))
-        take(client, 1, timeout_s=5)
+        take(client, 1, timeout_s=20)
         delays.append(time.monotonic() - start)
     # A fetch that waits out its 500 ms although the record is there would show in every round.
     assert sorted(delays)[5] < 0.25, delays

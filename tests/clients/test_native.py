@@ -181,7 +181,7 @@ def test_a_tail_consumer_gets_native_entries_soon(korvet, broker, topic, tails):
     for number in range(10):
         start = time.monotonic()
         korvet.redis.xadd(stream(topic), {"value": str(number)})
-        until(lambda count=number + 2: len(tail.found) == count, 5, "the native entry came")
+        until(lambda count=number + 2: len(tail.found) == count, 20, "the native entry came")
         waited.append(time.monotonic() - start)
     assert sorted(waited)[5] < 0.3, waited
 
@@ -199,9 +199,9 @@ def test_a_latest_consumer_parked_on_an_empty_partition_gets_a_native_first_entr
 
     until(parked, 10, "a consumer is parked")
     first = korvet.redis.xadd(stream(topic), {"value": "first"})
-    (read,) = take(client, 1, timeout_s=5)
+    (read,) = take(client, 1, timeout_s=20)
     assert (read.offset, read.record.value) == (offset_of(first), b"first")
-    until(lambda: tail.found, 5, "the other parked consumer has it too")
+    until(lambda: tail.found, 20, "the other parked consumer has it too")
     client.close()
 
 

@@ -177,6 +177,6 @@ def test_pipelined_requests_are_answered_in_order(broker, client):
 def test_a_fetch_of_no_partition_is_answered(broker, min_bytes):
     """Java consumers send one when they close, and wait for its answer."""
     body = struct.pack(">iiiibi", -1, 500, min_bytes, 1_000, 0, 0)
-    with RawConnection(broker.host, broker.port, timeout_s=3) as connection:
+    with RawConnection(broker.host, broker.port) as connection:
         response = decode_response(1, 4, connection.ask(header(1, 4, 11) + body))
     assert (response.correlation_id, response.message.responses) == (11, ())

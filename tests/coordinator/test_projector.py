@@ -199,7 +199,7 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
     async def retried() -> bool:
         return len(held.calls) == 1
 
-    await until_async(retried, 5, "the retry")
+    await until_async(retried, 20, "the retry")
     assert held.log[-1] == ("project", [2])
     held.answer()
     assert subject.backlog == 0

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tests.storage.conftest import Server
 
-WAIT_S = 10.0
+WAIT_S = 20.0
 
 
 def records(run: Running, group: str) -> list[tuple[Any, Any]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-START_DEADLINE_S = 15
+START_DEADLINE_S = 30
 FETCH_TIMEOUT_S = 60
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-_DEADLINE_S = 10.0
+_DEADLINE_S = 20.0
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -72,7 +72,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
             topic = await one.catalogue.create("t", 20)
             assert led(one, "t", 20) == dict.fromkeys(range(20), 0)
             old = [one.log(topic, partition) for partition in range(20)]
-            async with broker(server, prefix, 2) as two:
+            async with broker(server, prefix, 2, lease_ms=10 * WAIT_S * 1000) as two:
                 await agreed(one, two)
                 assert nodes(one) == nodes(two) == [1, 2]
                 first, second = led(one, "t", 20), led(two, "t", 20)
@@ -96,7 +96,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
             async def alone() -> bool:
                 return nodes(one) == [1]
 
-            await until_async(alone, 2, "the other one is seen to be gone")
+            await until_async(alone, WAIT_S, "the other one is seen to be gone")
             now = led(one, "t", 20)
             assert {partition: now[partition] for partition in first} == first
             assert {now[partition] for partition in second} == {2}
