@@ -1,8 +1,9 @@
 """Short forms of what the steps do with librdkafka. Offsets are Kafka's (packed), times in ms."""
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -19,7 +20,11 @@ from confluent_kafka.cimpl import NewTopic
 from korvet.demo.failure import DemoFailed
 from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.partition import partition_for
-from korvet.offsets.schema import Key, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from korvet.offsets.schema import Key, Value
 
 TIMEOUT_S = 20.0
 _POLL_S = 0.05

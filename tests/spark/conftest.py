@@ -85,7 +85,7 @@ def spark(connector_jars: Connector, delta_jars: Connector) -> Iterator[SparkSes
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
-# Derby, the database of the export tests, logs into the working folder otherwise.
+            # Derby, the database of the export tests, logs into the working folder otherwise.
             "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
             "spark.driver.memory": "1g",
         },
