@@ -8,11 +8,20 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
+import redis
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    ConsumerGroupState,
+    ConsumerGroupTopicPartitions,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from korvet.offsets.packing import entry_id, offset_of
 from tests.clients.test_confluent import numbered
+from tests.support.admin import create_topic
 from tests.support.confluent import Read, as_read, consumer, producer, read_all, send, take
 from tests.support.polling import until
 from tests.support.records import NOW_MS, Record
@@ -363,6 +372,97 @@ def test_the_redis_group_goes_with_the_kafka_group(korvet, broker, topic, group)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_consumer_groups([group])[group].result(20)
     until(lambda: not has_group(korvet, group, topic), 10, "the Redis group is gone")
+
+
+def committed(broker, group: str, topic: str) -> int | None:
+    """The committed offset of partition 0, as Kafka's admin client sees it."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
+    return next((place.offset for place in answer.topic_partitions if place.topic == topic), None)
+
+
+def wait_committed(broker, group: str, topic: str, offset: int) -> None:
+    def arrived() -> bool:
+        return committed(broker, group, topic) == offset
+
+    until(arrived, 30, f"{offset} is committed; it is {committed(broker, group, topic)}")
+
+
+def acknowledge(korvet, group: str, topic: str, *ids: str) -> None:
+    assert korvet.redis.xack(stream(topic), group, *ids) == len(ids)
+
+
+def test_a_redis_group_is_a_kafka_group(korvet, broker, topic, group):
+    """Made, used and deleted: what Kafka's tools see of it at each step."""
+    offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
+    korvet.redis.xgroup_create(stream(topic), group, "0")
+    wait_committed(broker, group, topic, 0)
+    ids = next_native(korvet, group, topic, 4)
+    acknowledge(korvet, group, topic, *ids[:2])
+    wait_committed(broker, group, topic, offsets[2])
+    acknowledge(korvet, group, topic, *ids[2:])
+    wait_committed(broker, group, topic, offsets[3] + 1)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    assert group in {found.group_id for found in admin.list_consumer_groups().result(20).valid}
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert (described.state, described.members) == (ConsumerGroupState.EMPTY, [])
+    client = consumer(broker.bootstrap, group, auto_offset_reset="error")
+    client.subscribe([topic])
+    assert [read.offset for read in take(client, 6)] == offsets[4:]
+    client.close()
+    admin.delete_consumer_groups([group])[group].result(20)
+    with pytest.raises(redis.ResponseError, match="NOGROUP"):
+        korvet.redis.xreadgroup(group, "native", {stream(topic): ">"})
+
+
+def test_native_and_kafka_members_of_a_group_take_turns(korvet, broker, topic, group):
+    """What one side has done the other one does not see again, and both know of one position."""
+    offsets = send(producer(broker.bootstrap), topic, 0, numbered(40))
+    seen: list[int] = []
+    for done in range(0, 40, 10):
+        client = consumer(broker.bootstrap, group, auto_offset_reset="earliest", enable_auto_commit=False)
+        client.subscribe([topic])
+        seen += [read.offset for read in take(client, 5)][:5]
+        client.commit(offsets=[TopicPartition(topic, 0, offsets[done + 4] + 1)], asynchronous=False)
+        client.close()
+        assert committed(broker, group, topic) == offsets[done + 4] + 1
+        ids = next_native(korvet, group, topic, 5)
+        acknowledge(korvet, group, topic, *ids)
+        seen += [offset_of(one) for one in ids]
+        wait_committed(broker, group, topic, offsets[done + 9] + 1)
+        (info,) = korvet.redis.xinfo_groups(stream(topic))
+        assert (info["last-delivered-id"].decode(), info["pending"]) == (ids[-1], 0)
+    assert seen == offsets
+
+
+def test_native_and_kafka_members_at_the_same_time(korvet, broker, topic, group):
+    """Consumers that stay: their commits lead until they rest, and then there is one position."""
+    offsets = send(producer(broker.bootstrap), topic, 0, numbered(20))
+    client = consumer(broker.bootstrap, group, auto_offset_reset="earliest", enable_auto_commit=False)
+    client.subscribe([topic])
+    take(client, 20)
+    for number in (3, 6, 9):
+        client.commit(offsets=[TopicPartition(topic, 0, offsets[number])], asynchronous=False)
+        ids = next_native(korvet, group, topic, 5)
+        acknowledge(korvet, group, topic, *ids)
+    assert ids[-1] == entry_id(offsets[17]), "no commit has taken the faster reader back"
+    assert committed(broker, group, topic) == offsets[9]
+    wait_committed(broker, group, topic, offsets[17] + 1)
+    client.commit(offsets=[TopicPartition(topic, 0, offsets[-1] + 1)], asynchronous=False)
+    client.close()
+    assert next_native(korvet, group, topic) == []
+
+
+def test_redis_groups_are_left_alone_where_that_is_turned_off(own_korvet, fresh):
+    server = own_korvet("-s", "native.groups.enable=false", "-s", "native.groups.interval.ms=1")
+    create_topic(server.bootstrap, "t", 1)
+    server.redis.xgroup_create(stream("t"), "native", "0", mkstream=True)
+    client = consumer(server.bootstrap, "kafka")
+    for offset in range(100):
+        client.commit(offsets=[TopicPartition("t", 0, offset)], asynchronous=False)
+    client.close()
+    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    assert {found.group_id for found in admin.list_consumer_groups().result(20).valid} == {"kafka"}
 
 
 def test_deleting_a_topic_leaves_no_key_behind(korvet, broker, new_topic, group):

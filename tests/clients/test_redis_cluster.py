@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
+from korvet.cli.client import Cluster
+from korvet.cli.group_requests import committed_offsets
 from korvet.offsets.packing import entry_id
 from tests.support.admin import create_topic
 from tests.support.confluent import consumer, producer, send
@@ -71,6 +73,36 @@ def test_produce_consume_commit(server: KorvetServer, redis_cluster: RedisCluste
         (group,) = redis_cluster.owner(stream).client.xinfo_groups(stream)
         assert group["last-delivered-id"].decode() == entry_id(offsets[partition][-1])
         assert group["lag"] == 0
+
+
+def test_redis_groups_on_all_nodes(server: KorvetServer, redis_cluster: RedisCluster, keyspace: str) -> None:
+    """Native consumers acknowledge on each of them: the Kafka group has committed, also when slots move."""
+    create_topic(server.bootstrap, "t", PARTITIONS)
+    wanted: dict[tuple[str, int], int] = {}
+    streams = [f"{keyspace}:t:{partition}".encode() for partition in range(PARTITIONS)]
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(10)]
+    for partition in range(PARTITIONS):
+        wanted["t", partition] = send(producer(server.bootstrap), "t", partition, records)[-1] + 1
+
+    def read(stream: bytes, count: int) -> None:
+        client = redis_cluster.owner(stream).client
+        [[_, entries]] = client.xreadgroup("native", "me", {stream: ">"}, count=count)
+        assert client.xack(stream, "native", *(one for one, _ in entries)) == count
+
+    def committed() -> dict[tuple[str, int], int]:
+        with Cluster(server.bootstrap) as cluster:
+            found = committed_offsets(cluster, "native")
+        return {place: int(part.committed_offset) for place, part in found.items()}
+
+    for stream in streams:
+        redis_cluster.owner(stream).client.xgroup_create(stream, "native", "0")
+        read(stream, 9)
+    until(lambda: committed().keys() == wanted.keys(), 30, "the group has committed on all partitions")
+    other = next(node for node in redis_cluster.running if node is not redis_cluster.owner(streams[0]))
+    redis_cluster.move(streams[0], other)
+    for stream in streams:
+        read(stream, 1)
+    until(lambda: committed() == wanted, 30, "all is committed")
 
 
 def korvet_command(*arguments: str) -> str:

@@ -18,7 +18,10 @@ from confluent_kafka.admin import AdminClient
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.group_requests import committed_offsets, list_groups
 from korvet.cli.topic_requests import alter_topic_configs, delete_topic, topic_configs
+from korvet.offsets.codec import decode_key, decode_value
+from korvet.offsets.packing import entry_id
 from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.storage.conftest import Server, server_programs
@@ -191,6 +194,49 @@ def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers) 
             group = pair.group_at(node_id)
             assert group in names
             assert len(committed_offsets(cluster, group)) == PARTITIONS
+
+
+def commits_of(brokers: Brokers, group: str) -> list[int]:
+    """Every offset that was ever committed by a group, in order."""
+    stream = f"korvet:{OFFSETS}:{partition_for(group, 50)}"
+    found = []
+    for _, fields in brokers.store.client.xrange(stream):
+        key = decode_key(fields[b"key"])
+        if isinstance(key, OffsetCommitKey) and key.group == group:
+            value = decode_value(key, fields.get(b"value"))
+            assert isinstance(value, OffsetCommitValue)
+            found.append(value.offset)
+    return found
+
+
+def test_redis_groups_are_committed_once_by_their_coordinator(start: Callable[[int], Brokers]) -> None:
+    """Each broker tells of the groups that it coordinates, and of those of one that has died."""
+    brokers = start(2)
+    groups = [brokers.group_at(1), brokers.group_at(2)]
+    create_topic(brokers.bootstrap, "t", 1)
+    offsets = send(producer(brokers.bootstrap), "t", 0, records(0, 20))
+    native = brokers.store.client
+
+    def read(count: int) -> None:
+        for group in groups:
+            # In one step, so that it is one commit.
+            with native.pipeline(transaction=True) as pipeline:
+                pipeline.xreadgroup(group, "me", {"korvet:t:0": ">"}, count=count)
+                pipeline.xack("korvet:t:0", group, *(entry_id(offset) for offset in offsets))
+                pipeline.execute()
+
+    for group in groups:
+        native.xgroup_create("korvet:t:0", group, "0")
+    wanted = [0]
+    until(lambda: all(commits_of(brokers, group) == wanted for group in groups), 20, f"commits {wanted}")
+    for done in (5, 10):
+        read(5)
+        wanted.append(offsets[done - 1] + 1)
+        until(lambda: all(commits_of(brokers, group) == wanted for group in groups), 20, f"commits {wanted}")
+    brokers.node(1).kill()
+    read(5)
+    wanted.append(offsets[14] + 1)
+    until(lambda: all(commits_of(brokers, group) == wanted for group in groups), 30, f"commits {wanted}")
 
 
 def test_aiokafka_on_both_brokers(pair: Brokers) -> None:

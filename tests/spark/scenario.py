@@ -113,6 +113,23 @@ class _Script:
         before = self.commits.get(group, (0, 0))
         self.commits[group] = (before[0] + commits, before[1] + tombstones)
 
+    def acknowledge(self, group: str, topic: str, partition: int, offsets: list[int], committed: int) -> None:
+        """A native consumer of the Redis group reads these records and acknowledges them, in one step; until
+        that is committed.
+        """
+        stream, asked = f"korvet:{topic}:{partition}", ConsumerGroupTopicPartitions(group)
+        with self._server.redis.pipeline(transaction=True) as pipeline:
+            pipeline.xreadgroup(group, "native", {stream: ">"}, count=len(offsets))
+            pipeline.xack(stream, group, *(f"{offset >> 10}-{offset & 1023}" for offset in offsets))
+            assert pipeline.execute()[1] == len(offsets)
+
+        def is_committed() -> bool:
+            answer = self._admin.list_consumer_group_offsets([asked])[group].result(20)
+            return [place.offset for place in answer.topic_partitions] == [committed]
+
+        until(is_committed, 30, f"{group} has committed {committed}")
+        self._count(group, 1, 0)
+
     def expect(self, group: str, topic: str, partition: int, answer: Expected) -> None:
         self.lag[group, topic, partition] = answer
 
@@ -205,6 +222,13 @@ def _commit_everything(script: _Script, o: list[int], n: list[int], p: list[int]
     script.commit("at-zero", ("orders", 0, 0), ("ledger", 0, 2))
     script.expect("at-zero", "orders", 0, Expected(0, 16, at(0)))
     script.expect("at-zero", "ledger", 0, Expected(2, 3, at(2)))
+
+    # Kafka members and native ones in turn; the last word is a native one's.
+    script.commit("in-turn", ("orders", 0, o[1] + 1))
+    script.acknowledge("in-turn", "orders", 0, [o[2], o[4]], o[4] + 1)
+    script.commit("in-turn", ("orders", 0, o[6] + 1))
+    script.acknowledge("in-turn", "orders", 0, [o[7], o[8]], o[8] + 1)
+    script.expect("in-turn", "orders", 0, Expected(o[8] + 1, 1 + 2 + 5, at(9)))
 
     script.commit("deleted", ("orders", 0, o[5]))
     script.delete_group("deleted")
