@@ -282,10 +282,10 @@ class Compactor:
     async def _copy_pending(self) -> None:
         """Copy what is pending in the groups, page by page; what changes meanwhile is for the last step."""
         for reply in await self._read("XINFO", "GROUPS", self._stream):
-            group = dict(zip(reply[::2], reply[1::2], strict=True))[b"name"]
-            start = b"-"
+            group = dict(zip(reply[::2], reply[1::2], strict=True))
+            start = b"-" if group[b"pending"] else b""
             while start:
-                start = await self._call("korvet_shadow_pending", self._copied, group, start)
+                start = await self._call("korvet_shadow_pending", self._copied, group[b"name"], start)
         while await self._call("korvet_shadow_tidy", self._copied):
             pass
 

@@ -18,8 +18,9 @@ from hypothesis.stateful import (
 
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
-from korvet.storage import library, log
-from korvet.storage.entries import entry_timestamp
+from korvet.storage import compactor, library, log
+from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.entries import entry_timestamp, record_key
 from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import until
@@ -36,6 +37,8 @@ _LUA_LIMITS = {
     "FOLD_INLINE = 256": "FOLD_INLINE = 10",
     "PRUNED_POINTS = 1000": "PRUNED_POINTS = 3",
     "TRIMMED_SPANS = 16": "TRIMMED_SPANS = 3",
+    "COPIED_BYTES = 1048576": "COPIED_BYTES = 100",
+    "CLAIMED = 1000": "CLAIMED = 2",
 }
 _serial = itertools.count()
 
@@ -43,7 +46,11 @@ timestamps = st.one_of(
     st.integers(0, 50), st.integers(-1, 2000), st.sampled_from([2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**62)])
 )
 records = st.lists(
-    st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=40), timestamps),
+    st.tuples(
+        st.none() | st.sampled_from([b"", b"a", b"b"]) | st.binary(max_size=3),
+        st.none() | st.binary(max_size=40),
+        timestamps,
+    ),
     min_size=1,
     max_size=14,
 )
@@ -58,6 +65,9 @@ class Seen(NamedTuple):
     id: tuple[int, int]
     offset: int
     timestamp: int
+    key: bytes | None
+    keyed: bool
+    """Whether it has the fields of a producer's record."""
 
     @property
     def addressable(self) -> bool:
@@ -74,10 +84,12 @@ class Entry:
         self.addressable = self.id[1] <= MAX_SEQUENCE
         self.size = sum(map(len, fields))
         last = pack(self.id[0], min(self.id[1], MAX_SEQUENCE)) - bias
-        self.records = [Seen(self.id, last, entry_timestamp(entry_id, fields))]
+        kind = record_key(fields)
+        key, keyed = (None, False) if kind is None else (kind[0], self.addressable)
+        self.records = [Seen(self.id, last, entry_timestamp(entry_id, fields), key, keyed)]
         if fields[0] == b"batch":
             self.records = [
-                Seen(divmod(each.offset + bias, 1024), each.offset, each.timestamp_ms)
+                Seen(divmod(each.offset + bias, 1024), each.offset, each.timestamp_ms, each.key, True)
                 for each in decode(fields[1])
             ]
             assert self.records[-1].offset == last
@@ -104,6 +116,9 @@ class LogMachine(RuleBasedStateMachine):
         self.records: list[Seen] = []
         self.end = 0
         self.lost = False
+        self.emptied = False
+        """Whether a compaction has left nothing."""
+        self.clean_to = 0
 
     def teardown(self) -> None:
         if hasattr(self, "bench"):
@@ -226,6 +241,32 @@ class LogMachine(RuleBasedStateMachine):
         assert left < keep + (5 + 14) * largest + unaddressable or not self.entries
         self.lost = self.lost or dropped > 0
 
+    @precondition(lambda self: self.entries)
+    @rule(data=st.data())
+    def compact(self, data: st.DataObject) -> None:
+        """What has no key or a newer record goes; a group's pending entries don't."""
+        self.client.xgroup_create(self.log.stream, "g", "0")
+        count = data.draw(st.integers(1, 1 + len(self.entries)))
+        self.client.xreadgroup("g", "c", {self.log.stream: ">"}, count=count, noack=self.batched)
+        pending = self.client.xpending_range(self.log.stream, "g", "-", "+", 1000)
+        before, dirty = self.records, self.bench.run(self.log.count(self.clean_to, self.end))
+        working = Compactor(self.bench.store, self.log, Pace(1e12), 1 << 20)
+        self.bench.run(working.compact(CompactionRules(1 << 50, 0, None, 0.0), 0))
+        self.refresh()
+        newest = {record.key: record for record in before if record.keyed and record.key is not None}
+        kept = [one for one in before if not one.keyed or newest.get(one.key) == one]
+        if not dirty:
+            assert self.records == before
+        elif self.batched:
+            assert set(kept) <= set(self.records) <= set(before)
+        else:
+            assert self.records == kept
+        after = self.client.xpending_range(self.log.stream, "g", "-", "+", 1000)
+        assert [one["message_id"] for one in after] == [one["message_id"] for one in pending]
+        self.client.xgroup_destroy(self.log.stream, "g")
+        self.clean_to = max(self.clean_to, self.end)
+        self.emptied = not self.entries
+
     @invariant()
     def ends(self) -> None:
         if not hasattr(self, "log"):
@@ -236,7 +277,7 @@ class LogMachine(RuleBasedStateMachine):
         if self.entries:
             assert bounds.log_end >= self.records[-1].offset + 1
             assert bounds.log_start <= self.records[0].offset + (not self.records[0].addressable)
-        else:
+        elif not self.emptied:
             assert bounds.log_start == bounds.log_end
         if not self.lost:
             assert bounds.log_start == 0
@@ -293,6 +334,7 @@ def test_log_equals_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(log, "_COUNTED_AT_ONCE", 7)
     monkeypatch.setattr(log, "_POINTS_AT_ONCE", 2)
     monkeypatch.setattr(log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     LogMachine.server = server
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         LogMachine,

@@ -310,6 +310,18 @@ local function log_start(found, state, log_end, bias)
   return math.min(start, log_end)
 end
 
+-- After a compaction that left nothing whatever comes next is the first entry; `base` is what is about to come, or nil.
+local function end_gap(meta, state, found, base, bias)
+  if state.gap < POSITION_LIMIT then
+    return
+  end
+  local position = found.first and start_of(found.first, found.first_fields, bias) or base
+  if position then
+    state.gap = position
+    redis.call('HSET', meta, 'gap', integer(position))
+  end
+end
+
 -- Where the log ends, as an offset.  It never decreases, whatever native clients delete.
 local function log_end(found, state, bias)
   return math.max(state.log_end, position_after(found.last) - bias)

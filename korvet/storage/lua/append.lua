@@ -178,12 +178,10 @@ end
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
 local function conclude(meta, state, found, bias, base, count, last, now_ms, previous_end, producers, indexed)
   local start = log_start(found, state, previous_end, bias)
-  if found.length == 0 and previous_end + bias <= state.gap then
-    -- Compaction left nothing; from here on it is known again what comes first.
-    redis.call('HSET', meta, 'gap', integer(base))
-  elseif found.length == 0 and start > 0 then
+  if found.length == 0 and start > 0 and previous_end + bias > state.gap then
     start = base - bias
   end
+  end_gap(meta, state, found, base, bias)
   state.tail = last
   if indexed then
     state.last = state.tail
@@ -522,6 +520,7 @@ local function native_append(keys, args)
   end
   state.log_start = log_start(found, state, log_end(found, state, bias), bias)
   state.log_end = base + 1 - bias
+  end_gap(meta, state, found, base, bias)
   state.at = now_ms
   save_meta(meta, state)
   return id
@@ -546,6 +545,7 @@ local function fold_natives(keys, args)
   redis.call('ZCARD', index)
   notice_reset(index, state, found)
   local complete = state.last == found.last or fold(stream, index, bias, state, found, budget)
+  end_gap(meta, state, found, nil, bias)
   state.log_start = log_start(found, state, log_end(found, state, bias), bias)
   local new_end = log_end(found, state, bias)
   if new_end > state.log_end then
