@@ -240,7 +240,7 @@ class Appender:
         log = self._log
         stream, index, meta, _ = log.keys
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
-        keys = log.keys if log.topic.compacted else (stream, index, meta)
+        keys = log.keys if log.topic.keeps_latest else (stream, index, meta)
         append_time = log.topic.log_append_time and log.bias == 1
         self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
         self._layout = layout_of(log, self._gate_command)
@@ -252,7 +252,7 @@ class Appender:
             *keys,
             log.bias,
             log.lead_cap_ms,
-            int(log.topic.compacted),
+            int(log.topic.keeps_latest),
             int(append_time),
         )
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)

@@ -45,9 +45,9 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return 1 if self.offset_assignment == "dense" else 0
 
     @property
-    def compacted(self) -> bool:
-        """Whether the newest entry per key is kept track of (cleanup.policy)."""
-        return "compact" in self.configs.get("cleanup.policy", "")
+    def keeps_latest(self) -> bool:
+        """Whether Redis keeps track of the newest entry per key: where that is what a coordinator loads."""
+        return self.internal and "compact" in self.configs.get("cleanup.policy", "")
 
     @property
     def native_format(self) -> str:

@@ -45,7 +45,7 @@ class Keyspace:
         return f"{{{self._partition(topic, partition)}}}:meta".encode()
 
     def latest(self, topic: str, partition: int) -> bytes:
-        """Hash: record key -> newest entry ID, on compacted topics."""
+        """Hash: record key -> newest entry ID, on topics that coordinators load."""
         return f"{{{self._partition(topic, partition)}}}:latest".encode()
 
     def gate(self, topic: str, partition: int) -> bytes:

@@ -65,7 +65,7 @@ class RecordLayout:
         self._log = log
         self._command = command
         topic = log.topic
-        self.guards = not topic.compacted and not (topic.log_append_time and log.bias == 1)
+        self.guards = not topic.keeps_latest and not (topic.log_append_time and log.bias == 1)
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """See Layout."""

@@ -62,7 +62,7 @@ def some_record(chance: random.Random) -> Raw:
 
 async def offsets_log(store: Store) -> PartitionLog:
     config = {"cleanup.policy": "compact", "offset.assignment": "dense"}
-    topic = await store.catalogue.create("offsets", 1, config, offset_assignment="dense")
+    topic = await store.catalogue.create("offsets", 1, config, internal=True, offset_assignment="dense")
     return store.log(topic, 0)
 
 

@@ -56,7 +56,7 @@ async def test_offsets_topic_is_as_in_kafka(server: Server, prefix: str) -> None
     async with running(server, prefix) as run:
         topic = run.store.catalogue.get(OFFSETS_TOPIC)
         assert topic is not None
-        assert (topic.partitions, topic.internal, topic.bias, topic.compacted) == (50, True, 1, True)
+        assert (topic.partitions, topic.internal, topic.bias, topic.keeps_latest) == (50, True, 1, True)
 
 
 async def test_commit_is_a_record_that_decodes(server: Server, prefix: str, group: str) -> None:

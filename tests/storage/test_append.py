@@ -205,8 +205,8 @@ def test_append_time_on_dense_topics_is_stamped(bench: Bench) -> None:
     assert [record.timestamp_ms for record in records] == [appended.append_ms] * 2
 
 
-def test_newest_entry_per_key_of_a_compacted_topic(bench: Bench) -> None:
-    log = bench.log(configs={"cleanup.policy": "compact"})
+def test_newest_entry_per_key_of_an_internal_topic(bench: Bench) -> None:
+    log = bench.log(configs={"cleanup.policy": "compact"}, internal=True)
     keyed: Sequence[tuple[bytes | None, bytes | None, int]] = [
         (b"a", b"1", 0),
         (b"b", b"1", 0),
@@ -223,7 +223,7 @@ def test_newest_entry_per_key_of_a_compacted_topic(bench: Bench) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, 3])
 def test_a_key_of_another_type_refuses_the_append_whole(bench: Bench, place: int) -> None:
-    log = bench.log(configs={"cleanup.policy": "compact"})
+    log = bench.log(configs={"cleanup.policy": "compact"}, internal=True)
     append(bench, log, 2)
     keys = bench.store.keyspace.partition_keys("t", 0)
     bench.client.delete(keys[place])

@@ -212,7 +212,7 @@ local function records_are_sound(args, at, count)
   return at == #args + 1
 end
 
--- Notes the newest entry per record key (compacted topics); fields begin with key, value.
+-- Notes the newest entry per record key; fields begin with key, value.
 local function note_latest(latest, args, at, size, id)
   if args[at] ~= 'key' then
     return
@@ -261,7 +261,7 @@ local function write_records(keys, args, at, count, base, options)
     else
       redis.call('XADD', stream, id, unpack(args, at + 2, at + 1 + size))
     end
-    if options.compact then
+    if options.keeps_latest then
       note_latest(latest, args, at + 2, size, id)
     end
     if options.indexed then
@@ -307,8 +307,8 @@ local AS_ONE_ENTRY = { are_sound = batch_is_sound, write = write_batch }
 local function append_as_seen(layout, keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
-  local compacted = args[3] == '1'
-  if #keys ~= (compacted and 4 or 3) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
+  local keeps_latest = args[3] == '1'
+  if #keys ~= (keeps_latest and 4 or 3) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
   if not layout.are_sound(args, 8, count) then
@@ -320,7 +320,7 @@ local function append_as_seen(layout, keys, args, see)
     return fault
   end
   redis.call('ZCARD', index)
-  if compacted then
+  if keeps_latest then
     redis.call('HLEN', keys[4])
   end
   fault = fence(state, args[5])
@@ -352,7 +352,7 @@ local function append_as_seen(layout, keys, args, see)
     state = state,
     bias = bias,
     now_ms = now_ms,
-    compact = compacted,
+    keeps_latest = keeps_latest,
     stamp_ms = args[4] == '1' and integer(now_ms) or nil,
     indexed = indexed,
   })
@@ -370,10 +370,10 @@ local function append(layout, keys, args)
   return append_as_seen(layout, keys, args, look) or append_as_seen(layout, keys, args, inspect)
 end
 
--- KEYS: stream, index, meta, and latest where the topic is compacted: in a cluster's slot that is on its way keys
--- that are not there keep a call from being served.
--- ARGV: bias, cap on the lead over the clock (ms), "1" where the topic is compacted, "1" to stamp records with the
--- append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks); then per record:
+-- KEYS: stream, index, meta, and latest where that is kept: in a cluster's slot that is on its way keys that are not
+-- there keep a call from being served.
+-- ARGV: bias, cap on the lead over the clock (ms), "1" where the newest entry per key is kept track of, "1" to stamp
+-- records with the append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks); then per record:
 -- number of field arguments, place of the timestamp among them (0: none), the arguments.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
 -- lacks entries, korvet_fold is due.
