@@ -1,6 +1,7 @@
 """The style of the repository, checked: what no linter knows about."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -46,9 +47,12 @@ REGISTRIES = re.compile(
     + r"en\.(apache\.)?org|"
     r"crates" + r"\.io|proxy\.gol" + r"ang\.org|deb\.deb" + r"ian\.org)\b"
 )
+# Where one may be; what it is the syntax tree tells.
+SECOND_COPY = re.compile(r"^\s*(import|from)\s+(.*,\s*)?(offsets|spark)\b", re.MULTILINE)
 BANNER = re.compile(r"^\s*(#|//|--)\s*[-=*#~]{4,}|^\s*(#|//|--)\s*[-=*#~]{2,}.*[-=*#~]{2,}\s*$")
 
 
+@functools.cache
 def tracked() -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
@@ -61,6 +65,11 @@ def tracked() -> list[Path]:
 
 def sources() -> list[Path]:
     return [path for path in tracked() if path.suffix == ".py"]
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
 
 
 def lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -91,7 +100,7 @@ def test_no_line_has(rule: str, pattern: re.Pattern[str]) -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = []
     for path in sources():
-        tree = ast.parse(path.read_text("utf-8"))
+        tree = parsed(path)
         if tree.body and ast.get_docstring(tree) is None:
             silent.append(str(path.relative_to(ROOT)))
     assert not silent
@@ -103,7 +112,7 @@ def test_functions_are_short() -> None:
         name = str(path.relative_to(ROOT))
         if name.startswith(EXEMPT_FROM_LENGTH):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > LONGEST_FUNCTION:
@@ -117,7 +126,7 @@ def test_public_names_have_docstrings() -> None:
         name = str(path.relative_to(ROOT))
         if name.startswith(("tests/", "benchmarks/")):
             continue
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parsed(path).body:
             if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
             if not node.name.startswith("_") and ast.get_docstring(node) is None:
@@ -129,7 +138,9 @@ def test_no_second_copy_of_a_package_is_imported() -> None:
     """`offsets` and `spark` lie at the top, but are imported as korvet.offsets and korvet.spark."""
     found = []
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if not SECOND_COPY.search(path.read_text("utf-8")):
+            continue
+        for node in ast.walk(parsed(path)):
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
