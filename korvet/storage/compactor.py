@@ -28,6 +28,7 @@ from korvet.storage.survivors import Checkpoint, Survivors, is_dirty_enough
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from korvet.records.batch import BatchHeader
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
 
@@ -179,31 +180,41 @@ class Compactor:
     async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
         """Show all records before `end` to `survivors`; where it had to end is returned."""
         async for entries in self._pages(dirty_from, end):
-            for name, fields in entries:
-                self._show(survivors.dirty, name, fields)
+            self._show(survivors.dirty, entries)
             if survivors.is_full:
                 end = min(end, _offset_behind(entries[-1][0], self._log.bias))
                 break
         async for entries in self._pages(0, dirty_from):
-            for name, fields in entries:
-                self._show(survivors.clean, name, fields)
+            self._show(survivors.clean, entries)
         return end
 
-    def _show(self, survivor: Any, name: bytes, fields: Sequence[bytes]) -> None:
-        """Show an entry's records; not one without a key that would say what supersedes it, as applications
-        have them, nor one that no offset names.
+    def _show(self, survivor: Any, entries: Sequence[Entry]) -> None:
+        """Show the entries' records; not those without a key that would say what supersedes them, as
+        applications have them, nor those that no offset names.
         """
-        with contextlib.suppress(AddressError, BatchError):
-            offset = offset_of(name, self._log.bias)
+        bias = self._log.bias
+        for name, fields in entries:
+            try:
+                offset = offset_of(name, bias)
+            except AddressError:
+                continue
+            found = record_key(fields)
+            if found is not None:
+                survivor(offset, found[0], tombstone=found[1])
+                continue
             header = batch_of(fields, offset)
-            if header is None:
-                found = record_key(fields)
-                if found is not None:
-                    survivor(offset, found[0], tombstone=found[1])
-            elif not header.control:
-                self._has_batches = True
-                for number, record in enumerate(records_of(fields[1], header), header.base_offset):
-                    survivor(number, record.key, tombstone=record.tombstone)
+            if header is not None and not header.control:
+                self._show_batch(survivor, header, fields[1])
+
+    def _show_batch(self, survivor: Any, header: BatchHeader, data: bytes) -> None:
+        try:
+            records = records_of(data, header)
+        except BatchError as error:
+            log.warning("%s: a batch is not compacted: %s", self._stream.decode(), error)
+            return
+        self._has_batches = True
+        for number, record in enumerate(records, header.base_offset):
+            survivor(number, record.key, tombstone=record.tombstone)
 
     async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
         """The entries whose offset is in [first, behind), in turns of bounded size."""
@@ -214,7 +225,7 @@ class Compactor:
             page = await self._read("XRANGE", self._stream, start, last, "COUNT", count)
             if page:
                 yield page
-                await self._pace.spend(sum(len(field) for _, fields in page for field in fields))
+                await self._pace.spend(sum(sum(map(len, fields)) for _, fields in page))
             if len(page) < count:
                 return
             start = "(" + page[-1][0].decode()

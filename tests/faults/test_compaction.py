@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from tests.faults.test_brokers import Brokers
 from tests.faults.test_kill import KILLS
 from tests.support.admin import create_topic
-from tests.support.confluent import producer, read_all
+from tests.support.confluent import producer, read_all, send
 from tests.support.polling import until
+from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -115,3 +117,37 @@ def test_kills_while_a_partition_is_compacted(own_korvet):
 def test_many_kills_while_a_partition_is_compacted(own_korvet, seed):
     chosen = random.Random(seed)
     run(own_korvet(*OPTIONS), seed, [chosen.choice(list(KILLS)) for _ in range(6)])
+
+
+class CompactingBrokers(Brokers):
+    """Two that compact slowly."""
+
+    def make(self, node_id: int) -> KorvetServer:
+        made = super().make(node_id)
+        made.options += OPTIONS
+        return made
+
+
+@pytest.mark.long
+def test_another_broker_takes_a_compaction_over(tmp_path_factory):
+    brokers = CompactingBrokers(tmp_path_factory.mktemp("redis"), 2)
+    try:
+        create_topic(brokers.bootstrap, TOPIC, 4, {"cleanup.policy": "compact"})
+        client = producer(brokers.bootstrap)
+        led = brokers.led_by(TOPIC, 1)
+        for partition in range(4):
+            updates = [Record(b"%d" % (n % KEYS), b"%d" % n, (), NOW_MS) for n in range(3000)]
+            send(client, TOPIC, partition, updates)
+        stream = b"korvet:compacted:%d" % led
+        native = brokers.store.client
+        until(lambda: native.exists(b"{%b}:compact" % stream), 60, "a compaction is under way")
+        brokers.node(1).kill()
+        brokers.wait_for(2)
+        streams = [b"korvet:compacted:%d" % partition for partition in range(4)]
+        until(lambda: {native.xlen(one) for one in streams} == {KEYS}, 60, "all are compacted")
+        until(lambda: native.keys("{korvet:*:compact*") == [], 60, "nothing is left behind")
+        for partition in range(4):
+            found = [read.record.value for read in read_all(brokers.node(2).bootstrap, TOPIC, partition)]
+            assert found == [b"%d" % number for number in range(3000 - KEYS, 3000)]
+    finally:
+        brokers.discard()
