@@ -213,8 +213,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Size, Meta(description="How often it is looked for partitions to compact.")
     ] = 15_000
     log_cleaner_io_max_bytes_per_second: Annotated[
-        Limit,
-        Meta(description="Bytes that compaction reads and copies in a second, about; -1 is unlimited."),
+        int,
+        Meta(ge=1, le=_INT64_MAX, description="Bytes that compaction reads and copies in a second, about."),
     ] = 16_777_216
     log_cleaner_dedupe_buffer_size: Annotated[
         Size, Meta(description="Memory for the keys of one compaction, about 200 bytes for each.")

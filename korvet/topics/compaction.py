@@ -35,8 +35,7 @@ class LogCleaner:
         self._topics = topics
         self._config = config
         self._now_ms = now_ms
-        rate = config.log_cleaner_io_max_bytes_per_second
-        self._pace = Pace(float("inf") if rate < 0 else rate)
+        self._pace = Pace(config.log_cleaner_io_max_bytes_per_second)
         # The leader epoch in which a partition was tidied up after a crash.
         self._tidied: dict[tuple[UUID, int], int] = {}
 
@@ -73,6 +72,9 @@ class LogCleaner:
                     continue
                 except StorageError as error:
                     log.warning("compaction of %s-%d: %s", topic.name, partition, error)
+                except Exception:
+                    # A mistake of ours must not keep the other partitions from being compacted.
+                    log.exception("compaction of %s-%d", topic.name, partition)
         return removed
 
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
