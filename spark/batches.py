@@ -11,6 +11,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 try:
@@ -20,6 +21,8 @@ except ImportError:  # only what reads batches needs it
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
 Header = tuple[str, bytes | None]
 Row = tuple[bytes | None, bytes | None, int, int, list[Header] | None]
@@ -36,7 +39,12 @@ _LOG_APPEND_TIME_BIT = 8
 _TRANSACTIONAL_BIT = 16
 _CONTROL_BIT = 32
 _ATTRIBUTES_AT = 21  # where the part of a batch begins that its CRC covers
-_CRC_AT = 4  # among the header's parts
+_CRC, _ATTRIBUTES = 4, 5  # among the header's parts
+# Bytes of the longest varint, and more: positions behind the records may be looked at.
+_PADDING = bytes(16)
+_VARINT_BYTES = 10
+# Timestamps that far from zero are left to arithmetic that can't overflow.
+_PLAIN_MS = 1 << 61
 # The key of a control record (ControlRecordType): version, type.
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
@@ -59,6 +67,22 @@ class Batch:
     outcome: bool | None = None
 
 
+@dataclass(slots=True)
+class Records:
+    """The records of several batches, as columns; rows of all of them belong together.
+
+    `producers` holds -1 where a record is in no transaction; `headers` is None where no record has any.
+    """
+
+    keys: list[bytes | None]
+    values: list[bytes | None]
+    offsets: NDArray[np.int64]
+    timestamps_ms: NDArray[np.int64]
+    headers: list[list[Header] | None] | None
+    log_append_times: NDArray[np.bool_]
+    producers: NDArray[np.int64]
+
+
 def batch_records(fields: Sequence[bytes], last_offset: int) -> int | None:
     """How many records an entry at this offset is, by its batch's header; None where it is no batch."""
     head = _head(fields, last_offset)
@@ -71,13 +95,7 @@ def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
     It has to end at `last_offset`, the entry's own, and its CRC has to be right.
     """
     head = _head(fields, last_offset)
-    if head is None:
-        return None
-    if crc32c is None:
-        raise ModuleNotFoundError(
-            "topics with storage.layout=batch need the package crc32c on every executor"
-        )
-    if crc32c(memoryview(fields[1])[_ATTRIBUTES_AT:]) != head[_CRC_AT]:
+    if head is None or not _crc_is_right(fields[1], head):
         return None
     base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
     appended = bool(attributes & _LOG_APPEND_TIME_BIT)
@@ -101,6 +119,141 @@ def _outcome(rows: Sequence[Row]) -> bool | None:
     if key is None or len(key) < _CONTROL_KEY.size:
         return None
     return {_ABORT: False, _COMMIT: True}.get(_CONTROL_KEY.unpack_from(key)[1])
+
+
+def read_records(
+    entries: Sequence[Sequence[bytes]], last_offsets: Sequence[int], wanted: range
+) -> Records | None:
+    """What `read_batch` gives of entries that are all batches of records, several times as fast; None where
+    one of them is anything else. Only the records whose offsets are `wanted`.
+    """
+    heads: list[tuple[int, ...]] = []
+    sections: list[bytes] = []
+    for fields, last_offset in zip(entries, last_offsets, strict=True):
+        head = _head(fields, last_offset)
+        if head is None or not _crc_is_right(fields[1], head) or head[_ATTRIBUTES] & _CONTROL_BIT:
+            return None
+        heads.append(head)
+        try:
+            sections.append(_DECOMPRESS[head[_ATTRIBUTES] & _CODEC_BITS](fields[1][_HEADER.size :]))
+        except _UNREADABLE:
+            return None
+    try:
+        return _columns(heads, sections, wanted)
+    except (ValueError, IndexError):
+        return None
+
+
+def _columns(heads: Sequence[tuple[int, ...]], sections: Sequence[bytes], wanted: range) -> Records:
+    """Raises ValueError or IndexError where the sections hold no such records, or no plain ones."""
+    data = b"".join([*sections, _PADDING])
+    starts, ends = _bounds(data, [head[-1] for head in heads], sections)
+    bytes_of = np.frombuffer(data, dtype=np.uint8)
+    table = np.array([(h[0], h[5], h[7], h[8], h[9]) for h in heads], dtype=np.int64)
+    counts = [head[-1] for head in heads]
+    base_offsets, attributes, base_ms, newest_ms, producers = np.repeat(table, counts, axis=0).T
+    numbers = np.concatenate([np.arange(count) for count in counts])
+    deltas_ms, at = _varints(bytes_of, starts + 1)
+    deltas, at = _varints(bytes_of, at)
+    key_at, key_end, at = _byte_fields(bytes_of, at)
+    value_at, value_end, at = _byte_fields(bytes_of, at)
+    header_counts, at_headers = _varints(bytes_of, at)
+    with_headers = np.flatnonzero(header_counts)
+    headers: list[list[Header] | None] | None = None
+    if len(with_headers):
+        headers = [None] * len(starts)
+        for row in with_headers.tolist():
+            headers[row], at_headers[row] = _headers(data, int(at[row]))
+    if (at_headers != ends).any() or (deltas != numbers).any():
+        raise ValueError("a record is malformed")
+    if max(np.abs(base_ms).max(), np.abs(deltas_ms).max(), np.abs(newest_ms).max()) > _PLAIN_MS:
+        raise ValueError("a timestamp is no plain one")
+    appended = attributes & _LOG_APPEND_TIME_BIT != 0
+    offsets = base_offsets + numbers
+    rows = np.flatnonzero((offsets >= wanted.start) & (offsets < wanted.stop))
+    return Records(
+        keys=_slices(data, key_at[rows], key_end[rows]),
+        values=_slices(data, value_at[rows], value_end[rows]),
+        offsets=offsets[rows],
+        timestamps_ms=np.where(appended, newest_ms, base_ms + deltas_ms)[rows],
+        headers=None if headers is None else [headers[row] for row in rows.tolist()],
+        log_append_times=appended[rows],
+        producers=np.where(attributes & _TRANSACTIONAL_BIT, producers, -1)[rows],
+    )
+
+
+def _bounds(
+    data: bytes, counts: Sequence[int], sections: Sequence[bytes]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each record begins, behind its length, and where it ends."""
+    starts: list[int] = []
+    ends: list[int] = []
+    at = stop = 0
+    for count, section in zip(counts, sections, strict=True):
+        stop += len(section)
+        for _ in range(count):
+            byte, after = data[at], data[at + 1]
+            if byte < 128:
+                length, at = byte >> 1, at + 1
+                negative = byte & 1
+            elif after < 128:
+                length, at = (byte & 127 | after << 7) >> 1, at + 2
+                negative = byte & 1
+            else:
+                length, at = _varint(data, at)
+                negative = length < 0
+            if negative:
+                raise ValueError("a record's length is negative")
+            starts.append(at)
+            at += length
+            ends.append(at)
+        if at != stop:
+            raise ValueError("the records end elsewhere than their batch")
+    return np.array(starts, dtype=np.int64), np.array(ends, dtype=np.int64)
+
+
+def _varints(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The zigzag varints at many positions, and the positions behind them."""
+    at = np.minimum(at, len(data) - _VARINT_BYTES - 1)
+    byte = data[at]
+    raw = (byte & 127).astype(np.uint64)
+    at = at + 1
+    rows = np.flatnonzero(byte >= 128)
+    for shift in range(7, 7 * _VARINT_BYTES, 7):
+        if not len(rows):
+            break
+        byte = data[at[rows]]
+        raw[rows] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
+        at[rows] += 1
+        rows = rows[byte >= 128]
+    if len(rows):
+        raise ValueError("a varint is too long")
+    found = (raw >> np.uint64(1)).view(np.int64) ^ -((raw & np.uint64(1)).view(np.int64))
+    return found, at
+
+
+def _byte_fields(
+    data: NDArray[np.uint8], at: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Begin and end of many nullable byte fields, the end -1 for null, and the positions behind them."""
+    lengths, at = _varints(data, at)
+    behind = at + np.clip(lengths, 0, len(data))
+    return at, np.where(lengths < 0, -1, behind), behind
+
+
+def _slices(data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> list[bytes | None]:
+    pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+    if len(ends) and ends.min() < 0:
+        return [None if end < 0 else data[start:end] for start, end in pairs]
+    return [data[start:end] for start, end in pairs]
+
+
+def _crc_is_right(batch: bytes, head: Sequence[int]) -> bool:
+    if crc32c is None:
+        raise ModuleNotFoundError(
+            "topics with storage.layout=batch need the package crc32c on every executor"
+        )
+    return crc32c(memoryview(batch)[_ATTRIBUTES_AT:]) == head[_CRC]
 
 
 def _head(fields: Sequence[bytes], last_offset: int) -> tuple[int, ...] | None:

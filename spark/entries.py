@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
-from korvet.spark.batches import BATCH, Header, Row, read_batch
+from korvet.spark.batches import BATCH, Header, Records, Row, read_batch, read_records
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,7 +82,7 @@ class Columns:
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64] | list[int | None]
     headers: list[list[Header] | None] | None
-    timestamp_types: list[int] | None = None
+    timestamp_types: list[int] | NDArray[np.int64] | None = None
     """None where all have the topic's."""
     producers: list[int] | None = None
     """Whose transaction each record is part of, -1 for none's; None where no record is part of one."""
@@ -400,6 +400,9 @@ def _batch_columns(
     origin: Origin,
     wanted: range,
 ) -> Columns:
+    whole = read_records(fields, offsets.tolist(), wanted)
+    if whole is not None:
+        return _whole_columns(whole)
     rows: list[Row] = []
     types: list[int] = []
     producers: list[int] = []
@@ -428,6 +431,23 @@ def _batch_columns(
         headers=[row[4] for row in rows],
         timestamp_types=types,
         producers=producers if max(producers, default=-1) >= 0 else None,
+    )
+
+
+def _whole_columns(records: Records) -> Columns:
+    ms = records.timestamps_ms
+    plain = not len(ms) or (ms.min() >= MIN_SPARK_MS and ms.max() <= MAX_SPARK_MS)
+    some = len(records.producers) and records.producers.max() >= 0
+    return Columns(
+        keys=records.keys,
+        values=records.values,
+        offsets=records.offsets,
+        timestamps_ms=ms
+        if plain
+        else [one if MIN_SPARK_MS <= one <= MAX_SPARK_MS else None for one in ms.tolist()],
+        headers=records.headers,
+        timestamp_types=np.where(records.log_append_times, LOG_APPEND_TIME, CREATE_TIME),
+        producers=records.producers.tolist() if some else None,
     )
 
 

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
-from korvet.spark.batches import batch_records, read_batch
+from korvet.spark.batches import batch_records, read_batch, read_records
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
 from tests.spark.test_source import at, rows
 from tests.unit.records import forms
@@ -110,3 +112,52 @@ def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> 
         limits = [json.dumps({"t": {"0": BASE + place}}) for place in (first, last)]
         part = keyspace.read(spark, "t", startingOffsets=limits[0], endingOffsets=limits[1])
         assert [row["offset"] for row in rows(part)] == [*range(BASE + first, BASE + last)]
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.none() | st.binary(max_size=200),
+        st.none() | st.binary(max_size=200),
+        st.integers(-(2**62), 2**62) | st.integers(MS, MS + 5000),
+        st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=4), st.sampled_from([0, GZIP, ZSTD]), st.data())
+def test_many_batches_at_once_are_what_each_is(
+    batches: list[list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]],
+    codec: int,
+    data: st.DataObject,
+) -> None:
+    """Damaged ones too: then it is left to the reader of single batches."""
+    entries, last_offsets, offset = [], [], 100
+    for records in batches:
+        made = [
+            forms.Record(key, value, ms, tuple((name.encode(), header) for name, header in headers))
+            for key, value, ms, headers in records
+        ]
+        section = bytearray(forms.records_bytes(made, base_ms=0))
+        if data.draw(st.integers(0, 9)) == 0:
+            section[data.draw(st.integers(0, len(section) - 1))] = data.draw(st.integers(0, 255))
+        plain = forms.batch_bytes(bytes(section), len(made), base_ms=0)
+        checked = struct.pack(">h", codec | data.draw(st.sampled_from([0, 8, 16]))) + plain[23:61]
+        checked += compress(codec, bytes(section))
+        whole = struct.pack(">qiibI", offset, 9 + len(checked), 0, 2, crc32c(checked)) + checked
+        offset += len(made)
+        entries.append([b"batch", whole])
+        last_offsets.append(offset - 1)
+    found = read_records(entries, last_offsets, range(101, offset))
+    singles = [read_batch(entry, last) for entry, last in zip(entries, last_offsets, strict=True)]
+    if found is None:
+        times = [row[3] for single in singles if single for row in single.rows]
+        assert None in singles or max(map(abs, times)) >= 2**60
+        return
+    rows = [(*row, s.log_append_time, s.producer) for s in singles if s for row in s.rows if row[2] > 100]
+    headers = found.headers or [None] * len(found.keys)
+    columns = (found.offsets, found.timestamps_ms, found.log_append_times, found.producers)
+    offsets, times_ms, appended, producers = (column.tolist() for column in columns)
+    got = zip(found.keys, found.values, offsets, times_ms, headers, appended, producers, strict=True)
+    assert list(got) == rows
