@@ -262,7 +262,7 @@ class StreamRange:
 
 
 class Connection:
-    """One raw connection, or in a cluster one for each node. The first argument of a command is its key.
+    """One raw connection, or in a cluster one for each node, which a command's key tells.
 
     Raises SourceError when Redis can't be reached, RedisError when it refuses a command.
     """
@@ -343,7 +343,7 @@ class Connection:
 
     def send(self, *arguments: str | bytes | int) -> None:
         """Send one command; its reply is the next one that `reply` gives."""
-        raw = self._raw_for(arguments[1])
+        raw = self._raw_for(_key_of(arguments))
         raw.send_command(*arguments)
         self._asked.append((raw, arguments))
 
@@ -360,7 +360,7 @@ class Connection:
         except (LinkError, LinkTimeout) as error:
             raise SourceError(
                 f"the connection to Redis at {self._address.url} broke while {arguments[0]!r} of "
-                f"{arguments[1]!r} was under way: {error}"
+                f"{_key_of(arguments)!r} was under way: {error}"
             ) from None
 
     def _reply_elsewhere(self, arguments: Arguments, error: AskError) -> Any:
@@ -396,7 +396,7 @@ class Connection:
     def replies(self, commands: Sequence[Arguments]) -> list[Any]:
         """Many commands in one go; an error reply is among what comes back."""
         by_raw: dict[Any, list[Arguments]] = {}
-        raws = [self._raw_for(command[1]) for command in commands]
+        raws = [self._raw_for(_key_of(command)) for command in commands]
         for raw, command in zip(raws, commands, strict=True):
             by_raw.setdefault(raw, []).append(command)
         for raw, some in by_raw.items():
@@ -409,6 +409,10 @@ class Connection:
             except ResponseError as error:
                 replies.append(error)
         return replies
+
+
+def _key_of(arguments: Arguments) -> str | bytes | int:
+    return arguments[2 if arguments[0] == "XINFO" else 1]
 
 
 @contextmanager

