@@ -53,6 +53,7 @@ class _Kind(enum.IntEnum):
     STRING = 4
     BYTES = 5
     ARRAY = 6
+    OPTIONAL = 7
 
 
 class Shape:
@@ -113,6 +114,11 @@ class Shape:
             elif kind == _ARRAY:
                 (count,) = _INT32.unpack_from(frame, position)
                 position = _skip_elements(frame, position + 4, count, argument, cuts)
+            elif kind == _OPTIONAL:
+                # KIP-893: a byte says whether the structure is there.
+                position += 1
+                if frame[position - 1] < _NULL_FROM:
+                    position = argument.skip(frame, position, cuts)
             elif kind == _STRING:
                 (length,) = _INT16.unpack_from(frame, position)
                 position += 2 + max(length, 0)
@@ -129,6 +135,9 @@ _COMPACT_ARRAY: Final = int(_Kind.COMPACT_ARRAY)
 _TAGGED_FIELDS: Final = int(_Kind.TAGGED_FIELDS)
 _STRING: Final = int(_Kind.STRING)
 _ARRAY: Final = int(_Kind.ARRAY)
+_OPTIONAL: Final = int(_Kind.OPTIONAL)
+# A negative int8 is a null structure.
+_NULL_FROM: Final = 0x80
 
 
 def _skip_elements(frame: memoryview, position: int, count: int, element: Shape, cuts: list[_Cut]) -> int:
@@ -157,7 +166,10 @@ def shape_of(entity: type) -> Shape:
         if "tag" in field.metadata:
             continue
         element = _element_of(hints[field.name])
-        if element is None:
+        optional = _optional_structure(hints[field.name])
+        if optional is not None:
+            steps.append((_Kind.OPTIONAL, shape_of(optional)))
+        elif element is None:
             _add(steps, *_value_step(field.metadata["kafka_type"], flexible))
         else:
             kind = _Kind.COMPACT_ARRAY if flexible else _Kind.ARRAY
@@ -175,6 +187,15 @@ def _element_of(hint: Any) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
     return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
+
+
+def _optional_structure(hint: Any) -> type | None:
+    """The structure of a hint for one that may be null, None for anything else."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        (hint, *others) = (each for each in typing.get_args(hint) if each is not types.NoneType)
+        if not others and dataclasses.is_dataclass(hint):
+            return typing.cast("type", hint)
+    return None
 
 
 def _value_step(kafka_type: str, flexible: bool) -> tuple[_Kind, Any]:

@@ -22,6 +22,7 @@ from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerSt
 from korvet.storage.cache import TailCache
 from korvet.storage.entries import first_record
 from korvet.storage.errors import (
+    OffsetOutOfRange,
     StorageError,
     StorageFault,
     domain_error,
@@ -529,6 +530,23 @@ class PartitionLog:
                 if not more:
                     break
         return dropped
+
+    async def delete_before(self, offset: int | None) -> int:
+        """Delete the records before an offset, or all. Returns the log start, the first offset there is not
+        before it; of an entry of several records all stay or none. Raises OffsetOutOfRange where it is not in
+        the log, and StorageError.
+        """
+        bound: str | int = "" if offset is None else offset
+        async with self.maintenance:
+            while True:
+                outcome, dropped, start, end = await self._settled("korvet_delete_before", bound, read=False)
+                self._ends_known(start, end)
+                if outcome == b"range":
+                    raise OffsetOutOfRange(-1 if offset is None else offset, start, end)
+                # What is appended meanwhile is to stay.
+                bound = end if bound == "" else bound
+                if not dropped:
+                    return int(start)
 
     async def stable_end(self) -> int:
         """The offset before which no transaction is open (the last stable offset): without transactions the

@@ -222,6 +222,51 @@ local function trim(keys, args)
   return { 'ok', dropped, more and 1 or 0, state.log_start, state.log_end }
 end
 
+-- KEYS: stream, index, meta.  ARGV: bias, offset, or "" for the log end.
+-- Drops the entries of which every record is before an offset, a number of spans by one call.  Returns {"ok", entries
+-- dropped (call again until there are none), log start, log end}, {"range", 0, log start, log end} where the offset is
+-- not in the log, or {"fold"} / {"recount"}: call that first.
+local function delete_before(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, offset = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 3 or #args ~= 2 or not bias or (args[2] ~= '' and not offset) then
+    return redis.error_reply('ERR korvet_delete_before: malformed arguments')
+  end
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return { 'fold' }
+  end
+  if state.live ~= found.length then
+    return { 'recount' }
+  end
+  state.log_end = log_end(found, state, bias)
+  state.log_start = log_start(found, state, state.log_end, bias)
+  offset = offset or state.log_end
+  if offset < 0 or offset > state.log_end then
+    return { 'range', 0, state.log_start, state.log_end }
+  end
+  if offset <= state.log_start or found.length == 0 then
+    return { 'ok', 0, state.log_start, state.log_end }
+  end
+  local far = redis.call('ZRANGEBYSCORE', index, '-inf', integer(offset), 'LIMIT', TRIMMED_SPANS, 1)[1]
+  local position = far and decode_point(far).position or offset + bias
+  local dropped = redis.call('XTRIM', stream, 'MINID', id_of(position))
+  if dropped == 0 and far then
+    position = offset + bias
+    dropped = redis.call('XTRIM', stream, 'MINID', id_of(position))
+  end
+  state.log_start = math.max(state.log_start, position - bias)
+  if redis.call('XLEN', stream) == 0 then
+    clear_index(index, state)
+  end
+  save_meta(meta, state)
+  return { 'ok', dropped, state.log_start, state.log_end }
+end
+
 -- KEYS: meta.  ARGV: forget producers that were last seen before this time (ms), HSCAN cursor.
 -- Returns {next cursor ("0": done), producers forgotten}.
 local function expire_producers(keys, args)
@@ -288,6 +333,7 @@ local FREES_MEMORY = { 'allow-oom' }
 
 redis.register_function({ function_name = 'korvet_recount', callback = recount, flags = FREES_MEMORY })
 redis.register_function({ function_name = 'korvet_trim', callback = trim, flags = FREES_MEMORY })
+redis.register_function({ function_name = 'korvet_delete_before', callback = delete_before, flags = FREES_MEMORY })
 redis.register_function({
   function_name = 'korvet_expire_producers',
   callback = expire_producers,

@@ -1,0 +1,82 @@
+"""DeleteRecords (key 21), versions 0-2 (KIP-107).
+
+v2 is flexible. Deletes everything before an offset, -1 being the log end. Where offsets are sparse, the log
+start that is answered is the next offset that there is. Of a topic that is compacted only nothing is deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+_LOG_END: Final = -1
+_NONE: Final = -1
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    topics = tuple(
+        _topic(context, topic.name, [(each.partition_index, _NONE, error) for each in topic.partitions])
+        for topic in request.topics
+    )
+    return context.make("DeleteRecordsResponse", topics=topics)
+
+
+@api(21, "DeleteRecords", (0, 2), refuse=refuse)
+async def delete_records(context: RequestContext, request: Any) -> Any:
+    """Delete from all partitions at once, each on its own."""
+    times = Counter(
+        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    )
+    topics = []
+    for topic in request.topics:
+        found = await asyncio.gather(
+            *(
+                _delete(context, topic.name, each, times[topic.name, each.partition_index] > 1)
+                for each in topic.partitions
+            )
+        )
+        topics.append(_topic(context, topic.name, found))
+    return context.make("DeleteRecordsResponse", topics=tuple(topics))
+
+
+async def _delete(
+    context: RequestContext, name: str, asked: Any, repeated: bool
+) -> tuple[int, int, ErrorCode]:
+    """Partition, log start, error."""
+    index, directory = asked.partition_index, context.services.topics
+    if repeated:
+        return index, _NONE, ErrorCode.invalid_request
+    topic, log = directory.get(name), directory.log(name, index)
+    if topic is None or log is None:
+        directory.missed()
+        return index, _NONE, ErrorCode.unknown_topic_or_partition
+    if log.closed:
+        return index, _NONE, ErrorCode.not_leader_or_follower
+    if not directory.policy(topic).deletes:
+        return index, _NONE, ErrorCode.policy_violation
+    try:
+        start = await log.delete_before(None if asked.offset == _LOG_END else asked.offset)
+    except StorageError as failed:
+        return index, _NONE, error_code_of(failed)
+    return index, start, ErrorCode.none
+
+
+def _topic(context: RequestContext, name: str, found: list[tuple[int, int, ErrorCode]]) -> Any:
+    partitions = tuple(
+        context.make(
+            "DeleteRecordsPartitionResult", partition_index=index, low_watermark=start, error_code=error
+        )
+        for index, start, error in found
+    )
+    return context.make("DeleteRecordsTopicResult", name=name, partitions=partitions)

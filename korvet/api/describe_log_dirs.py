@@ -1,0 +1,96 @@
+"""DescribeLogDirs (key 35), versions 1-5 (KIP-113).
+
+v2 is flexible, v3 adds an error, v4 the volume's size (KIP-827; Redis's memory is none), v5 cordoned folders.
+All that a broker leads is in one place, which has the keyspace's name; a size is that of fields and values.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from korvet.api.context import RequestContext
+    from korvet.storage.log import PartitionLog
+
+_ERROR_SINCE: Final = 3
+_UNKNOWN: Final = -1
+# Partitions whose size is asked of Redis at once.
+_AT_ONCE: Final = 500
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error alone; of the place where versions have none for the whole."""
+    del request
+    results = () if context.api_version >= _ERROR_SINCE else (_result(context, error, ()),)
+    return context.make("DescribeLogDirsResponse", error_code=error, results=results)
+
+
+@api(35, "DescribeLogDirs", (1, 5), refuse=refuse)
+async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
+    """The sizes of the partitions asked for that this broker leads; those that there are not are left out."""
+    asked = _asked(context, request)
+    logs = [log for _, logs in asked for log in logs]
+    sizes: dict[PartitionLog, int] = {}
+    error = ErrorCode.none
+    try:
+        for at in range(0, len(logs), _AT_ONCE):
+            some = logs[at : at + _AT_ONCE]
+            bounds = await asyncio.gather(*(log.bounds() for log in some))
+            sizes.update((log, found.payload_bytes) for log, found in zip(some, bounds, strict=True))
+    except StorageError as failed:
+        error, asked = error_code_of(failed), []
+    topics = tuple(_topic(context, name, logs, sizes) for name, logs in asked if logs)
+    result = _result(context, error, topics)
+    return context.make("DescribeLogDirsResponse", error_code=ErrorCode.none, results=(result,))
+
+
+def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
+    return context.make(
+        "DescribeLogDirsResult",
+        error_code=error,
+        log_dir=f"/{context.services.config.keyspace}",
+        topics=topics,
+        total_bytes=_UNKNOWN,
+        usable_bytes=_UNKNOWN,
+        is_cordoned=False,
+    )
+
+
+def _asked(context: RequestContext, request: Any) -> list[tuple[str, list[PartitionLog]]]:
+    """By topic the logs that are led here; of all topics where none is named."""
+    topics = context.services.topics
+    partitions: list[tuple[str, Sequence[int]]] = (
+        [(topic.name, range(topic.partitions)) for topic in topics.all()]
+        if request.topics is None
+        else [(each.topic, each.partitions) for each in request.topics]
+    )
+    found = []
+    for name, indexes in partitions:
+        logs = [topics.log(name, index) for index in indexes]
+        found.append((name, [log for log in logs if log is not None and not log.closed]))
+    return found
+
+
+def _topic(
+    context: RequestContext, name: str, logs: Sequence[PartitionLog], sizes: dict[PartitionLog, int]
+) -> Any:
+    partitions = tuple(
+        context.make(
+            "DescribeLogDirsPartition",
+            partition_index=log.partition,
+            partition_size=sizes[log],
+            offset_lag=0,
+            is_future_key=False,
+        )
+        for log in logs
+    )
+    return context.make("DescribeLogDirsTopic", name=name, partitions=partitions)

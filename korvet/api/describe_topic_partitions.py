@@ -1,0 +1,110 @@
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics in the order of their names, page by page.
+
+A partition has one replica, its leader, so that nobody else could be elected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.operations import NOT_ASKED, TOPIC_OPERATIONS
+from korvet.protocol.registry import api
+from korvet.topics.errors import TopicError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.assignment import Leader
+    from korvet.storage.catalogue import Topic
+
+# As Kafka's max.request.partition.size.limit.
+_MOST_PARTITIONS: Final = 2_000
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every topic with the error."""
+    topics = tuple(_failed(context, each.name, error) for each in request.topics)
+    return context.make("DescribeTopicPartitionsResponse", topics=topics, next_cursor=None)
+
+
+@api(75, "DescribeTopicPartitions", (0, 0), refuse=refuse)
+async def describe_topic_partitions(context: RequestContext, request: Any) -> Any:
+    """A page of partitions, and where the next one begins."""
+    directory, cursor = context.services.topics, request.cursor
+    if request.topics:
+        names = sorted({each.name for each in request.topics})
+    else:
+        names = sorted(topic.name for topic in directory.all())
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            return refuse(context, request, ErrorCode.invalid_request)
+        names = [name for name in names if name >= cursor.topic_name]
+    room = min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
+    topics = []
+    next_cursor = None
+    for name in names:
+        topic = directory.get(name)
+        if topic is None:
+            if request.topics:
+                topics.append(_failed(context, name, _why_missing(context, name)))
+            continue
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if room == 0:
+            next_cursor = context.make("Cursor", topic_name=name, partition_index=first)
+            break
+        end = min(first + room, topic.partitions)
+        topics.append(_found(context, topic, first, end))
+        room -= max(end - first, 0)
+        if end < topic.partitions:
+            next_cursor = context.make("Cursor", topic_name=name, partition_index=end)
+            break
+    return context.make("DescribeTopicPartitionsResponse", topics=tuple(topics), next_cursor=next_cursor)
+
+
+def _why_missing(context: RequestContext, name: str) -> ErrorCode:
+    try:
+        context.services.topics.check_name(name)
+    except TopicError:
+        return ErrorCode.invalid_topic_exception
+    return ErrorCode.unknown_topic_or_partition
+
+
+def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
+    leaders = context.services.membership.assignment.leaders(topic.name, topic.partitions)
+    return context.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.internal,
+        partitions=tuple(_partition(context, index, leaders[index]) for index in range(first, end)),
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+def _partition(context: RequestContext, index: int, leader: Leader) -> Any:
+    return context.make(
+        "DescribeTopicPartitionsResponsePartition",
+        error_code=ErrorCode.none,
+        partition_index=index,
+        leader_id=leader.node_id,
+        leader_epoch=leader.epoch,
+        replica_nodes=(leader.node_id,),
+        isr_nodes=(leader.node_id,),
+        eligible_leader_replicas=(),
+        last_known_elr=(),
+        offline_replicas=(),
+    )
+
+
+def _failed(context: RequestContext, name: str, error: ErrorCode) -> Any:
+    return context.make(
+        "DescribeTopicPartitionsResponseTopic",
+        error_code=error,
+        name=name,
+        topic_id=None,
+        is_internal=False,
+        partitions=(),
+        topic_authorized_operations=NOT_ASKED,
+    )

@@ -1,0 +1,65 @@
+"""ElectLeaders (key 43), versions 0-2 (KIP-183, KIP-460).
+
+v1 adds unclean elections, v2 is flexible. Brokers agree among themselves who leads a partition, and the one
+that should lead does: no election is ever needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    asked = request.topic_partitions or ()
+    return _response(
+        context, error, [(each.topic, [(index, error) for index in each.partitions]) for each in asked]
+    )
+
+
+@api(43, "ElectLeaders", (0, 2), refuse=refuse)
+async def elect_leaders(context: RequestContext, request: Any) -> Any:
+    """Of each partition that is named: that none is needed. Where all are meant, those are left out."""
+    results = []
+    for asked in request.topic_partitions or ():
+        topic = context.services.topics.get(asked.topic)
+        count = 0 if topic is None else topic.partitions
+        results.append(
+            (
+                asked.topic,
+                [
+                    (
+                        index,
+                        ErrorCode.election_not_needed
+                        if 0 <= index < count
+                        else ErrorCode.unknown_topic_or_partition,
+                    )
+                    for index in asked.partitions
+                ],
+            )
+        )
+    return _response(context, ErrorCode.none, results)
+
+
+def _response(
+    context: RequestContext, error: ErrorCode, topics: list[tuple[str, list[tuple[int, ErrorCode]]]]
+) -> Any:
+    results = tuple(
+        context.make(
+            "ReplicaElectionResult",
+            topic=name,
+            partition_result=tuple(
+                context.make("PartitionResult", partition_id=index, error_code=found, error_message=None)
+                for index, found in partitions
+            ),
+        )
+        for name, partitions in topics
+    )
+    return context.make("ElectLeadersResponse", error_code=error, replica_election_results=results)

@@ -1,0 +1,26 @@
+"""ListPartitionReassignments (key 46), version 0 (KIP-455): partitions are never on their way to other
+replicas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.registry import api
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error alone."""
+    del request
+    return context.make("ListPartitionReassignmentsResponse", error_code=error, error_message=None, topics=())
+
+
+@api(46, "ListPartitionReassignments", (0, 0), refuse=refuse)
+async def list_partition_reassignments(context: RequestContext, request: Any) -> Any:
+    """None."""
+    return refuse(context, request, ErrorCode.none)
