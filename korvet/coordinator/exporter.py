@@ -2,23 +2,20 @@
 
 In rounds: the Redis groups of all topics' partitions are read, and those that native consumers have moved
 are handed to the coordinator of the Kafka group of their name (korvet.groups.native decides). Each broker
-reads all of them and tells of those that it coordinates. Nothing is kept between two rounds: what a crash
-interrupts, the next round does.
+reads all of them and tells of those that it coordinates. A round depends on no earlier one: what a crash
+interrupts, the next one does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.storage.errors import StorageError
 from korvet.storage.native import NativeGroups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.catalogue import Topic
     from korvet.storage.store import Store
@@ -27,9 +24,15 @@ log = logging.getLogger(__name__)
 
 # Partitions read at once: about a millisecond of Redis where they have few groups.
 STREAMS_AT_ONCE: Final = 200
+# Partitions of a round. Where there are more, those whose groups have moved lately come first, and the others
+# take turns.
+MOST_STREAMS: Final = 1_000
+LATELY_ROUNDS: Final = 60
 # A round that took long is followed by a rest of so many times as long: reading takes a twentieth of Redis at
 # most.
 RESTS: Final = 19
+# The longest rest after failed appends.
+LAST_RETRY_S: Final = 60.0
 
 
 class NativeExporter:
@@ -40,10 +43,15 @@ class NativeExporter:
         self._groups = NativeGroups(store)
         self._coordinator = coordinator
         self._interval_ms = interval_ms
+        # Partitions whose groups have moved, and for how many rounds that is remembered.
+        self._lately: dict[tuple[str, int], int] = {}
+        self._turn = 0
 
     async def run(self) -> NoReturn:
         """Export until cancelled."""
         clock = asyncio.get_running_loop().time
+        patience_s = 0.0
+        reloads = self._coordinator.reloads
         while True:
             began = clock()
             try:
@@ -54,23 +62,43 @@ class NativeExporter:
                 # A defect of ours: commits of clients go on.
                 log.exception("a round over the Redis groups failed")
             took = clock() - began
-            await asyncio.sleep(max(self._interval_ms / 1000 - took, RESTS * took))
+            await asyncio.sleep(max(self._interval_ms / 1000 - took, RESTS * took, patience_s))
+            # A commit that cannot be appended (Redis is full, say) costs the clients' groups a reload.
+            failed, reloads = self._coordinator.reloads > reloads, self._coordinator.reloads
+            patience_s = min(max(2 * patience_s, 1.0), LAST_RETRY_S) if failed else 0.0
 
     async def round(self) -> None:
-        """Read the Redis groups of all partitions once, and commit what has moved. Raises StorageError."""
+        """Read the Redis groups of all partitions, or of those whose turn it is, and commit what has moved.
+        Raises StorageError.
+        """
         self._groups.forget(self._catalogue.topics)
-        streams = iter([*self._streams()])
-        while some := list(islice(streams, STREAMS_AT_ONCE)):
+        due = self._due()
+        for at in range(0, len(due), STREAMS_AT_ONCE):
             with self._coordinator.watch() as watch:
                 if watch is None:
                     return
-                moved = await self._groups.moved(some)
+                moved = await self._groups.moved(due[at : at + STREAMS_AT_ONCE])
+                for native in moved:
+                    self._lately[native.topic, native.partition] = LATELY_ROUNDS
                 for behind in self._coordinator.export(moved, watch):
                     await self._coordinator.project_again(behind, watch)
 
-    def _streams(self) -> Iterator[tuple[Topic, int]]:
-        """The partitions of all topics but internal ones: whoever reads commits would make more of them."""
-        for topic in self._catalogue.topics.values():
-            if not topic.internal:
-                for partition in range(topic.partitions):
-                    yield topic, partition
+    def _due(self) -> list[tuple[Topic, int]]:
+        """The partitions to look at in this round. Internal topics are left out: whoever reads commits would
+        make more of them.
+        """
+        self._lately = {key: rounds - 1 for key, rounds in self._lately.items() if rounds > 1}
+        streams = [
+            (topic, partition)
+            for topic in self._catalogue.topics.values()
+            if not topic.internal
+            for partition in range(topic.partitions)
+        ]
+        if len(streams) <= MOST_STREAMS:
+            return streams
+        lately = [stream for stream in streams if (stream[0].name, stream[1]) in self._lately]
+        others = [stream for stream in streams if (stream[0].name, stream[1]) not in self._lately]
+        count = min(len(others), max(MOST_STREAMS - len(lately), STREAMS_AT_ONCE))
+        first = self._turn % max(len(others), 1)
+        self._turn = first + count
+        return lately + (others[first:] + others[:first])[:count]

@@ -139,6 +139,8 @@ class CoordinatorService:
         self._reconciling = False
         self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
         self._closed = False
+        self.reloads = 0
+        """How often a partition was read again, as an append had failed."""
 
     # Life
 
@@ -289,7 +291,7 @@ class CoordinatorService:
         behind = []
         by_term: dict[Term, list[NativeGroup]] = {}
         for native in groups:
-            term = self._watched_term(native.place, watch)
+            term = self._watched_term(native, watch)
             if term is not None:
                 by_term.setdefault(term, []).append(native)
         for term, of_term in by_term.items():
@@ -298,7 +300,7 @@ class CoordinatorService:
 
     async def project_again(self, native: NativeGroup, watch: Watch) -> None:
         """Let a Redis group follow the newest commit of its Kafka group. Raises StorageError."""
-        if self._topic is None or self._watched_term(native.place, watch) is None:
+        if self._topic is None or self._watched_term(native, watch) is None:
             return
         number = partition_for(native.group, len(self._partitions))
         log = self._store.log(self._topic, number)
@@ -308,18 +310,23 @@ class CoordinatorService:
             entry = await log.links.read.call("HGET", latest, key)
         except StorageError as error:
             raise domain_error(error) from error
-        term = self._watched_term(native.place, watch)
+        term = self._watched_term(native, watch)
         committed = term and term.committed(native.place)
         if entry is not None and committed:
             position = offset_of(entry, log.bias)
             change = CommitChange(*native.place, position, committed.offset)
             self._projector.apply([change], lambda: None)
 
-    def _watched_term(self, place: Place, watch: Watch) -> Term | None:
-        """The life of the group's partition; None where it is another one now, or the place was touched."""
-        if place in watch.touched or self._projector.expects:
+    def _watched_term(self, native: NativeGroup, watch: Watch) -> Term | None:
+        """The life of the group's partition; None where it is another one now, the place was touched, or the
+        topic is not there any more.
+        """
+        topic = self._catalogue.get(native.topic)
+        if topic is None or topic.topic_id.bytes != native.topic_id:
             return None
-        number = partition_for(place[0], len(self._partitions))
+        if native.place in watch.touched or self._projector.expects:
+            return None
+        number = partition_for(native.group, len(self._partitions))
         term = self._partitions[number].term
         return term if term is watch.terms[number] else None
 
@@ -426,6 +433,7 @@ class CoordinatorService:
         self._load_again(partition)
 
     def _load_again(self, partition: _Partition) -> None:
+        self.reloads += 1
         self._load_soon(partition)
         self._end_term(partition, _Status.LOADING, ErrorCode.coordinator_not_available)
 

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.coordinator import exporter
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
     DeleteRequest,
     DescribeRequest,
+    FetchRequest,
     FetchTopic,
     JoinProtocol,
     JoinRequest,
@@ -550,6 +552,24 @@ async def test_kafka_consumers_at_work_lead(server: Server, prefix: str, group: 
         await one.assert_quiet()
 
 
+async def test_topics_that_are_being_deleted(server: Server, prefix: str, group: str) -> None:
+    """Its commits are tombstoned: no group may commit on it after that, though it was read before."""
+    async with native(server, prefix) as one:
+        service, catalogue = one.run.service, one.run.store.catalogue
+        topic = catalogue.get(TOPIC)
+        assert topic is not None
+        one.create(group)
+        with service.watch() as watch:
+            assert watch is not None
+            moved = await NativeGroups(one.run.store).moved([(topic, 0)])
+            assert len(moved) == 1
+            await catalogue.mark_deleting(TOPIC)
+            await service.forget_topic(TOPIC)
+            assert service.export(moved, watch) == []
+        await one.assert_quiet()
+        assert await one.committed(group) == -1
+
+
 async def test_a_lost_library_is_loaded_again(server: Server, prefix: str, group: str) -> None:
     async with native(server, prefix) as one:
         one.write(1)
@@ -558,6 +578,39 @@ async def test_a_lost_library_is_loaded_again(server: Server, prefix: str, group
         await one.round()
         assert await one.committed(group) == after(1)
         await one.assert_quiet()
+
+
+async def test_many_partitions_take_turns(
+    server: Server, prefix: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those whose groups move are looked at in each round, all others in some round."""
+    monkeypatch.setattr(exporter, "MOST_STREAMS", 5)
+    monkeypatch.setattr(exporter, "STREAMS_AT_ONCE", 3)
+    async with native(server, prefix) as one:
+        catalogue = one.run.store.catalogue
+        await catalogue.create("wide", 20)
+        streams = [one.run.keys.stream("wide", partition).decode() for partition in range(20)]
+        for stream in streams:
+            one.client.xgroup_create(stream, group, "5-0", mkstream=True)
+
+        async def committed() -> set[int]:
+            request = FetchRequest(group, (FetchTopic("wide", tuple(range(20))),))
+            reply = await one.run.service.call(group, GroupShard.fetch, request)
+            return {part.partition for part in reply.topics[0].partitions if part.offset == after(5)}
+
+        for rounds in range(1, 9):
+            await one.round()
+            assert len(await committed()) >= 2 * rounds
+        assert await committed() == set(range(20))
+        one.exporter = NativeExporter(one.run.store, one.run.service, 1)
+        moved = 0
+        for number in range(6, 20):
+            one.client.xgroup_setid(streams[7], group, f"{number}-0")
+            before = one.written()
+            await one.round()
+            assert moved == 0 or one.written() == before + 1, "it has moved lately"
+            moved += one.written() - before
+        assert moved >= 6
 
 
 async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: str) -> None:

@@ -5,19 +5,6 @@
 local BUDGET = 1000
 local PENDING_COST = 3
 
--- The numbers of some fields of all rows of XINFO GROUPS.
-local function columns_of(row, ...)
-  local columns = {}
-  for at = 1, #row, 2 do
-    columns[row[at]] = at + 1
-  end
-  local found = {}
-  for at, name in ipairs({ ... }) do
-    found[at] = columns[name]
-  end
-  return unpack(found)
-end
-
 -- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as a call before has looked at them.
 -- Returns nothing where no group has moved, else how many groups to leave out next (0: that is all), the log start, and
 -- of each group that has moved three elements: its name, where it stands (an offset), and what it was last in step with (see
@@ -28,26 +15,25 @@ local function moved_groups(keys, args)
   if groups.err or #groups <= from then
     return {}
   end
-  local name_at, pending_at, delivered_at = columns_of(groups[1], 'name', 'pending', 'last-delivered-id')
   local fields, last, budget = {}, from, BUDGET
   while last < #groups and budget > 0 do
     last = last + 1
-    local group = groups[last]
-    fields[#fields + 1] = 'commit:' .. group[name_at]
-    budget = budget - (group[pending_at] > 0 and PENDING_COST or 1)
+    fields[#fields + 1] = 'commit:' .. field_of(groups[last], 'name')
+    budget = budget - (field_of(groups[last], 'pending') > 0 and PENDING_COST or 1)
   end
   local stored = redis.call('HMGET', meta, unpack(fields))
   local moved = { last < #groups and last or 0, 0 }
   for at = from + 1, last do
     local group, field = groups[at], stored[at - from]
+    local name, pending = field_of(group, 'name'), field_of(group, 'pending')
     local offset, stood
     if field then
       local _
       _, offset, stood = decode_projection(field)
     end
-    local stands = native_offset(stream, group[name_at], group[pending_at], group[delivered_at], bias, offset)
+    local stands = native_offset(stream, name, pending, field_of(group, 'last-delivered-id'), bias, offset)
     if stands ~= stood then
-      moved[#moved + 1] = group[name_at]
+      moved[#moved + 1] = name
       moved[#moved + 1] = stands
       moved[#moved + 1] = field or ''
     end

@@ -1,5 +1,8 @@
 -- Commits of Kafka groups projected onto the Redis consumer group of the same name, in the slot of one stream.
 
+-- POSITION_LIMIT as text.
+local LIMIT = '9007199254740992'
+
 -- Decimals are compared as text: a number in Lua is a double, and both the milliseconds of a foreign entry ID
 -- and an offset may exceed 2^53.
 local function decimal_less(left, right)
@@ -153,9 +156,13 @@ local function follow(view, name, last_id, rewind, limit)
   return true
 end
 
--- Where a group of the view stands.
-local function standing(view, name, bias, committed)
+-- Where a group of the view stands.  That needs no look where it has just been set behind `last_id`, which is before
+-- the offset `committed`.
+local function standing(view, name, bias, committed, last_id)
   local group = group_of(view, name)
+  if group.pending == 0 and group.delivered == last_id and last_id ~= '0-0' and decimal_less(committed, LIMIT) then
+    return committed
+  end
   return native_offset(view.stream, name, group.pending, group.delivered, bias, committed)
 end
 
@@ -182,14 +189,14 @@ local function project_commits(keys, args)
     local name, position, offset, earliest, last_id, native = unpack(args, at, at + 5)
     local rewind, stale = earliest == '', false
     if projected[field] then
-      local stored_position, stored_offset = decode_projection(projected[field])
+      local stored_position, stored_offset = string.match(projected[field], '^(%d+) (%S+)')
       stale = not decimal_less(stored_position, position)
       rewind = rewind or (stored_offset ~= '-' and decimal_less(earliest, stored_offset))
     end
     if stale then
       results[place] = 0
     elseif native ~= '' or follow(view, name, last_id, rewind, limit) then
-      local stands = native ~= '' and native or standing(view, name, bias, offset)
+      local stands = native ~= '' and native or standing(view, name, bias, offset, last_id)
       projected[field] = encode_projection(position, offset, stands, native ~= '' and 'n' or '')
       news[#news + 1] = field
       news[#news + 1] = projected[field]
