@@ -34,10 +34,13 @@ _MAX_NAME_BYTES: Final = 32_767
 class Projected(msgspec.Struct, frozen=True, gc=False):
     """What a Redis group was last brought in step with: the record at `position` of `__consumer_offsets`,
     which committed `offset`, or (None) deleted what was committed.
+
+    read_off: the commit was one that the Redis group itself had led to.
     """
 
     position: int
     offset: int | None
+    read_off: bool = False
 
 
 class NativeGroup(msgspec.Struct, frozen=True, gc=False):
@@ -86,14 +89,16 @@ def decide(
 
     committed: its newest commit. contested: Kafka consumers of this group may be reading the topic.
     """
-    projected = native.projected.offset if native.projected is not None else None
-    if projected != (committed.offset if committed is not None else None):
+    projected = native.projected
+    offset = projected.offset if projected is not None else None
+    if offset != (committed.offset if committed is not None else None):
         return Decision.PROJECT
-    if committed is None:
+    if projected is None or committed is None:
         return Decision.COMMIT
     if native.offset == committed.offset:
         return Decision.NOTHING
-    if contested and now_ms - committed.commit_timestamp_ms < QUIET_MS:
+    is_recent = now_ms - committed.commit_timestamp_ms < QUIET_MS
+    if contested and is_recent and not projected.read_off:
         return Decision.WAIT
     return Decision.COMMIT
 

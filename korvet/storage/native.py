@@ -137,8 +137,8 @@ class NativeGroups:
 
 
 def _projected(field: bytes) -> Projected | None:
-    """What the field of a meta hash says: position, offset (`-`: deleted), and more."""
+    """What the field of a meta hash says: position, offset (`-`: deleted), where the group stood, origin."""
     if not field:
         return None
-    position, offset, *_ = field.split(b" ")
-    return Projected(int(position), None if offset == b"-" else int(offset))
+    position, offset, *rest = field.split(b" ")
+    return Projected(int(position), None if offset == b"-" else int(offset), rest[-1:] == [b"n"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,8 +32,10 @@ from korvet.groups.messages import (
 )
 from korvet.groups.native import QUIET_MS
 from korvet.groups.shard import GroupShard
+from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import OffsetCommitValue
 from korvet.storage.native import NativeGroups
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.support.polling import until_async
@@ -542,6 +546,9 @@ async def test_kafka_consumers_at_work_lead(server: Server, prefix: str, group: 
         now_ms += QUIET_MS
         await one.round()
         assert await one.committed(group) == at(13)
+        one.ack(group, 13)
+        await one.round()
+        assert await one.committed(group) == after(13), "they still rest: that commit was none of theirs"
         # And nothing waits once the consumers have left.
         assert await one.run.commit(group, at(15), **member) == ErrorCode.none
         one.ack(group, *one.read(group, 5))
@@ -611,6 +618,84 @@ async def test_many_partitions_take_turns(
             assert moved == 0 or one.written() == before + 1, "it has moved lately"
             moved += one.written() - before
         assert moved >= 6
+
+
+class Turmoil:
+    """A Kafka client, a native consumer that only goes forward, and the exporter, all at once."""
+
+    ENTRIES = 2_000
+
+    def __init__(self, seed: int, group: str) -> None:
+        self.chance = random.Random(seed)
+        self.group = group
+
+    async def commit(self, one: Native) -> None:
+        for _ in range(self.chance.randrange(10, 40)):
+            # Some come at once, and some find that nothing is under way.
+            for _ in range(self.chance.choice((0, 0, 20, 40))):
+                await asyncio.sleep(0)
+            offset = max(await one.committed(self.group), 0) + self.chance.choice((0, 0, 1, 700, 3_000))
+            if self.chance.random() < 0.1:
+                offset = max(offset - self.chance.randrange(9_000), 0)
+            assert await one.run.commit(self.group, offset) == ErrorCode.none
+
+    async def consume(self, one: Native) -> None:
+        held: list[int] = []
+        for _ in range(self.chance.randrange(100, 300)):
+            held += one.read(self.group, self.chance.randrange(1, 4))
+            taken = self.chance.sample(held, self.chance.randrange(len(held) + 1))
+            if taken:
+                one.ack(self.group, *taken)
+                held = [number for number in held if number not in taken]
+            await asyncio.sleep(0)
+
+    async def export(self, one: Native) -> None:
+        for _ in range(self.chance.randrange(30, 90)):
+            await one.exporter.round()
+
+    async def rage(self, one: Native) -> None:
+        """Until one of them has enough."""
+        if not one.client.exists(one.stream):
+            one.write(*range(1, self.ENTRIES))
+            one.create(self.group)
+        work = [asyncio.create_task(act(one)) for act in (self.commit, self.consume, self.export)]
+        done, unfinished = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        for task in unfinished:
+            task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        for task in done:
+            task.result()
+
+    def commits(self, one: Native) -> list[OffsetCommitValue]:
+        found = []
+        for _, fields in one.client.xrange(one.run.offsets_key(self.group)):
+            value = decode_value(decode_key(fields[b"key"]), fields[b"value"])
+            assert isinstance(value, OffsetCommitValue)
+            found.append(value)
+        return found
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_everything_at_once(server: Server, prefix: str, group: str, seed: int) -> None:
+    """Brokers end in the middle of it; in the end both sides agree."""
+    turmoil = Turmoil(seed, group)
+    for _ in range(3):
+        async with native(server, prefix) as one:
+            await turmoil.rage(one)
+    async with native(server, prefix) as one:
+        one.ack(group, *range(1, turmoil.ENTRIES))
+        await one.round()
+        await one.assert_quiet()
+        (info,) = one.client.xinfo_groups(one.stream)
+        ms, sequence = map(int, info["last-delivered-id"].split(b"-"))
+        _, offset, *stood = one.client.hget(one.meta, f"commit:{group}").split()
+        assert int(offset) == await one.committed(group)
+        assert int(stood[0] if stood else offset) == pack(ms, sequence) + 1
+        commits = turmoil.commits(one)
+        # None that was read off the native consumer, which has no metadata, undoes the one that it follows.
+        read_off = [pair for pair in itertools.pairwise(commits) if not pair[1].metadata]
+        assert len(read_off) > 3
+        assert all(later.offset >= earlier.offset for earlier, later in read_off)
 
 
 async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: str) -> None:

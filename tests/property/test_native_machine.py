@@ -165,7 +165,8 @@ class Stream:
         stands = self.stands()
         if stands is None or (self.note is not None and self.note.stood == stands):
             return None
-        projected = self.note and Projected(self.note.position, self.note.offset)
+        note = self.note
+        projected = note and Projected(note.position, note.offset, note.is_read_off)
         return NativeGroup(*PLACE, stands, self.log_start(), projected, b"")
 
 
@@ -279,7 +280,8 @@ class NativeMachine(RuleBasedStateMachine):
         assert self.committed() == max(native.at, native.log_start)
         # It follows what it was in step with, whatever offsets may look alike.
         if newest is not None and newest[1] is not None:
-            assert native.projected == Projected(*newest)
+            assert native.projected is not None
+            assert (native.projected.position, native.projected.offset) == newest
         else:
             assert native.projected is None or native.projected.offset is None
             assert self.movements > self.movements_before_drop, "what was deleted came back by itself"
