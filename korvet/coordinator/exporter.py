@@ -31,7 +31,8 @@ LATELY_ROUNDS: Final = 60
 # A round that took long is followed by a rest of so many times as long: reading takes a twentieth of Redis at
 # most.
 RESTS: Final = 19
-# The longest rest after failed appends.
+# Rests after failed appends.
+FIRST_RETRY_S: Final = 1.0
 LAST_RETRY_S: Final = 60.0
 
 
@@ -46,12 +47,12 @@ class NativeExporter:
         # Partitions whose groups have moved, and for how many rounds that is remembered.
         self._lately: dict[tuple[str, int], int] = {}
         self._turn = 0
+        self._reloads = coordinator.reloads
+        self._patience_s = 0.0
 
     async def run(self) -> NoReturn:
         """Export until cancelled."""
         clock = asyncio.get_running_loop().time
-        patience_s = 0.0
-        reloads = self._coordinator.reloads
         while True:
             began = clock()
             try:
@@ -61,11 +62,16 @@ class NativeExporter:
             except Exception:
                 # A defect of ours: commits of clients go on.
                 log.exception("a round over the Redis groups failed")
-            took = clock() - began
-            await asyncio.sleep(max(self._interval_ms / 1000 - took, RESTS * took, patience_s))
-            # A commit that cannot be appended (Redis is full, say) costs the clients' groups a reload.
-            failed, reloads = self._coordinator.reloads > reloads, self._coordinator.reloads
-            patience_s = min(max(2 * patience_s, 1.0), LAST_RETRY_S) if failed else 0.0
+            await asyncio.sleep(self._rest_s(clock() - began))
+
+    def _rest_s(self, took_s: float) -> float:
+        """How long to rest after a round. A commit that cannot be appended (Redis is full, say) costs the
+        clients' groups a reload: then longer and longer.
+        """
+        before, self._reloads = self._reloads, self._coordinator.reloads
+        patience_s = min(max(2 * self._patience_s, FIRST_RETRY_S), LAST_RETRY_S)
+        self._patience_s = patience_s if self._reloads > before else 0.0
+        return max(self._interval_ms / 1000 - took_s, RESTS * took_s, self._patience_s)
 
     async def round(self) -> None:
         """Read the Redis groups of all partitions, or of those whose turn it is, and commit what has moved.

@@ -698,6 +698,44 @@ async def test_everything_at_once(server: Server, prefix: str, group: str, seed:
         assert all(later.offset >= earlier.offset for earlier, later in read_off)
 
 
+async def test_rests_between_rounds(server: Server, prefix: str) -> None:
+    """A round that took long, and appends that failed, are followed by longer ones."""
+    async with native(server, prefix) as one:
+        service = one.run.service
+        resting = NativeExporter(one.run.store, service, 2_000)
+        assert resting._rest_s(0.0625) == 2 - 0.0625
+        assert resting._rest_s(0.5) == 9.5
+        rests = []
+        for _ in range(10):
+            service.reloads += 1
+            rests.append(resting._rest_s(0))
+        assert rests == [2, 2, 4, 8, 16, 32, 60, 60, 60, 60]
+        assert resting._rest_s(0) == 2
+
+
+async def test_a_full_redis_is_given_time(new_server: Callable[..., Server], prefix: str, group: str) -> None:
+    """Nothing can be appended, so nothing is promised; when there is room again it is."""
+    server = new_server("--maxmemory-policy", "noeviction")
+    async with native(server, prefix) as one:
+        one.write(1)
+        one.create(group, "$")
+        server.client.config_set("maxmemory", 1)
+        await one.exporter.round()
+
+        async def failed() -> bool:
+            return one.run.service.reloads > 0
+
+        await until_async(failed, WAIT_S, "the append has failed")
+        server.client.config_set("maxmemory", 0)
+        async with asyncio.timeout(WAIT_S):
+            await one.run.service.wait_loaded()
+        await one.settled()
+        assert await one.committed(group) == -1
+        await one.round()
+        assert await one.committed(group) == after(1)
+        await one.assert_quiet()
+
+
 async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: str) -> None:
     async with native(server, prefix) as one:
         one.write(1)
