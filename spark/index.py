@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from korvet.spark.store import SourceError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -93,18 +95,23 @@ class Index:
 
 
 def _points(reply: list[bytes]) -> list[Point]:
+    """The points of a reply; SourceError for what is none."""
     return [_point(member, score) for member, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
 def _point(member: bytes, score: bytes) -> Point:
     parts = member.split()
-    return Point(
-        offset=int(float(score)),
-        before=int(parts[1]),
-        append_ms=int(parts[2]),
-        largest_before_ms=_known(parts[3]),
-        largest_in_span_ms=_known(parts[4]),
-    )
+    try:
+        return Point(
+            offset=int(float(score)),
+            before=int(parts[1]),
+            append_ms=int(parts[2]),
+            largest_before_ms=_known(parts[3]),
+            largest_in_span_ms=_known(parts[4]),
+        )
+    except (ValueError, IndexError):
+        shown = member[:100].decode("ascii", "replace")
+        raise SourceError(f"{shown!r} is no point of korvet's index: somebody wrote to the index") from None
 
 
 def _known(text: bytes) -> int | None:

@@ -322,3 +322,12 @@ def test_what_compaction_took_is_no_loss(keyspace: Keyspace) -> None:
     keyspace.client.xtrim("korvet:c:0", minid=entry_id(BASE + 6), approximate=False)
     with pytest.raises(DataLoss):
         batch(keyspace, topic="c", **some)
+
+
+def test_an_index_that_somebody_wrote_to(keyspace: Keyspace) -> None:
+    keyspace.topic("t")
+    fill(keyspace, "t", 0, [BASE, BASE + 1])
+    keyspace.client.zadd("{korvet:t:0}:index", {"hello": BASE})
+    assert len(batch(keyspace, topic="t")) == 2
+    with pytest.raises(SourceError, match="'hello' is no point of korvet's index"):
+        batch(keyspace, topic="t", startingTimestamp="5")
