@@ -107,30 +107,36 @@ class Compactor:
 
         Raises StorageError, FencedEpoch where another broker leads the partition: then the log is as it was.
         """
-        async with self._log.maintenance:
-            text, stable = await asyncio.gather(
-                self._read("HGET", self._meta, "compacted"), self._log.stable_end()
-            )
-            checkpoint = Checkpoint.decode(text)
-            sweep = checkpoint.sweep_is_due(now_ms, rules.delete_retention_ms)
-            if stable <= checkpoint.dirty_from and not sweep:
-                return 0
-            end = max(checkpoint.dirty_from, await self._end(rules, stable, now_ms))
-            if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
-                return 0
-            sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
-            survivors = Survivors(sweeps_to, self._map_bytes)
-            end = await self._find(survivors, checkpoint.dirty_from, end)
-            text = checkpoint.after(
-                end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms
-            ).encode()
-            gone = survivors.gone_in_order()
-            if gone:
-                await self._replace(gone, end, text)
-                self._log.compacted(end)
-            else:
-                await self._store.fcall("korvet_compaction_note", [self._meta], self._highest, text)
-            return len(gone)
+        self._log.compacting = True
+        try:
+            return await self._compact(rules, now_ms)
+        finally:
+            self._log.compacting = False
+
+    async def _compact(self, rules: CompactionRules, now_ms: int) -> int:
+        text, stable = await asyncio.gather(
+            self._read("HGET", self._meta, "compacted"), self._log.stable_end()
+        )
+        checkpoint = Checkpoint.decode(text)
+        sweep = checkpoint.sweep_is_due(now_ms, rules.delete_retention_ms)
+        if stable <= checkpoint.dirty_from and not sweep:
+            return 0
+        end = max(checkpoint.dirty_from, await self._end(rules, stable, now_ms))
+        if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
+            return 0
+        sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
+        survivors = Survivors(sweeps_to, self._map_bytes)
+        end = await self._find(survivors, checkpoint.dirty_from, end)
+        text = checkpoint.after(
+            end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms
+        ).encode()
+        gone = survivors.gone_in_order()
+        if gone:
+            await self._replace(gone, end, text)
+            self._log.compacted(end)
+        else:
+            await self._store.fcall("korvet_compaction_note", [self._meta], self._highest, text)
+        return len(gone)
 
     # Whether, and how far
 
@@ -256,8 +262,12 @@ class Compactor:
         at = 0
         while at < len(gone):
             names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
-            await self._copy(names[-1], [word for name in names for word in (name, b"0")])
-            at = bisect_left(gone, _offset_behind(self._copied, bias), at)
+            changes = [word for name in names for word in (name, b"0")]
+            if await self._copy(names[-1], changes) == b"done":
+                # Also where they were deleted meanwhile.
+                at += len(names)
+            else:
+                at = bisect_left(gone, _offset_behind(self._copied, bias), at)
 
     async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
         """Copy what is there before `end`; of batches that hold some of these offsets their other records."""

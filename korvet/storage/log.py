@@ -87,6 +87,7 @@ class PartitionLog:
         "_ahead",
         "_appender",
         "_bounds_read_at",
+        "_deleting",
         "_dense_jump_told",
         "_folding",
         "_lead_cap_ms",
@@ -99,6 +100,7 @@ class PartitionLog:
         "_waking",
         "average_bytes",
         "bias",
+        "compacting",
         "epoch",
         "keys",
         "largest_bytes",
@@ -107,7 +109,6 @@ class PartitionLog:
         "loaded",
         "log_end",
         "log_start",
-        "maintenance",
         "meta",
         "native",
         "partition",
@@ -143,8 +144,9 @@ class PartitionLog:
         self._listeners: dict[Callable[[], None], None] = {}
         # Listeners that have yet to be told of the log end.
         self._waking: dict[Callable[[], None], None] = {}
-        self.maintenance = asyncio.Lock()
-        """Held by who deletes records: one at a time."""
+        self.compacting = False
+        """Whether a compaction is under way; it has to begin anew when records are deleted meanwhile."""
+        self._deleting = asyncio.Lock()
         self._settling = asyncio.Lock()
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
@@ -520,7 +522,7 @@ class PartitionLog:
         cutoff = "" if retention_ms is None or retention_ms < 0 else now_ms - retention_ms
         keep = "" if retention_bytes is None or retention_bytes < 0 else retention_bytes
         dropped = 0
-        async with self.maintenance:
+        async with self._deleting:
             while cutoff != "" or keep != "":
                 _, now_dropped, more, start, end = await self._settled(
                     "korvet_trim", cutoff, keep, read=False
@@ -537,7 +539,7 @@ class PartitionLog:
         the log, and StorageError.
         """
         bound: str | int = "" if offset is None else offset
-        async with self.maintenance:
+        async with self._deleting:
             while True:
                 outcome, dropped, start, end = await self._settled("korvet_delete_before", bound, read=False)
                 self._ends_known(start, end)

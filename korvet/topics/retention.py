@@ -42,8 +42,8 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
                 # Its leader does that.
                 continue
             try:
-                # What is being compacted has its turn the next time; others need not wait for that.
-                if policy.deletes and not found.maintenance.locked():
+                # What is being compacted has its turn the next time, or it would never be done.
+                if policy.deletes and not found.compacting:
                     deleted += await found.trim(policy.retention_ms, policy.retention_bytes, now_ms)
                 await found.expire_producers(now_ms - config.producer_id_expiration_ms)
             except TopicGone:

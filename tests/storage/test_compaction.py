@@ -543,6 +543,26 @@ def test_what_is_deleted_meanwhile_does_not_come_back(bench: Bench) -> None:
     assert 0 < changed < counting.taken
 
 
+def test_records_are_deleted_on_request_without_waiting(bench: Bench) -> None:
+    log = compacted_log(bench, "dense")
+    append(bench, log, [(b"%d" % (number % 600), b"", 0) for number in range(1500)])
+
+    class Deleting(Pace):
+        async def spend(self, size_bytes: int) -> None:
+            if shadows(bench) and log.log_start == 0:
+                assert log.compacting
+                assert await log.delete_before(1200) == 1200
+
+    with pytest.raises(StorageFault, match="deleted while it was compacted"):
+        bench.run(Compactor(bench.store, log, Deleting(1e12), 1 << 27).compact(RULES, NOW_MS))
+    assert not log.compacting
+    assert shadows(bench) == []
+    append(bench, log, [(b"1400", b"", 0)] * 2)
+    assert compact(bench, log) == 1
+    assert list(contents(bench, log)) == [*range(1200, 1500), 1501]
+    assert bench.run(log.bounds()).log_start == 1200
+
+
 def test_an_interruption_at_any_step_leaves_the_log_as_it_was(bench: Bench) -> None:
     rows: list[Row] = [(b"%d" % (number % 600), b"%d" % number, 0) for number in range(1500)]
     log = compacted_log(bench)
