@@ -445,7 +445,7 @@ def test_compaction_stays_in_its_slot(bench: Bench) -> None:
         assert bench.run(values_of(log)) == [b"499"]
         assert bench.cluster.call(log.stream, "XPENDING", log.stream, "g")["pending"] == 50
         left = set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*"))
-        assert left == set(log.keys)
+        assert left == set(log.keys[:3])  # only a coordinator's has the newest entry per key
     assert {bench.cluster.owner(log.stream) for log in logs} == set(bench.cluster.nodes)
 
 
@@ -465,4 +465,4 @@ def test_compaction_while_the_slot_moves(bench: Bench, monkeypatch: pytest.Monke
     assert removed == 300
     assert halves
     assert bench.run(values_of(log)) == [b"newest"]
-    assert set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*")) == set(log.keys)
+    assert set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*")) == set(log.keys[:3])
