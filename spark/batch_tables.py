@@ -6,6 +6,7 @@ tables.view("group_status").show()
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,25 +20,26 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-class Tables:
-    """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: what is used often, persist.
-
-    source: records of the offsets topic, in the columns of Spark's Kafka source. records: those of the topics
-    that are read (topic, partition, offset, timestamp), from each partition's oldest commit in the window on;
-    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (topic,
-    partition, end_offset); without it the records tell. Nothing later than as_of_ms counts.
+class Views(ABC):
+    """Tables that follow from commits, states of groups and members, wherever a subclass has these from, and,
+    for lag and status, from the topics' records and where they end.
     """
 
+    @property
+    @abstractmethod
+    def _offset_commits(self) -> DataFrame: ...
+
+    @property
+    @abstractmethod
+    def _states(self) -> DataFrame: ...
+
+    @property
+    @abstractmethod
+    def _members(self) -> DataFrame: ...
+
     def __init__(
-        self,
-        source: DataFrame,
-        records: DataFrame | None,
-        as_of_ms: int,
-        *,
-        ends: DataFrame | None = None,
-        rules: Rules | None = None,
+        self, records: DataFrame | None, as_of_ms: int, ends: DataFrame | None, rules: Rules | None
     ) -> None:
-        self._source = source.where(_not_after(as_of_ms))
         self._records = None if records is None else views.appended_until(records, as_of_ms)
         self._as_of_ms = as_of_ms
         self._rules = rules or Rules()
@@ -54,18 +56,6 @@ class Tables:
         for name in TABLES:
             if self._records is not None or name not in NEED_RECORDS:
                 self.view(name).createOrReplaceTempView(prefix + name)
-
-    @cached_property
-    def _offset_commits(self) -> DataFrame:
-        return _dated(decode.offset_commits(self._source))
-
-    @cached_property
-    def _states(self) -> DataFrame:
-        return membership.group_states(decode.group_records(self._source))
-
-    @cached_property
-    def _group_records(self) -> DataFrame:
-        return _dated(decode.group_records(self._source))
 
     @cached_property
     def _current_states(self) -> DataFrame:
@@ -92,15 +82,11 @@ class Tables:
 
     @cached_property
     def _group_generations(self) -> DataFrame:
-        return _dated(membership.group_generations(self._states))
+        return dated(membership.group_generations(self._states))
 
     @cached_property
     def _rebalances(self) -> DataFrame:
         return membership.rebalances(self._group_generations)
-
-    @cached_property
-    def _members(self) -> DataFrame:
-        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
 
     @cached_property
     def _partition_status(self) -> DataFrame:
@@ -134,9 +120,47 @@ class Tables:
         ends = None if self._records is None else log_ends(self._records)
         return anomalies.anomalies(moved, ends, self._rules, complete=False)
 
+
+class Tables(Views):
+    """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: what is used often, persist.
+
+    source: records of the offsets topic, in the columns of Spark's Kafka source. records: those of the topics
+    that are read (topic, partition, offset, timestamp), from each partition's oldest commit in the window on;
+    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (topic,
+    partition, end_offset); without it the records tell. Nothing later than as_of_ms counts.
+    """
+
+    def __init__(
+        self,
+        source: DataFrame,
+        records: DataFrame | None,
+        as_of_ms: int,
+        *,
+        ends: DataFrame | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        super().__init__(records, as_of_ms, ends, rules)
+        self._source = source.where(_not_after(as_of_ms))
+
+    @cached_property
+    def _offset_commits(self) -> DataFrame:
+        return dated(decode.offset_commits(self._source))
+
+    @cached_property
+    def _states(self) -> DataFrame:
+        return membership.group_states(decode.group_records(self._source))
+
+    @cached_property
+    def _group_records(self) -> DataFrame:
+        return dated(decode.group_records(self._source))
+
+    @cached_property
+    def _members(self) -> DataFrame:
+        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
+
     @cached_property
     def _quarantine(self) -> DataFrame:
-        return _dated(decode.quarantine(self._source))
+        return dated(decode.quarantine(self._source))
 
 
 def log_ends(records: DataFrame) -> DataFrame:
@@ -149,7 +173,8 @@ def shaped(frame: DataFrame, table: Table) -> DataFrame:
     return frame.select(*(sf.col(column.name).cast(column.type) for column in table.columns))
 
 
-def _dated(frame: DataFrame) -> DataFrame:
+def dated(frame: DataFrame) -> DataFrame:
+    """With the day that a stored history is partitioned by."""
     return frame.withColumn("src_date", sf.to_date("src_ts"))
 
 

@@ -64,8 +64,8 @@ MAX_GROUP_KEY = 23
 MAX_COMMIT_VALUE_VERSION = 4
 # Kafka's string lengths are an int16; the compact form holds no longer ones either.
 MAX_STRING_BYTES = 0x7FFF
-# Tag 0 is the topic id, 16 bytes: as one number of two bytes.
-TOPIC_ID_TAG_AND_SIZE = 16
+# Tag 0 is the topic id, 16 bytes.
+TOPIC_ID_TAG_AND_SIZE = b"\x00\x10"
 EPOCH_VALUE_VERSION = 3
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC = "classic"
@@ -188,80 +188,100 @@ def _parse_commits(records: DataFrame) -> DataFrame:
     """One row per record with all columns of a commit, and a `reason` where it can't be read.
 
     A number is read wherever it should be; only the check of the whole length says whether it was there.
+    Reading one costs more than all else, so fields that lie together are read as one number, and what several
+    columns need is read once: it comes out of a generator, because Spark copies the expression of a column
+    into every filter on it, and no filter passes a generator.
     """
-    return _parse_fields(_measure(_versions(records))).withColumn("reason", _commit_reason())
+    return _parse_fields(_measure(_heads(records))).withColumn("reason", _commit_reason())
 
 
-def _versions(records: DataFrame) -> DataFrame:
+def _heads(records: DataFrame) -> DataFrame:
+    """Adds `key_head`, version and size of the group, and `value_head`: the version, the six bytes behind the
+    offset (leader epoch and size of the metadata, or that size and more).
+    """
     key, value = sf.col("key"), sf.col("value")
+    key_head = sf.when(sf.length(key) >= 4, _unsigned(key, sf.lit(1), 4)).otherwise(
+        sf.shiftleft(_unsigned(key, sf.lit(1), 2), 16)
+    )
+    both = sf.concat(sf.substr(value, sf.lit(1), sf.lit(2)), sf.substr(value, sf.lit(11), sf.lit(6)))
+    value_head = sf.when(sf.length(value) >= 16, _signed(both, sf.lit(1), 8)).otherwise(
+        sf.shiftleft(_unsigned(value, sf.lit(1), 2), 48)
+    )
     return records.select(
         key,
         value,
         sf.col("partition").alias("src_partition"),
         sf.col("offset").alias("src_offset"),
         sf.col("timestamp").alias("src_ts"),
-        _signed(key, sf.lit(1), 2).alias("key_version"),
-        _signed(value, sf.lit(1), 2).alias("value_version"),
+        _once(key_head=key_head, value_head=value_head),
     )
 
 
-def _measure(records: DataFrame) -> DataFrame:
-    """Adds the sizes and places of what is variable in key and value.
+def _once(**columns: Column) -> Column:
+    return sf.inline_outer(sf.array(sf.struct(*(column.alias(name) for name, column in columns.items()))))
 
-    They come out of a generator, because Spark copies the expression of a column into every filter on it:
-    most of what follows depends on these, and the copies would outgrow what the JVM compiles. No filter
-    passes a generator.
-    """
-    key, value, version = sf.col("key"), sf.col("value"), sf.col("value_version")
+
+def _measure(headed: DataFrame) -> DataFrame:
+    """Adds versions, the sizes and places of what is variable in key and value, and the texts."""
+    key, value, head = sf.col("key"), sf.col("value"), sf.col("value_head")
+    key_head = sf.col("key_head")
+    version = sf.shiftright(head, 48).cast("int")
     flexible = version == MAX_COMMIT_VALUE_VERSION
     with_epoch = version >= EPOCH_VALUE_VERSION
-    varint = _unsigned(value, sf.lit(15), 3)
-    group_size = _signed(key, sf.lit(3), 2)
-    sizes = sf.struct(
-        group_size.alias("group_size"),
-        _signed(key, 5 + group_size, 2).alias("topic_size"),
-        sf.when(flexible, 15 + _varint_size(varint))
-        .when(with_epoch, sf.lit(17))
-        .otherwise(sf.lit(13))
-        .alias("metadata_at"),
-        sf.when(flexible, _varint(varint) - 1)
-        .when(with_epoch, _signed(value, sf.lit(15), 2))
-        .otherwise(_signed(value, sf.lit(11), 2))
-        .alias("metadata_size"),
+    group_size = (key_head % 0x10000).cast("int")
+    # The size of the topic, and the partition in the end of the key.
+    ends = sf.concat(sf.substr(key, 5 + group_size, sf.lit(2)), sf.substr(key, sf.length(key) - 3, sf.lit(4)))
+    # Few texts are so long that the third byte counts.
+    two = sf.shiftrightunsigned(sf.shiftleft(head, 48), 48)
+    is_long = (two >= 0x8000) & (two % 0x100 >= 0x80)
+    varint = two * 0x100 + sf.when(is_long, _unsigned(value, sf.lit(17), 1)).otherwise(sf.lit(0))
+    measured = headed.select(
+        "*",
+        _once(
+            key_version=sf.shiftright(sf.shiftleft(key_head, 32), 48).cast("int"),
+            value_version=version,
+            group_size=group_size,
+            key_tail=_unsigned(ends, sf.lit(1), 6),
+            metadata_at=sf.when(flexible, 15 + _varint_size(varint))
+            .when(with_epoch, sf.lit(17))
+            .otherwise(sf.lit(13)),
+            metadata_size=sf.when(flexible, _varint(varint) - 1)
+            .when(with_epoch, sf.shiftright(sf.shiftleft(head, 48), 48))
+            .otherwise(sf.shiftright(sf.shiftleft(head, 16), 48))
+            .cast("int"),
+        ),
     )
-    return records.select("*", sf.inline_outer(sf.array(sizes))).withColumn(
-        "commit_at", sf.col("metadata_at") + sf.col("metadata_size")
+    return measured.withColumns(
+        {
+            "topic_size": sf.shiftright("key_tail", 32).cast("int"),
+            "commit_at": sf.col("metadata_at") + sf.col("metadata_size"),
+        }
     )
 
 
 def _parse_fields(measured: DataFrame) -> DataFrame:
     key, value, version = sf.col("key"), sf.col("value"), sf.col("value_version")
-    flexible = version == MAX_COMMIT_VALUE_VERSION
-    with_epoch = version >= EPOCH_VALUE_VERSION
-    group_size, topic_size = sf.col("group_size"), sf.col("topic_size")
-    commit_at = sf.col("commit_at")
+    group_size, commit_at = sf.col("group_size"), sf.col("commit_at")
+    epoch = sf.shiftright(sf.shiftleft("value_head", 16), 32).cast("int")
+    topic_id_first = (version == MAX_COMMIT_VALUE_VERSION) & (
+        sf.substr(value, commit_at + 9, sf.lit(2)) == sf.lit(TOPIC_ID_TAG_AND_SIZE)
+    )
     return measured.withColumns(
         {
             "group": _text(key, sf.lit(5), group_size),
-            "topic": _text(key, 7 + group_size, topic_size),
-            "partition": _signed(key, 7 + group_size + topic_size, 4),
+            "topic": _text(key, 7 + group_size, sf.col("topic_size")),
+            "partition": sf.shiftright(sf.shiftleft("key_tail", 32), 32).cast("int"),
             "committed_offset": _signed(value, sf.lit(3), 8),
-            "leader_epoch": sf.when(with_epoch, _signed(value, sf.lit(11), 4)).when(version >= 0, sf.lit(-1)),
+            "leader_epoch": sf.when(version >= EPOCH_VALUE_VERSION, epoch).when(version >= 0, sf.lit(-1)),
             "metadata": _text(value, sf.col("metadata_at"), sf.col("metadata_size")),
             "commit_ms": _signed(value, commit_at, 8),
             "commit_ts": spark_time(_signed(value, commit_at, 8)),
             "expire_ms": sf.when(version == 1, _signed(value, commit_at + 8, 8)).when(
                 version >= 0, sf.lit(-1)
             ),
-            "tags": sf.when(flexible, _unsigned(value, commit_at + 8, 3)),
+            "topic_id": sf.when(topic_id_first, sf.substr(value, commit_at + 11, sf.lit(16))),
             "tombstone": value.isNull(),
         }
-    ).withColumn(
-        "topic_id",
-        sf.when(
-            (sf.col("tags") % 0x10000) == TOPIC_ID_TAG_AND_SIZE,
-            sf.substr(value, commit_at + 11, sf.lit(TOPIC_ID_TAG_AND_SIZE)),
-        ),
     )
 
 
@@ -285,8 +305,8 @@ def _commit_reason() -> Column:
 def _key_is_whole() -> Column:
     group_size, topic_size = sf.col("group_size"), sf.col("topic_size")
     return (
-        (group_size >= 0)
-        & (topic_size >= 0)
+        (group_size <= MAX_STRING_BYTES)
+        & (topic_size <= MAX_STRING_BYTES)
         & (sf.length("key") == 10 + group_size + topic_size)
         & sf.is_valid_utf8("group")
         & sf.is_valid_utf8("topic")
@@ -294,27 +314,36 @@ def _key_is_whole() -> Column:
 
 
 def _value_is_whole() -> Column:
-    version, size, tags = sf.col("value_version"), sf.length("value"), sf.col("tags")
+    version, size = sf.col("value_version"), sf.length("value")
     # The last byte of the commit time in the plain versions; the tags' first byte in the flexible one.
     plain_end, tags_at = sf.col("commit_at") + 7, sf.col("commit_at") + 8
-    # `tags` is three bytes in one number: how many, the first tag, its size.
-    flexible_is_whole = (
-        sf.when(size == tags_at, tags == 0)
-        .when(tags == 0x10000 + TOPIC_ID_TAG_AND_SIZE, size == tags_at + 18)
-        .when(tags % 0x10000 == TOPIC_ID_TAG_AND_SIZE, size > tags_at + 18)
-        .otherwise((tags >= 0x10000) & (tags % 0x10000 > 0xFF))
-    )
     return (
         sf.col("metadata_size").between(0, MAX_STRING_BYTES)
-        & sf.when(version == MAX_COMMIT_VALUE_VERSION, flexible_is_whole)
+        & sf.when(version == MAX_COMMIT_VALUE_VERSION, _tags_are_whole(tags_at))
         .when(version == 1, size == plain_end + 8)
         .otherwise(size == plain_end)
-        & sf.is_valid_utf8("metadata")
+        & ((sf.col("metadata_size") == 0) | sf.is_valid_utf8("metadata"))
+    )
+
+
+def _tags_are_whole(tags_at: Column) -> Column:
+    """Whether there are no tags, or the topic id alone, or others that begin as tags do."""
+    value, size = sf.col("value"), sf.length("value")
+    start = sf.substr(value, tags_at, sf.lit(3))
+    # How many, the first tag and its size, as one number: what has others is rare.
+    tags = _unsigned(value, tags_at, 3)
+    others = sf.when(tags % 0x10000 == 16, size > tags_at + 18).otherwise(
+        (tags >= 0x10000) & (tags % 0x10000 > 0xFF)
+    )
+    return (
+        sf.when(size == tags_at, start == sf.lit(b"\x00"))
+        .when(start == sf.lit(b"\x01" + TOPIC_ID_TAG_AND_SIZE), size == tags_at + 18)
+        .otherwise(others)
     )
 
 
 def _unsigned(data: Column, at: Column, size: int) -> Column:
-    """A big-endian unsigned number of up to 4 bytes from byte `at` (1 is the first).
+    """A big-endian unsigned number of up to 7 bytes from byte `at` (1 is the first).
 
     Read as it stands: bytes that are not there are missing in front, and none at all is null.
     """

@@ -66,7 +66,7 @@ def recent_commits(commits: DataFrame, count: int) -> DataFrame:
     return (
         chosen.withColumn("deleted_at", deleted)
         .where(sf.col("deleted_at").isNull() | (sf.col("src_offset") > sf.col("deleted_at")))
-        .select(*PLACE, "committed_offset", "commit_ms", "src_offset")
+        .select(*commits.columns)
     )
 
 

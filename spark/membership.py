@@ -16,6 +16,20 @@ from korvet.spark.decode import CLASSIC, GROUP_METADATA_KEY, spark_time
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+MEMBER_FIELDS = (
+    "group_type",
+    "instance_id",
+    "client_id",
+    "client_host",
+    "session_timeout_ms",
+    "rebalance_timeout_ms",
+    "topics",
+    "assigned",
+    "generation",
+    "src_offset",
+)
+IS_NEW = "is_new"
+"""A column that marks what was not seen before, for those who add to tables; states keep it."""
 STATE_FIELDS = (
     "group_type",
     "protocol_type",
@@ -81,7 +95,7 @@ def group_states(records: DataFrame) -> DataFrame:
         .where(sf.col("first_no") <= sf.col("until_no"))
         .withColumn("state_no", sf.explode(sf.sequence("first_no", "until_no")))
     )
-    state = sf.struct(*STATE_FIELDS)
+    state = sf.struct(*STATE_FIELDS, *(name for name in (IS_NEW,) if name in records.columns))
     kind = (sf.col("group_type") == CLASSIC).alias("is_classic")
     gathered = spread.groupBy("group", kind, "state_no").agg(
         sf.first(sf.when(is_state, state), ignorenulls=True).alias("state"),
@@ -132,15 +146,18 @@ def group_generations(groups: DataFrame) -> DataFrame:
     ids = sf.coalesce(sf.transform("members", lambda member: member["member_id"]), sf.expr(_NO_NAMES))
     before = sf.coalesce(sf.lag("member_ids").over(in_order), sf.expr(_NO_NAMES))
     return (
-        groups.withColumn("member_ids", ids)
+        groups.withColumn("at_ts", sf.coalesce("state_ts", "src_ts"))
+        .withColumn("member_ids", ids)
         .withColumn("before", before)
         .select(
             "*",
-            sf.coalesce("state_ts", "src_ts").alias("at_ts"),
             sf.lag("generation").over(in_order).alias("previous_generation"),
             sf.size(sf.array_except("member_ids", "before")).alias("joined"),
             sf.size(sf.array_except("before", "member_ids")).alias("left"),
             sf.size("before").alias("members_before"),
+            (sf.unix_millis("at_ts") - sf.unix_millis(sf.lag("at_ts").over(in_order))).alias(
+                "previous_lasted_ms"
+            ),
         )
         .withColumn("member_count", sf.size("member_ids"))
     )
@@ -148,17 +165,14 @@ def group_generations(groups: DataFrame) -> DataFrame:
 
 def rebalances(generations: DataFrame) -> DataFrame:
     """One row per new generation of a group: what it was (`kind`), who came and went, and how long the
-    generation before it lasted. A state written again within a generation is none, and neither is a new
+    state before it lasted. A state written again within a generation is none, and neither is a new
     group's first state, which has no members.
     """
-    in_order = Window.partitionBy("group").orderBy("src_offset")
     previous = sf.col("previous_generation")
     new = generations.where(~sf.col("tombstone") & (previous.isNull() | (sf.col("generation") != previous)))
     came, empty = sf.col("members_before") == 0, sf.col("member_count") == 0
     kind = sf.when(empty, "emptied").when(came, "formed").otherwise("rebalanced")
-    since = sf.unix_millis("at_ts") - sf.unix_millis(sf.lag("at_ts").over(in_order))
-    timed = new.withColumn("kind", kind).withColumn("previous_lasted_ms", since)
-    return timed.where(~(came & empty))
+    return new.withColumn("kind", kind).where(~(came & empty))
 
 
 def members(groups: DataFrame) -> DataFrame:
@@ -166,41 +180,68 @@ def members(groups: DataFrame) -> DataFrame:
 
     `last_seen_ts` is the time of the last state that lists the member; it goes on working until the next.
     """
-    listed = groups.select(
+    latest = members_seen(groups)
+    return with_activity(latest, groups)
+
+
+def members_seen(groups: DataFrame) -> DataFrame:
+    """Every member that these states list, as in the last of them, at `src_offset`."""
+    rows = groups.select(
         "group",
         "group_type",
         "generation",
         "src_offset",
-        sf.coalesce("state_ts", "src_ts").alias("at_ts"),
-        sf.inline_outer("members"),
+        sf.coalesce("state_ts", "src_ts").alias("first_seen_ts"),
+        sf.coalesce("state_ts", "src_ts").alias("last_seen_ts"),
+        sf.inline("members"),
     )
-    # One row per state even without members, so that the newest state of a group is known.
-    newest = Window.partitionBy("group")
-    rows = listed.withColumn("newest_state", sf.max("src_offset").over(newest)).where(
-        sf.col("member_id").isNotNull()
-    )
-    fields = sf.struct(
-        "group_type",
-        "instance_id",
-        "client_id",
-        "client_host",
-        "session_timeout_ms",
-        "rebalance_timeout_ms",
-        "topics",
-        "assigned",
-        "generation",
-        "newest_state",
-        "src_offset",
-    )
+    return merged_members(rows.withColumn("pass", sf.lit(0)))
+
+
+def merged_members(rows: DataFrame) -> DataFrame:
+    """One row per member out of several, as in the newest of them; the times become the first and the last.
+
+    Of one state that several list (`pass` tells them apart) the last counts.
+    """
     latest = rows.groupBy("group", "member_id").agg(
-        sf.max_by(fields, "src_offset").alias("last"),
-        sf.min("at_ts").alias("first_seen_ts"),
-        sf.max("at_ts").alias("last_seen_ts"),
+        sf.max_by(sf.struct(*MEMBER_FIELDS), sf.struct("src_offset", "pass")).alias("last"),
+        sf.min("first_seen_ts").alias("first_seen_ts"),
+        sf.max("last_seen_ts").alias("last_seen_ts"),
     )
-    return latest.select("group", "member_id", "last.*", "first_seen_ts", "last_seen_ts").select(
-        "*",
-        (sf.col("newest_state") == sf.col("src_offset")).alias("active"),
-        assigned_partitions(sf.col("assigned")).alias("assigned_partitions"),
+    return latest.select("group", "member_id", "last.*", "first_seen_ts", "last_seen_ts")
+
+
+def with_activity(seen: DataFrame, groups: DataFrame) -> DataFrame:
+    """Members with `active` (their group's newest state lists them) and how many partitions they have."""
+    newest = groups.groupBy("group").agg(sf.max("src_offset").alias("newest_state"))
+    return (
+        seen.join(newest, on="group", how="left")
+        .withColumn("active", sf.coalesce(sf.col("newest_state") == sf.col("src_offset"), sf.lit(False)))
+        .withColumn("assigned_partitions", assigned_partitions(sf.col("assigned")))
+        .drop("newest_state")
+    )
+
+
+def group_seed(records: DataFrame) -> DataFrame:
+    """What of these records all later states depend on: the newest classic state of a group, or its newest
+    epoch, each member's newest records until then, and all that came since.
+    """
+    version = sf.col("key_version")
+    of_group = Window.partitionBy("group")
+    is_epoch = version.isin(*EPOCH_KEYS)
+    epoch_at = sf.max(sf.when(is_epoch, sf.col("src_offset"))).over(of_group)
+    before = sf.coalesce(sf.col("src_offset") <= sf.col("epoch_at"), sf.lit(False))
+    of_key = Window.partitionBy("group", "key_version", "member_id", "is_before")
+    return (
+        records.where(version.isin(GROUP_METADATA_KEY, *EPOCH_KEYS, *MEMBER_KEYS, *ASSIGNMENT_KEYS))
+        .withColumn("epoch_at", epoch_at)
+        .withColumn("is_before", before)
+        .withColumn("newest", sf.max("src_offset").over(of_key))
+        .where(
+            (sf.col("src_offset") == sf.col("newest"))
+            | (~sf.col("is_before") & (version != GROUP_METADATA_KEY))
+        )
+        .select(*records.columns)
     )
 
 
