@@ -12,6 +12,7 @@ import base64
 import json
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,8 +49,6 @@ INT64_MIN = -(1 << 63)
 # The years 1 to 9999, which is all that Python and SQL have; a record time beyond has no timestamp in Spark.
 MIN_SPARK_MS = -62_135_596_800_000
 MAX_SPARK_MS = 253_402_300_799_999
-# 15 digits of milliseconds, the dash, 4 digits of sequence: such IDs are parsed in bulk without overflow.
-BULK_ID_LENGTH = 20
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 _SHORT_DECIMALS = re.compile(rb"-?[0-9]{1,15}(?: -?[0-9]{1,15})*")
@@ -222,13 +221,13 @@ def _relative_ms(text: bytes, entry_ms: int) -> int | None:
 
 def addressable(entries: Sequence[Entry]) -> tuple[Sequence[Entry], NDArray[np.int64], NDArray[np.int64]]:
     """The entries that have an offset, with the ms and sequence of their IDs; the others are left out."""
-    ids = [entry[0] for entry in entries]
-    if ids and max(map(len, ids)) > BULK_ID_LENGTH:
+    ids = b"-".join([entry[0] for entry in entries])
+    numbers = np.fromstring(ids.decode("ascii"), dtype=np.int64, sep="-")
+    # A number beyond int64 reads as the largest one: a sequence that is left out anyway, or a time.
+    if len(numbers) and numbers[0::2].max() > MAX_MS:
         entries = [entry for entry in entries if _has_offset(entry[0])]
         pairs = [[int(part) for part in entry[0].split(b"-")] for entry in entries]
         numbers = np.array(pairs, dtype=np.int64).reshape(-1)
-    else:
-        numbers = np.fromstring(b"-".join(ids).decode("ascii"), dtype=np.int64, sep="-")
     ms, sequence = numbers[0::2], numbers[1::2]
     fits = sequence <= MAX_SEQUENCE
     if not fits.all():
@@ -328,7 +327,9 @@ def _header_name(field: bytes) -> str | None:
 
 def _shifted(ms: NDArray[np.int64], relative: Sequence[bytes]) -> NDArray[np.int64] | None:
     """The timestamps of entries; None where one is no short number or has no place in Spark's calendar."""
-    joined = b" ".join(relative)
+    # Often all are the same: a batch's records have one time, and its entries another.
+    same = len(relative) > 0 and relative.count(relative[0]) == len(relative)
+    joined = relative[0] if same else b" ".join(relative)
     if _SHORT_DECIMALS.fullmatch(joined) is None:
         return None
     timestamps: NDArray[np.int64] = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
@@ -466,9 +467,9 @@ def _array(field: pa.Field, columns: Columns, origin: Origin) -> pa.Array:
     if name == "value":
         return pa.array(columns.values, type=field.type)
     if name == "topic":
-        return pa.repeat(pa.scalar(origin.topic, type=field.type), rows)
+        return _constant(origin.topic, field.type, rows)
     if name == "partition":
-        return pa.repeat(pa.scalar(origin.partition, type=field.type), rows)
+        return _constant(origin.partition, field.type, rows)
     if name == "offset":
         return pa.array(columns.offsets, type=field.type)
     if name == "timestamp":
@@ -476,10 +477,16 @@ def _array(field: pa.Field, columns: Columns, origin: Origin) -> pa.Array:
     if name == "timestampType":
         if columns.timestamp_types is not None:
             return pa.array(columns.timestamp_types, type=field.type)
-        return pa.repeat(pa.scalar(origin.timestamp_type, type=field.type), rows)
+        return _constant(origin.timestamp_type, field.type, rows)
     if name == "headers":
         return _header_array(columns, field.type)
     raise ValueError(f"the korvet source has no column {name!r}")
+
+
+@lru_cache(maxsize=64)
+def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
+    """The same value for all rows; pages of one partition mostly have as many."""
+    return pa.repeat(pa.scalar(value, type=kind), rows)
 
 
 def _timestamp_array(columns: Columns, kind: pa.DataType) -> pa.Array:
@@ -503,16 +510,15 @@ def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
 
 def _same_header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
     rows, width = len(columns.keys), len(columns.same_headers)
-    names = [name for name, _ in columns.same_headers]
-    values = [value for row in zip(*(one for _, one in columns.same_headers), strict=True) for value in row]
-    pairs = pa.StructArray.from_arrays(
-        [
-            pa.DictionaryArray.from_arrays(
-                pa.array(np.tile(np.arange(width, dtype=np.int32), rows)), pa.array(names, type=pa.string())
-            ).cast(kind.value_type.field("key").type),
-            pa.array(values, type=kind.value_type.field("value").type),
-        ],
-        fields=[kind.value_type.field("key"), kind.value_type.field("value")],
-    )
+    fields = [kind.value_type.field("key"), kind.value_type.field("value")]
+    if width == 1:
+        ((name, values),) = columns.same_headers
+        names = _constant(name, fields[0].type, rows)
+    else:
+        values = [
+            value for row in zip(*(one for _, one in columns.same_headers), strict=True) for value in row
+        ]
+        names = pa.array([name for name, _ in columns.same_headers] * rows, type=fields[0].type)
+    pairs = pa.StructArray.from_arrays([names, pa.array(values, type=fields[1].type)], fields=fields)
     ends = np.arange(0, rows * width + 1, width, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), pairs, type=kind)

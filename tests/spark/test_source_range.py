@@ -13,6 +13,7 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEq
 from pyspark.sql.types import StringType, StructField, StructType
 
 from korvet.offsets.packing import entry_id, pack
+from korvet.spark.entries import addressable
 from korvet.spark.store import DataLoss, SourceError
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import batch, rows_of, schema_of, source, tasks, values
@@ -331,3 +332,12 @@ def test_an_index_that_somebody_wrote_to(keyspace: Keyspace) -> None:
     assert len(batch(keyspace, topic="t")) == 2
     with pytest.raises(SourceError, match="'hello' is no point of korvet's index"):
         batch(keyspace, topic="t", startingTimestamp="5")
+
+
+def test_ids_beyond_every_offset_are_left_out() -> None:
+    """Both halves of an ID are uint64."""
+    largest = 2**64 - 1
+    ids = [b"1-1", b"1-%d" % largest, b"%d-1" % (2**53 - 1), b"%d-0" % 2**53, b"%d-%d" % (largest, largest)]
+    kept, ms, sequence = addressable([(one, [b"value", b"v"]) for one in ids])
+    assert [entry[0] for entry in kept] == [ids[0], ids[2]]
+    assert (ms.tolist(), sequence.tolist()) == ([1, 2**53 - 1], [1, 1])
