@@ -140,12 +140,19 @@ class Read:
                 self._limited = False
                 self._count = min(self._count, _FEW_ENTRIES)
                 self._range(_LAST_ID)
-            elif not self._rechecked:
-                self._recheck()
-            else:
+            elif self._rechecked or self._is_at_end():
                 self._nothing_left()
+            else:
+                self._recheck()
             return
         self._convert(reply)
+
+    def _is_at_end(self) -> bool:
+        """Whether both ends were read so recently that nothing can be missed: a gap up to a new log end is
+        found the next time.
+        """
+        log = self._log
+        return self._offset == log.log_end and log.loaded and log.bounds_age_s() <= BOUNDS_FRESH_S
 
     def _convert(self, reply: memoryview) -> None:
         log = self._log
