@@ -7,6 +7,7 @@ tables.view("group_status").show()
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from korvet.spark.catalog import NEED_RECORDS, TABLES, Table
 from korvet.spark.health import Rules
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import Column, DataFrame
 
 
@@ -50,6 +53,18 @@ class Views(ABC):
         table = TABLES[name]
         frame: DataFrame = self._lag if name in ("record_lag", "time_lag") else getattr(self, f"_{name}")
         return shaped(frame, table)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within the block, what several tables are made of is computed once and kept."""
+        kept = [self._offset_commits, self._states, self._lag, self._partition_status]
+        for frame in kept:
+            frame.persist()
+        try:
+            yield
+        finally:
+            for frame in kept:
+                frame.unpersist()
 
     def create_views(self, prefix: str = "") -> None:
         """All tables that can be had, as temporary views for SQL, by their names behind the prefix."""

@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from korvet.spark import jars as jar_sets
+from korvet.spark.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.export import export_batch, export_stream
 from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
 from korvet.spark.loading import batch_table, stream_table, table_named
-from korvet.spark.options import address_of, master_option, progress, spark_session, user_errors, with_redis
+from korvet.spark.options import (
+    address_of,
+    master_option,
+    parse_address,
+    progress,
+    spark_session,
+    user_errors,
+    with_redis,
+)
 from korvet.spark.report import write_report
+from korvet.spark.store import OFFSETS_TOPIC
 from korvet.spark.tables import KafkaReader, RedisReader
 from korvet.spark.target import (
     BYTES_AS,
@@ -29,7 +39,7 @@ from korvet.spark.target import (
     ExportError,
     Target,
 )
-from korvet.spark.topics import read_topics, stream_topics
+from korvet.spark.topics import check_topics, read_topics, stream_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +50,7 @@ if TYPE_CHECKING:
 
 DEFAULT_EVERY = "10 seconds"
 AWAIT_S = 1
+HOUR_MS = 3_600_000
 # A place for the password of a database where no list of processes shows it.
 JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
 
@@ -59,6 +70,14 @@ JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
     show_default=True,
     help="Folder for the page and the Parquet tables.",
 )
+@click.option("--png", is_flag=True, help="Pictures of page and charts, too: needs Chromium or Chrome.")
+@click.option(
+    "--since-hours",
+    type=click.IntRange(1, 24 * 366),
+    default=24,
+    show_default=True,
+    help="How far back the charts go; so much of the topics is read.",
+)
 @master_option
 def report(
     redis_url: str | None,
@@ -67,18 +86,24 @@ def report(
     bootstrap: str | None,
     source: str | None,
     out: Path,
+    png: bool,
+    since_hours: int,
     master: str,
 ) -> None:
     """Report on consumer groups: one HTML page and Parquet tables.
 
     \b
-    Lag in records and time, commits per minute, members and generations of every
-    group in __consumer_offsets, worst first.
+    Lag in records and time, commits, rebalances and members of every group in
+    __consumer_offsets, what needs attention first.
     """
     source = source or ("kafka" if bootstrap else "korvet")
     reader: RedisReader | KafkaReader
     jars: list[Path] = []
     with user_errors(), progress() as notify:
+        if png and find_browser() is None:
+            raise BrowserError(
+                "no browser for --png: install Chromium or Chrome, or name one in KORVET_BROWSER"
+            )
         if source == "kafka":
             if bootstrap is None:
                 raise click.UsageError("--source kafka needs --bootstrap HOST:PORT")
@@ -89,7 +114,11 @@ def report(
             reader = RedisReader(address_of(redis_url, data_dir, keyspace))
         notify("Starting Spark")
         with spark_session("korvet report", master, jars=jars) as spark:
-            done = write_report(spark, reader, out, time.time_ns() // 1_000_000, notify=notify)
+            now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
+            done = write_report(spark, reader, out, now_ms, history_ms=history_ms, notify=notify)
+        if png:
+            notify("Drawing pictures")
+            save_pictures(done.page)
     attention = f", {done.troubled} need attention" if done.troubled else ""
     click.echo(f"{done.groups} groups{attention}. Report: {done.page.resolve()}")
 
@@ -239,7 +268,8 @@ def export(
             raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
         if source_table is not None:
             table_named(source_table)
-        address = address_of(redis_url, data_dir, keyspace)
+        address = parse_address(redis_url, data_dir, keyspace)
+        check_topics(address, topics or [OFFSETS_TOPIC], source_options, streaming=streams)
         jars, conf = _session_needs(form, files, packages)
         notify("Starting Spark")
         with spark_session("korvet export", master, jars=jars, conf=conf) as spark:

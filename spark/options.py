@@ -13,6 +13,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from korvet.spark.browser import BrowserError
 from korvet.spark.jars import JarsMissing
 from korvet.spark.session import JavaMissing, build_session, is_submitted, submitted_session
 from korvet.spark.store import DEFAULT_KEYSPACE, Address, SourceError, connected
@@ -105,7 +106,7 @@ def user_errors() -> Iterator[None]:
     """What a user can mend ends in one line."""
     try:
         yield
-    except (SourceError, JarsMissing, JavaMissing, ExportError) as error:
+    except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
         raise click.ClickException(str(error)) from error
     except (AnalysisException, StreamingQueryException) as error:
         raise click.ClickException(_first_line(str(error))) from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from korvet.spark.kafka import cluster_of
 from korvet.spark.source import FORMAT, SCHEMA
-from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics, select_topics
+from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,12 +61,6 @@ class RedisReader:
         if not starting:
             return spark.createDataFrame([], SCHEMA).select(*columns)
         return self._load(spark, starting).select(*columns)
-
-    def topic(self, spark: SparkSession, topic: str) -> DataFrame:
-        """All records of one topic; SourceError now, not when it is read, where it does not exist."""
-        with connected(self.address) as connection:
-            select_topics(load_topics(connection, self.address), [topic], self.address)
-        return self._load(spark, {topic: {}})
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from korvet.spark.settings import SourceOptions
 from korvet.spark.source import FORMAT
 from korvet.spark.store import Address, connected, load_topics, select_topics
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 def read_topics(
     spark: SparkSession, address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """All records of topics as they are now. Raises SourceError, now, for one that does not exist."""
-    return spark.read.format(FORMAT).options(**_options(address, topics, options)).load()
+    """All records of topics as they are now. Raises SourceError as check_topics does."""
+    return spark.read.format(FORMAT).options(**check_topics(address, topics, options)).load()
 
 
 def stream_topics(
@@ -25,15 +26,32 @@ def stream_topics(
 ) -> DataFrame:
     """The records of topics as they come, from the beginning on unless options say otherwise.
 
-    Raises SourceError, now, for a topic that does not exist.
+    Raises SourceError as check_topics does.
     """
-    return spark.readStream.format(FORMAT).options(**_options(address, topics, options)).load()
+    given = check_topics(address, topics, options, streaming=True)
+    return spark.readStream.format(FORMAT).options(**given).load()
 
 
-def _options(address: Address, topics: Sequence[str], more: Mapping[str, str] | None) -> dict[str, str]:
+def check_topics(
+    address: Address,
+    topics: Sequence[str],
+    options: Mapping[str, str] | None = None,
+    *,
+    streaming: bool = False,
+) -> dict[str, str]:
+    """The options to read topics with. Spark is not needed for that.
+
+    Raises SourceError when Redis does not answer, there is no such topic, or an option is none.
+    """
+    given = {
+        "redis": address.url,
+        "keyspace": address.keyspace,
+        "topics": ",".join(topics),
+        **(options or {}),
+    }
+    if address.password is not None:
+        given["redis.password"] = address.password
+    address = SourceOptions.parse(given, streaming=streaming).address
     with connected(address) as connection:
         select_topics(load_topics(connection, address), topics, address)
-    options = {"redis": address.url, "keyspace": address.keyspace, "topics": ",".join(topics), **(more or {})}
-    if address.password is not None:
-        options["redis.password"] = address.password
-    return options
+    return given

@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
 
 import click
 import pytest
@@ -92,10 +91,8 @@ def test_the_settings_in_the_readme_exist():
     assert set(rows) <= {(setting.key, setting.variable) for setting in settings()}
 
 
-def test_the_picture_of_the_report_is_drawn():
-    picture = ElementTree.parse(ROOT / "docs" / "images" / "report.svg")
-    shown = {element.text for element in picture.iter("{http://www.w3.org/2000/svg}text")}
-    assert shown >= {"Consumer groups", "Needs attention", "All groups", "Members and generations"}
+def test_the_picture_of_the_report_is_one():
+    assert (ROOT / "docs" / "images" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 def test_the_offset_in_the_readme_is_that_of_its_entry():

@@ -15,7 +15,7 @@ import msgspec
 from korvet.cli.redis_address import find_redis
 from korvet.embedded import EmbeddedServerError
 from korvet.offsets.packing import entry_id
-from korvet.spark.charts import duration
+from korvet.spark.words import duration
 from korvet.storage.entries import entry_timestamp, first_record
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace

@@ -101,7 +101,7 @@ def _play(server: DemoServer, screen: Screen, out: Path) -> None:
 def _how_to_go_on(server: DemoServer, screen: Screen, page: Path) -> None:
     screen.blank()
     screen.title(f"Done in {screen.elapsed_s:.0f} s. Report: {page}")
-    screen.line("A group is called stuck after 5 minutes without a commit, abandoned after a day.")
+    screen.line("A group is judged by its last ten commits: docs/report.md says how.")
     screen.blank()
     screen.line("Go on with this data:")
     screen.line(f"  korvet serve --data-dir {server.data_dir}")

@@ -43,16 +43,13 @@ def write_report(server: DemoServer, folder: Path) -> Path:
 
 
 def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[str, str, int, int, int]]:
-    """Compare the table `groups` and the page with the claims.
+    """Compare the table `group_status` and the page with the claims.
 
     Returns (group, status, members, unread records, longest wait in ms) of each group, as reported. Raises
     DemoFailed.
     """
-    table = pyarrow.parquet.read_table(folder / "groups").to_pylist()
-    found = {
-        str(row["group"]): GroupClaim(int(row["record_lag"]), int(row["member_count"]), str(row["status"]))
-        for row in table
-    }
+    table = pyarrow.parquet.read_table(folder / "group_status").to_pylist()
+    found = {str(row["group"]): GroupClaim(int(row["record_lag"]), int(row["member_count"])) for row in table}
     expect("groups in the report", found, dict(claims))
     text = (folder / PAGE).read_text("utf-8")
     for group in claims:
@@ -64,7 +61,7 @@ def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[s
             str(row["status"]),
             int(row["member_count"]),
             int(row["record_lag"]),
-            int(row["lag_ms"]),
+            int(row["time_lag_ms"] or 0),
         )
         for row in table
     ]

@@ -38,7 +38,6 @@ class GroupClaim(NamedTuple):
 
     unread: int
     members: int
-    status: str
 
 
 def stream(topic: str, partition: int) -> str:
@@ -237,8 +236,7 @@ class Scenario:
                 step.say(line, "cyan")
 
     def _claim(self, group: str, unread: int, *, members: int) -> None:
-        status = "ok" if unread == 0 else "behind" if members else "stopped"
-        self.claims[group] = GroupClaim(unread, members, status)
+        self.claims[group] = GroupClaim(unread, members)
 
     def _member(self, group: str, topic: str, client_id: str, *, instance: str | None = None) -> Member:
         member = Member(self._server.bootstrap, group, topic, client_id, instance=instance)

@@ -65,7 +65,7 @@ class Place:
         return str(self.folder / "checkpoint") if self.target.table else None
 
 
-LONG = {"once": {"delta", "json"}, "continuous": {"csv", "json"}}
+LONG = {"once": {"csv", "delta", "iceberg", "json"}, "continuous": {"csv", "json"}}
 
 
 def every_format(what: str) -> Any:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import os
-import re
 import stat
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import functions as sf
 
 from korvet.spark import cli, jars
-from korvet.spark.charts import Step, duration, rate_chart, step_chart
+from korvet.spark.catalog import TABLES
 from korvet.spark.options import parse_address
+from korvet.spark.page import series
 from korvet.spark.report import PAGE_NAME, write_report
 from korvet.spark.session import JavaMissing, java_command, parse_java_version
 from korvet.spark.store import Address
 from korvet.spark.tables import RedisReader
+from korvet.spark.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
+from korvet.spark.words import duration
 from tests.spark.test_views import MS, NOW, scenario
 
 if TYPE_CHECKING:
@@ -29,50 +35,58 @@ if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
 
 spark_test = pytest.mark.spark
-TABLES = {
-    "commit_history",
-    "commit_rate",
-    "current_offsets",
-    "group_generations",
-    "group_members",
-    "group_metadata",
-    "groups",
-    "offset_commits",
-    "offsets_topic",
-    "quarantine",
-}
+TO_X, NOWHERE = ["t", "--to", "x"], "redis://127.0.0.1:1"
+WRITTEN = {*TABLES, "offsets_topic", PAGE_NAME}
 
 
-class WellFormed(HTMLParser):
-    """Checks that tags close in order, and notes what a browser would have to load."""
+class Parts(HTMLParser):
+    """Checks that tags close in order, and notes scripts and what a browser would have to load."""
 
-    VOID = frozenset({"meta", "rect", "circle", "line", "path", "br"})
+    VOID = frozenset({"meta", "br"})
 
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
         self.loads: list[str] = []
+        self.scripts: list[str] = []
+        self.policy = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
         if tag not in self.VOID:
             self.open.append(tag)
-        self.loads += [value or "" for name, value in attrs if name in {"src", "srcset", "data"}]
-        self.loads += [v or "" for n, v in attrs if n == "href" and not (v or "").startswith("#")]
+        if given.get("http-equiv") == "Content-Security-Policy":
+            self.policy = given["content"]
+        self.loads += [given[name] for name in ("src", "srcset", "data") if name in given]
+        self.loads += [value for name, value in given.items() if name == "href" and not value.startswith("#")]
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
 
     def handle_endtag(self, tag: str) -> None:
         if tag not in self.VOID:
             assert self.open.pop() == tag
 
 
-def checked_page(page: Path) -> str:
+def checked_page(page: Path) -> dict[str, Any]:
+    """The data of a page whose only script is the one that its policy names, and which loads nothing."""
+    parser = Parts()
     text = page.read_text(encoding="utf-8")
-    parser = WellFormed()
     parser.feed(text)
-    assert parser.open == []
-    assert parser.loads == []
+    parser.close()
+    assert (parser.open, parser.loads) == ([], [])
     assert "url(" not in text
-    assert "<script" not in text
-    return text
+    data, script = parser.scripts
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "default-src 'none'" in parser.policy
+    assert f"script-src 'sha256-{digest}'" in parser.policy
+    document: dict[str, Any] = json.loads(data)
+    return document
+
+
+def rows(document: dict[str, Any], group: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [dict(zip(document["columns"][name], row, strict=True)) for row in group[name]]
 
 
 @spark_test
@@ -80,46 +94,48 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     reader = RedisReader(Address(keyspace.url))
     empty = write_report(spark, reader, tmp_path / "out", NOW)
     assert empty.groups == 0
-    assert "No consumer group has committed anything yet" in checked_page(empty.page)
+    assert checked_page(empty.page)["groups"] == []
+    assert "No consumer group has committed anything yet" in empty.page.read_text(encoding="utf-8")
 
     # Everything is replaced.
     scenario(keyspace)
     keyspace.raw_offset_record(3, b"\0\1damaged", b"x", MS)
     keyspace.commit("<b>&", "orders", 2, 0, at_ms=NOW)
+    keyspace.commit("gone", "deleted", 0, 5, at_ms=NOW)
     steps: list[str] = []
     done = write_report(spark, reader, tmp_path / "out", NOW, notify=steps.append)
-    assert (done.groups, done.troubled) == (5, 2)
-    assert len(steps) == 5
-    text = checked_page(done.page)
-    assert "<b>&</" not in text
-    assert "&lt;b&gt;&amp;" in text
-    assert text.index("abandoned") < text.index('badge behind"')
-    plain = re.sub(r"<[^>]+>", " ", text)
-    assert re.search(r"lost .*?39 unread, waiting 39 min", plain)
-    assert re.search(r"orders\s+0\s+\d+\s+49\s+51 min\s+30\.0 s ago", plain)
-    assert "client-b" in text
-    assert {path.name for path in done.page.parent.iterdir()} == TABLES | {PAGE_NAME}
-    lag = {
-        (row["group"], row["partition"]): row["record_lag"]
-        for row in spark.read.parquet(str(done.page.parent / "current_offsets")).collect()
-    }
-    assert lag["billing", 0] == 49
-    assert spark.read.parquet(str(done.page.parent / "quarantine")).count() == 1
+    document = checked_page(done.page)
+    groups = {group["name"]: group for group in document["groups"]}
+    assert (done.groups, done.troubled) == (6, 2)
+    assert (steps[0], steps[-1]) == ("Reading __consumer_offsets", "Writing the page")
+    assert groups["<b>&"]["status"] == "OK"
+    assert (groups["gone"]["record_lag"], groups["gone"]["topics"]) == (0, ["deleted"])
+    assert groups["lost"]["record_lag"] == 39
+    assert groups["lost"]["lag_ms"] == 39 * 60_000
+    billing = groups["billing"]
+    (offset,) = [row for row in rows(document, billing, "offsets") if row["partition"] == 0]
+    assert (offset["record_lag"], offset["lag_ms"], NOW - offset["commit"]) == (49, 51 * 60_000, 30_000)
+    assert "client-b" in {row["client"] for row in rows(document, billing, "inventory")}
+    assert (document["unreadable"], document["as_of"]) == (1, NOW)
+    # The last step of the charts is the present.
+    assert series([billing["record_lag"]]) == last(billing["history"][0])
+    assert series([billing["lag_ms"]]) == last(billing["history"][1])
+    assert {path.name for path in done.page.parent.iterdir()} == WRITTEN
+    for name, table in TABLES.items():
+        found = spark.read.parquet(str(done.page.parent / name))
+        assert found.columns == [column.name for column in table.columns]
 
 
-@spark_test
-def test_commits_on_a_topic_that_is_gone(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
-    keyspace.offsets_topic()
-    keyspace.commit("g", "deleted", 0, 5, at_ms=NOW)
-    done = write_report(spark, RedisReader(Address(keyspace.url)), tmp_path, NOW)
-    assert (done.groups, done.troubled) == (1, 0)
-    assert "deleted" in checked_page(done.page)
+def last(text: str) -> str:
+    """The last number of a series, written out."""
+    return [part for part in text.split(",") if part][-1]
 
 
 def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KORVET_REDIS", raising=False)
     empty, jars_dir = str(tmp_path / "none"), str(tmp_path / "jars")
     monkeypatch.setenv("KORVET_JARS_DIR", jars_dir)
+    monkeypatch.setenv("KORVET_BROWSER", str(tmp_path / "no-browser"))
     cases: list[tuple[Any, list[str], str]] = [
         (cli.report, ["--data-dir", empty], "no embedded server in"),
         (cli.report, ["--redis", "redis://127.0.0.1:1"], "no usable Redis at redis://127.0.0.1:1"),
@@ -134,8 +150,10 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.export, ["--table", "moods", "--to", "x"], "no table moods; there are offset_commits,"),
         (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint goes with --continuous"),
         (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "choose one"),
+        (cli.export, [*TO_X, "--redis", NOWHERE, "--source-option", "colour=red"], "unknown option colour"),
         (cli.export, ["t", "--to", "x", "--option", "loose"], "'loose' is not NAME=VALUE"),
         (cli.export, ["t", "--to", "x", "--redis", "redis://127.0.0.1:1"], "no usable Redis at"),
+        (cli.report, ["--png"], "no browser for --png"),
         (cli.jars, ["gamma"], "no jars gamma; there are kafka, delta"),
     ]
     for command, arguments, message in cases:
@@ -213,14 +231,52 @@ def test_durations() -> None:
     assert duration(3_600_000 * 49) == "2 d 1 h"
 
 
-def test_charts_cover_all_that_happened() -> None:
-    minute = 60_000
-    one = rate_chart({0: 5, 2 * minute: 10}, 0, 3 * minute)
-    assert one.count("<rect") == 2
-    assert "10 commits per minute" in one
-    # 1,000 minutes in at most 120 bars; the mean of each.
-    long = rate_chart({at * minute: 3 for at in range(1000)}, 0, 999 * minute)
-    assert 100 < long.count("<rect") <= 120
-    steps = step_chart([Step(0, 1, "first"), Step(500, 3, "more")], 0, 1000)
-    assert steps.count("<circle") == 2
-    assert "more" in steps
+def test_spans_have_steps_that_people_think_in() -> None:
+    day = 86_400_000
+    assert Span.over(None, 10 * day, day).step_ms == 1000
+    assert Span.over(0, 10 * day, day) == Span(9 * day, 10 * day, 1_800_000)
+    short = Span.over(10 * day - 50_000, 10 * day, day)
+    assert (short.step_ms, short.steps) == (1000, 50)
+    for history_ms in (1000, 3_600_000, day, 30 * day, 400 * day):
+        span = Span.over(0, 500 * day, history_ms)
+        assert span.steps <= MOST_STEPS
+        assert span.from_ms <= 500 * day - history_ms
+        assert span.from_ms % span.step_ms == 0
+
+
+@spark_test
+def test_lag_over_time_is_what_was_worked_out_by_hand(spark: SparkSession) -> None:
+    """Records at 1, 2, 3, 4 and 6 s. The group commits behind the first at 1.5 s, behind the third at 4.5 s,
+    and forgets it at 6.5 s; another commits at the beginning and never again.
+    """
+    base = 1_700_000_000_000
+    second = [base + 1000 * number for number in range(9)]
+    records = spark.createDataFrame(
+        [
+            ("t", 0, second[number] << 10, datetime.fromtimestamp(second[number] / 1000, UTC))
+            for number in (1, 2, 3, 4, 6)
+        ],
+        "topic string, partition int, offset bigint, timestamp timestamp",
+    )
+    made = [
+        ("g", (second[2] << 10), base + 1500, 0, False),
+        ("g", (second[3] << 10) + 1, base + 4500, 1, False),
+        ("g", None, base + 6500, 2, True),
+        ("idle", second[0] << 10, base + 100, 3, False),
+    ]
+    commits = spark.createDataFrame(
+        [(group, "t", 0, offset, at_ms, number, gone) for group, offset, at_ms, number, gone in made],
+        "group string, topic string, partition int, committed_offset bigint, commit_ms bigint, "
+        "src_offset bigint, tombstone boolean",
+    ).withColumn("src_ts", sf.timestamp_millis("commit_ms"))
+    span = Span(base, base + 8000, 1000)
+    lag = lag_over_time(positions_over_time(commits, span), records)
+    (row, idle) = group_trends(lag, commits, span).orderBy("group").collect()
+    found = {entry["step"]: (entry["record_lag"], entry["lag_ms"]) for entry in row["lag"]}
+    # Step n ends at n + 1 s.
+    assert found == {1: (1, 0), 2: (2, 1000), 3: (3, 2000), 4: (1, 1000), 5: (2, 2000)}
+    assert {entry["step"]: entry["commits"] for entry in row["commits"]} == {1: 1, 4: 1}
+    assert {entry["step"]: entry["record_lag"] for entry in idle["lag"]} == dict(
+        enumerate([1, 2, 3, 4, 4, 5, 5, 5])
+    )
+    assert max(entry["lag_ms"] for entry in idle["lag"]) == 7000

@@ -1,0 +1,596 @@
+// Draws the report from the data in the page. Names come from anybody: they only ever become text nodes.
+"use strict";
+(() => {
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.querySelector("main");
+const tip = document.getElementById("tip");
+const SVG = "http://www.w3.org/2000/svg";
+const STATUS = {
+  REWIND: ["bad", "went back to an earlier offset"],
+  STALLED: ["bad", "commits the same offset again and again, with records unread"],
+  STOPPED: ["bad", "has unread records and commits no more"],
+  WARNING: ["warn", "commits, but never gets nearer to the end"],
+  BEHIND: ["warn", "reads, but its first unread record has been waiting long"],
+  STALE: ["dim", "has no members and has not committed for long"],
+  OK: ["ok", "reads and commits as it should"],
+};
+const ORDER = Object.keys(STATUS);
+const BEHIND_MS = 300000;
+const PAGE_ROWS = 100;
+const HEAT_ROWS = 40;
+const ATTENTION_ROWS = 8;
+
+// Small helpers: nodes, numbers, times.
+
+function add(node, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) {
+      node.append(child instanceof Node ? child : String(child));
+    }
+  }
+  return node;
+}
+function dress(node, attributes) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value);
+  }
+  return node;
+}
+const h = (tag, attributes, ...children) => add(dress(document.createElement(tag), attributes), children);
+const s = (tag, attributes, ...children) => add(dress(document.createElementNS(SVG, tag), attributes), children);
+
+const DASH = "\u2013";
+const number = new Intl.NumberFormat("en");
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const count = (value) => (value === null || value === undefined ? DASH : number.format(value));
+const short = (value) => (value === null ? DASH : value < 10000 ? count(value) : compact.format(value));
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : many || one + "s"}`;
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return DASH;
+  if (ms < 1000) return ms === 0 ? "0 s" : `${ms} ms`;
+  const seconds = Math.floor(ms / 1000);
+  const units = [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]];
+  for (const [unit, size, smaller, part] of units) {
+    if (seconds >= size) {
+      const rest = Math.floor((seconds % size) / part);
+      return rest ? `${Math.floor(seconds / size)} ${unit} ${rest} ${smaller}` : `${Math.floor(seconds / size)} ${unit}`;
+    }
+  }
+  return `${seconds} s`;
+}
+const ago = (ms) => (ms === null || ms === undefined ? DASH : ms < 1000 ? "now" : `${duration(ms)} ago`);
+const clock = (ms, seconds) => {
+  const text = new Date(ms).toISOString();
+  return `${text.slice(0, 10)} ${text.slice(11, seconds ? 19 : 16)}`;
+};
+
+// A series is text: numbers in base 36 with commas, a number left out is the one before again.
+function series(text) {
+  let last = 0;
+  return text.split(",").map((part) => {
+    if (part === "-") last = null;
+    else if (part !== "") last = parseInt(part, 36);
+    return last;
+  });
+}
+const groups = data.groups.map((group) => {
+  const [lag, wait, commits] = group.history.map(series);
+  return { ...group, lag, wait, commits, total: commits.reduce((sum, value) => sum + (value || 0), 0) };
+});
+// Rows are lists, and what is in them is said once.
+function rowsOf(group, name) {
+  return group[name].map((row) => Object.fromEntries(data.columns[name].map((column, index) => [column, row[index]])));
+}
+const byName = new Map(groups.map((group) => [group.name, group]));
+const times = Array.from({ length: data.buckets }, (_, index) => data.from + (index + 1) * data.step);
+
+// Every figure can be looked into with the pointer and saved as a picture.
+
+function showTip(event, lines) {
+  tip.replaceChildren(...lines.map((line, index) => h(index ? "div" : "b", {}, line)));
+  tip.hidden = false;
+  const box = tip.getBoundingClientRect();
+  const x = Math.min(event.clientX + 14, innerWidth - box.width - 8);
+  const y = event.clientY + box.height + 24 > innerHeight ? event.clientY - box.height - 12 : event.clientY + 16;
+  tip.style.left = `${x}px`;
+  tip.style.top = `${y}px`;
+}
+const hideTip = () => { tip.hidden = true; };
+
+function figure(title, note, picture) {
+  const save = h("button", { class: "save", title: "Save as PNG", "aria-label": `Save ${title} as PNG` }, "PNG");
+  save.addEventListener("click", () => savePicture(title, picture));
+  return h("figure", {}, h("figcaption", {}, h("span", {}, h("b", {}, title), " ", note || ""), save), picture);
+}
+
+const STYLED = ["fill", "stroke", "stroke-width", "stroke-linejoin", "opacity", "font-size", "font-family", "text-anchor",
+  "fill-opacity", "stroke-dasharray"];
+
+function frozen(svg) {
+  const copy = svg.cloneNode(true);
+  const from = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((node, index) => {
+    const style = getComputedStyle(from[index]);
+    for (const name of STYLED) node.setAttribute(name, style.getPropertyValue(name));
+  });
+  copy.querySelectorAll(".cursor").forEach((node) => node.remove());
+  return copy;
+}
+
+async function savePicture(title, picture) {
+  const blob = await pictureOf(title, picture);
+  const link = h("a", { download: `${title.replace(/[^\w.-]+/g, "-")}.png`, href: URL.createObjectURL(blob) });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+async function pictureOf(title, picture) {
+  const scale = 2, margin = 16, head = 34;
+  const box = picture.getBoundingClientRect();
+  const canvas = h("canvas", { width: (box.width + 2 * margin) * scale, height: (box.height + head + margin) * scale });
+  const pen = canvas.getContext("2d");
+  const style = getComputedStyle(document.body);
+  pen.scale(scale, scale);
+  pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--card");
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  pen.fillStyle = style.color;
+  pen.font = `600 14px ${style.fontFamily}`;
+  pen.fillText(`${title}, ${clock(data.as_of)} UTC`, margin, 22, box.width);
+  if (picture instanceof HTMLCanvasElement) {
+    pen.drawImage(picture, margin, head, box.width, box.height);
+  } else {
+    const copy = frozen(picture);
+    copy.setAttribute("width", box.width);
+    copy.setAttribute("height", box.height);
+    const text = new XMLSerializer().serializeToString(copy);
+    const url = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+    const image = new Image();
+    await new Promise((resolve, reject) => { image.onload = resolve; image.onerror = reject; image.src = url; });
+    pen.drawImage(image, margin, head, box.width, box.height);
+    URL.revokeObjectURL(url);
+  }
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
+}
+
+const W = 560, H = 180, LEFT = 56, RIGHT = 12, TOP = 12, BOTTOM = 26;
+const span = Math.max(data.as_of - data.from, 1);
+const xOf = (ms) => LEFT + (W - LEFT - RIGHT) * Math.min(Math.max((ms - data.from) / span, 0), 1);
+
+function niceTop(value, isTime) {
+  if (value <= 0) return isTime ? 1000 : 1;
+  if (!isTime && value < 5) return Math.ceil(value);
+  const steps = isTime
+    ? [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400].map((v) => v * 1000)
+    : [];
+  for (const step of steps) if (value <= step) return step;
+  const unit = isTime ? 86400000 : 1;
+  const power = 10 ** Math.floor(Math.log10(value / unit));
+  return [1, 2, 2.5, 5, 10].map((factor) => factor * power * unit).find((top) => top >= value);
+}
+
+function timeTicks() {
+  const steps = [1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
+  const step = (steps.find((size) => span / (size * 1000) <= 6) || steps[steps.length - 1]) * 1000;
+  const ticks = [];
+  for (let at = Math.ceil(data.from / step) * step; at <= data.as_of; at += step) {
+    const text = new Date(at).toISOString();
+    const midnight = at % 86400000 === 0;
+    ticks.push([at, midnight ? text.slice(5, 10) : step < 60000 ? text.slice(11, 19) : text.slice(11, 16)]);
+  }
+  return ticks;
+}
+
+function frame(title, top, format, isTime) {
+  const base = H - BOTTOM, svg = s("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": title });
+  const whole = !isTime && top < 4 ? top : 2;
+  for (let index = 0; index <= whole; index += 1) {
+    const y = base - ((base - TOP) * index) / whole;
+    svg.append(s("line", { class: "grid", x1: LEFT, x2: W - RIGHT, y1: y, y2: y }),
+      s("text", { x: LEFT - 8, y: y + 4, "text-anchor": "end" }, format((top * index) / whole)));
+  }
+  for (const [at, text] of timeTicks()) {
+    svg.append(s("text", { x: xOf(at), y: H - 7, "text-anchor": "middle" }, text));
+  }
+  return svg;
+}
+
+function under(svg, find) {
+  const cursor = s("line", { class: "cursor", y1: TOP, y2: H - BOTTOM, x1: -9, x2: -9 });
+  svg.append(cursor);
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const at = data.from + (((event.clientX - box.left) / box.width) * W - LEFT) / (W - LEFT - RIGHT) * span;
+    const [where, lines] = find(at);
+    cursor.setAttribute("x1", xOf(where));
+    cursor.setAttribute("x2", xOf(where));
+    showTip(event, lines);
+  });
+  svg.addEventListener("pointerleave", () => { cursor.setAttribute("x1", -9); cursor.setAttribute("x2", -9); hideTip(); });
+  return svg;
+}
+const bucketAt = (at) => Math.min(Math.max(Math.ceil((at - data.from) / data.step) - 1, 0), data.buckets - 1);
+
+function areaChart(title, values, format, isTime, colour) {
+  const top = niceTop(Math.max(...values.map((value) => value || 0)), isTime);
+  const svg = frame(title, top, format, isTime), base = H - BOTTOM;
+  const y = (value) => base - (base - TOP) * Math.min(value / top, 1);
+  let line = "", area = "", open = false, last = 0;
+  values.forEach((value, index) => {
+    if (value === null) { if (open) area += `L${last} ${base}Z`; open = false; return; }
+    const x = xOf(Math.min(times[index], data.as_of)).toFixed(1);
+    area += `${open ? "L" : `M${x} ${base}L`}${x} ${y(value).toFixed(1)}`;
+    line += `${open ? "L" : "M"}${x} ${y(value).toFixed(1)}`;
+    open = true;
+    last = x;
+  });
+  if (open) area += `L${last} ${base}Z`;
+  svg.append(s("path", { class: `area ${colour}`, d: area }), s("path", { class: `line ${colour}`, d: line }));
+  return under(svg, (at) => {
+    const index = bucketAt(at);
+    return [Math.min(times[index], data.as_of), [format(values[index]), `${clock(Math.min(times[index], data.as_of))} UTC`]];
+  });
+}
+
+function barChart(title, values) {
+  const top = niceTop(Math.max(...values, 0), false), base = H - BOTTOM;
+  const svg = frame(title, top, short, false);
+  const slot = (W - LEFT - RIGHT) * (data.step / span);
+  let path = "";
+  values.forEach((value, index) => {
+    if (!value) return;
+    const x = xOf(times[index] - data.step), height = Math.max((base - TOP) * (value / top), 1);
+    path += `M${(x + slot * 0.12).toFixed(1)} ${base}v${(-height).toFixed(1)}h${(slot * 0.76).toFixed(1)}v${height.toFixed(1)}Z`;
+  });
+  svg.append(s("path", { class: "bars", d: path }));
+  return under(svg, (at) => {
+    const index = bucketAt(at), begin = times[index] - data.step;
+    return [begin + data.step / 2, [plural(values[index], "commit"), `from ${clock(begin)} UTC, ${duration(data.step)}`]];
+  });
+}
+
+// One stripe per generation: its colour changes where the group rebalanced, its height is the members.
+function timeline(title, rebalances) {
+  const shown = rebalances.filter((row) => row.at <= data.as_of);
+  const top = Math.max(...shown.map((row) => row.members), 1), base = H - BOTTOM;
+  const svg = frame(title, niceTop(top, false), short, false);
+  const scale = niceTop(top, false);
+  shown.forEach((row, index) => {
+    const end = index + 1 < shown.length ? shown[index + 1].at : data.as_of;
+    if (end < data.from) return;
+    const x = xOf(row.at), width = Math.max(xOf(end) - x, 1), height = (base - TOP) * (row.members / scale);
+    svg.append(s("rect", { class: `stripe stripe${row.generation % 2 ? 1 : 0}`, x, y: base - height, width, height }));
+    if (row.at >= data.from) {
+      const kind = row.left > 0 ? "left" : row.joined > 0 ? "joined" : "same";
+      svg.append(s("line", { class: `mark ${kind}`, x1: x, x2: x, y1: base - Math.max(height, 6), y2: base }));
+      svg.append(s("circle", { class: `dot ${kind}`, cx: x, cy: base - height, r: 4 }));
+    }
+  });
+  return under(svg, (at) => {
+    const row = [...shown].reverse().find((each) => each.at <= at) || shown[0];
+    return [row.at, [`generation ${row.generation}: ${row.kind}`, `${plural(row.members, "member")}, +${row.joined} \u2212${row.left}`,
+      `since ${clock(row.at, true)} UTC`]];
+  });
+}
+
+const mix = (at) => `color-mix(in oklab, var(--accent) ${Math.round(8 + 92 * at)}%, var(--card))`;
+
+// Commits of many groups: a row each, a cell per step of time, darker for more.
+function heatMap(title, rows) {
+  const cell = 18, label = 210, width = 1080, height = rows.length * cell + 24, scale = 2;
+  const canvas = h("canvas", { width: width * scale, height: height * scale, role: "img", "aria-label": title, class: "heat" });
+  const most = Math.max(...rows.flatMap((group) => group.commits), 1);
+  const slot = (width - label) / data.buckets;
+  const probe = h("span", { hidden: "" });
+  document.body.append(probe);
+  const colour = (css) => { probe.style.color = css; return getComputedStyle(probe).color; };
+  const pen = canvas.getContext("2d");
+  pen.scale(scale, scale);
+  const text = colour("var(--text)"), dim = colour("var(--dim)"), empty = colour("var(--empty)");
+  const shades = Array.from({ length: 17 }, (_, index) => colour(mix(index / 16)));
+  probe.remove();
+  pen.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  pen.textBaseline = "middle";
+  rows.forEach((group, row) => {
+    pen.fillStyle = text;
+    pen.fillText(clipped(pen, group.name || "(empty name)", label - 14), 0, row * cell + cell / 2);
+    group.commits.forEach((value, index) => {
+      pen.fillStyle = value ? shades[Math.round((Math.log1p(value) / Math.log1p(most)) * 16)] : empty;
+      pen.fillRect(label + index * slot, row * cell + 1, Math.max(slot - 1, 0.5), cell - 2);
+    });
+  });
+  pen.fillStyle = dim;
+  pen.textAlign = "center";
+  for (const [at, words] of timeTicks()) {
+    pen.fillText(words, label + ((width - label) * (at - data.from)) / (data.step * data.buckets), rows.length * cell + 14);
+  }
+  const find = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return [rows[Math.floor(((event.clientY - box.top) / box.height) * height / cell)],
+      Math.floor((((event.clientX - box.left) / box.width) * width - label) / slot)];
+  };
+  canvas.addEventListener("pointermove", (event) => {
+    const [group, index] = find(event);
+    if (!group) { hideTip(); return; }
+    showTip(event, index < 0 ? [group.name] : [plural(group.commits[index], "commit"), group.name,
+      `from ${clock(times[index] - data.step)} UTC, ${duration(data.step)}`]);
+  });
+  canvas.addEventListener("pointerleave", hideTip);
+  canvas.addEventListener("click", (event) => { const [group] = find(event); if (group) go(group.name); });
+  return canvas;
+}
+function clipped(pen, name, width) {
+  if (pen.measureText(name).width <= width) return name;
+  let end = name.length;
+  while (end > 1 && pen.measureText(`${name.slice(0, end)}\u2026`).width > width) end -= 1;
+  return `${name.slice(0, end)}\u2026`;
+}
+
+function spark(values) {
+  const top = Math.max(...values.map((value) => value || 0), 1);
+  let path = "", open = false;
+  values.forEach((value, index) => {
+    if (value === null) { open = false; return; }
+    path += `${open ? "L" : "M"}${((index / Math.max(values.length - 1, 1)) * 96).toFixed(1)} ${(21 - 18 * (value / top)).toFixed(1)}`;
+    open = true;
+  });
+  return s("svg", { viewBox: "0 0 96 24", class: "spark", "aria-hidden": "true" }, s("path", { class: "line", d: path }));
+}
+
+// Parts of the page.
+
+const badge = (status) => h("span", { class: `badge ${STATUS[status][0]}`, title: STATUS[status][1] }, status.toLowerCase());
+const nameOf = (group) => group.name || h("i", {}, "(empty name)");
+const address = (name) => `#group=${encodeURIComponent(name)}`;
+const link = (group) => h("a", { href: address(group.name) }, nameOf(group));
+const go = (name) => { location.hash = address(name).slice(1); };
+const card = (title, ...children) => h("section", { class: "card" }, title && h("h2", {}, title), children);
+
+function sentence(group) {
+  const parts = [];
+  if (group.record_lag) parts.push(`${count(group.record_lag)} unread, the first for ${duration(group.lag_ms)}`);
+  if (group.worst) parts.push(`worst: ${group.worst}`);
+  parts.push(group.members ? plural(group.members, "member") : "no members");
+  parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
+  if (group.expiring) parts.push(`${plural(group.expiring, "offset")} about to expire`);
+  return parts.join(" \u00b7 ");
+}
+
+function table(heads, rows, empty) {
+  if (!rows.length) return h("p", { class: "note" }, empty || "None.");
+  const cell = (tag, index, content) => h(tag, { class: heads[index][1] ? "n" : null }, content);
+  return h("div", { class: "scroll" }, h("table", {},
+    h("thead", {}, h("tr", {}, heads.map((head, index) => cell("th", index, head[0])))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((content, index) => cell("td", index, content)))))));
+}
+
+const more = (total, shown, what) => (total > shown ? h("p", { class: "note" }, `${count(total - shown)} more ${what} are in the Parquet tables.`) : null);
+
+const COLUMNS = [
+  ["Group", (group) => group.name.toLowerCase(), (group) => link(group), false],
+  ["Status", (group) => group.rank, (group) => badge(group.status), false],
+  ["Unread over time", (group) => group.record_lag || 0, (group) => spark(group.lag), false],
+  ["Unread", (group) => group.record_lag ?? -1, (group) => short(group.record_lag), true],
+  ["Waiting", (group) => group.lag_ms ?? -1, (group) => duration(group.lag_ms), true],
+  ["Commits", (group) => group.total, (group) => short(group.total), true],
+  ["Last commit", (group) => group.age ?? Infinity, (group) => ago(group.age), true],
+  ["Members", (group) => group.members, (group) => count(group.members), true],
+  ["Partitions", (group) => group.partitions, (group) => count(group.partitions), true],
+];
+const state = { query: "", status: null, column: 1, down: false, rows: PAGE_ROWS, all: false, selected: -1, scroll: 0 };
+
+function chosen() {
+  const words = state.query.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = groups.filter((group) => (!state.status || group.status === state.status)
+    && words.every((word) => group.search.includes(word)));
+  const key = COLUMNS[state.column][1];
+  const compare = (one, other) => (key(one) < key(other) ? -1 : key(one) > key(other) ? 1 : 0);
+  found.sort((one, other) => (state.down ? -compare(one, other) : compare(one, other)) || one.rank - other.rank);
+  return found;
+}
+groups.forEach((group, rank) => {
+  group.rank = rank;
+  group.search = [group.name, group.status, ...group.topics, ...group.clients].join("\n").toLowerCase();
+});
+
+const tableBody = h("tbody", {});
+const tableHead = h("tr", {});
+const found = h("span", { class: "note", role: "status" });
+const rest = h("button", { class: "more", onclick: () => { state.rows += 5 * PAGE_ROWS; fillTable(); } });
+
+function fillTable() {
+  const rows = chosen(), shown = rows.slice(0, state.rows);
+  tableHead.replaceChildren(...COLUMNS.map(([title, , , isNumber], index) => h("th", {
+    class: isNumber ? "n" : null, "aria-sort": state.column === index ? (state.down ? "descending" : "ascending") : "none" },
+    h("button", { onclick: () => sortBy(index) }, title,
+      h("span", { class: "arrow" }, state.column === index ? (state.down ? "\u25be" : "\u25b4") : "")))));
+  tableBody.replaceChildren(...shown.map((group, index) => h("tr", { "data-group": group.name, class: index === state.selected ? "selected" : null },
+    COLUMNS.map(([, , show, isNumber]) => h("td", { class: isNumber ? "n" : null }, show(group))))));
+  found.textContent = rows.length === groups.length ? plural(rows.length, "group") : `${count(rows.length)} of ${plural(groups.length, "group")}`;
+  rest.hidden = rows.length <= shown.length;
+  rest.textContent = `Show more: ${count(rows.length - shown.length)} left`;
+}
+function sortBy(index) {
+  state.down = state.column === index ? !state.down : index > 1;
+  state.column = index;
+  fillTable();
+}
+
+const search = h("input", { type: "search", placeholder: "Search groups, topics, clients", "aria-label": "Search groups, topics and clients",
+  oninput: () => { state.query = search.value; state.rows = PAGE_ROWS; state.selected = -1; fillTable(); } });
+
+function chips() {
+  const counts = new Map(ORDER.map((status) => [status, groups.filter((group) => group.status === status).length]));
+  const make = (status, label, size) => h("button", { class: `chip ${status ? STATUS[status][0] : ""}`, "aria-pressed": String(state.status === status),
+    onclick: () => { state.status = status; state.rows = PAGE_ROWS; row.replaceWith(chips()); fillTable(); } }, label, h("b", {}, count(size)));
+  const row = h("div", { class: "chips" }, make(null, "all", groups.length),
+    ORDER.filter((status) => counts.get(status)).map((status) => make(status, status.toLowerCase(), counts.get(status))));
+  return row;
+}
+
+function fleet() {
+  const sum = (key) => groups.reduce((total, group) => total + (group[key] || 0), 0);
+  const troubled = groups.filter((group) => group.status !== "OK");
+  const tiles = [[count(groups.length), "groups"], [count(troubled.length), "need attention", troubled.length ? "bad" : "ok"],
+    [short(sum("record_lag")), "unread records"], [duration(Math.max(...groups.map((group) => group.lag_ms || 0))), "longest wait"],
+    [count(sum("members")), "members"], [short(data.commits), "commits in the log"]];
+  if (data.unreadable) tiles.push([count(data.unreadable), "unreadable records", "bad"]);
+  const widths = ORDER.map((status) => [status, groups.filter((group) => group.status === status).length]).filter((pair) => pair[1]);
+  return [
+    h("section", { class: "tiles" }, tiles.map(([value, label, tone]) => h("div", { class: tone || null }, h("b", {}, value), h("span", {}, label)))),
+    h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${status.toLowerCase()}` }))),
+    attention(troubled),
+  ];
+}
+
+function attention(troubled) {
+  if (!troubled.length) return card(null, h("h2", { class: "calm" }, "Nothing needs attention"));
+  const shown = state.all ? troubled : troubled.slice(0, ATTENTION_ROWS);
+  const box = card("Needs attention", h("ul", { class: "attention" }, shown.map((group) => h("li", {}, badge(group.status),
+    h("div", {}, link(group), h("span", { class: "why" }, STATUS[group.status][1]), h("div", { class: "note" }, sentence(group))), spark(group.lag)))),
+  troubled.length > shown.length && h("button", { class: "more", onclick: () => { state.all = true; box.replaceWith(attention(troubled)); } },
+    `Show all ${count(troubled.length)}`));
+  return box;
+}
+
+function total(key, join) {
+  return times.map((_, index) => groups.reduce((sum, group) => (group[key][index] === null ? sum : join(sum || 0, group[key][index])), null));
+}
+
+function overview() {
+  const busiest = [...groups].sort((one, other) => other.total - one.total || one.rank - other.rank).slice(0, HEAT_ROWS);
+  const behind = total("wait", (sum, value) => sum + (value > BEHIND_MS ? 1 : 0));
+  const rate = total("commits", (sum, value) => sum + value);
+  main.replaceChildren(...[fleet(),
+    card("Over time", h("div", { class: "figures" },
+      figure("Unread records", "of all groups", areaChart("Unread records", total("lag", (sum, value) => sum + value), short, false, "one")),
+      figure("Longest wait", "of a first unread record", areaChart("Longest wait", total("wait", Math.max), duration, true, "two")),
+      figure("Groups behind", `a record unread for more than ${duration(BEHIND_MS)}`, areaChart("Groups behind", behind, short, false, "three")),
+      figure("Commits", `of all groups, per ${duration(data.step)}`, barChart("Commits", rate.map((value) => value || 0))))),
+    card("Commits", figure("Commit heat map", busiest.length < groups.length ? `the ${HEAT_ROWS} busiest groups, ${duration(data.step)} a cell` : `${duration(data.step)} a cell`,
+      heatMap("Commit heat map", busiest))),
+    h("section", { class: "card", id: "groups" }, h("div", { class: "head" }, h("h2", {}, "All groups"), found, search), chips(),
+      h("div", { class: "scroll" }, h("table", { class: "groups" }, h("thead", {}, tableHead), tableBody)), rest)].flat());
+  fillTable();
+}
+
+function groupPage(group) {
+  const [offsets, inventory, rebalances, anomalies] = ["offsets", "inventory", "rebalances", "anomalies"].map((name) => rowsOf(group, name));
+  const charts = [figure("Unread records", "", areaChart("Unread records", group.lag, short, false, "one")),
+    figure("Waiting", "of the first unread record", areaChart("Waiting", group.wait, duration, true, "two")),
+    figure("Commits", `per ${duration(data.step)}`, barChart("Commits", group.commits.map((value) => value || 0)))];
+  if (rebalances.length) charts.push(figure("Rebalances", "members by generation", timeline("Rebalances", rebalances)));
+  const facts = [["unread records", count(group.record_lag)], ["waiting", duration(group.lag_ms)], ["last commit", ago(group.age)],
+    ["members", count(group.members)], ["partitions", count(group.partitions)], ["generation", group.generation === null ? DASH : group.generation],
+    ["assignor", group.protocol || DASH]];
+  main.replaceChildren(
+    h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc goes back, \u2190 and \u2192 to the neighbours")),
+    h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badge(group.status)), h("p", { class: "note" }, `${capital(STATUS[group.status][1])}. ${sentence(group)}`),
+      h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
+    card("Over time", h("div", { class: "figures" }, charts)),
+    card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
+      offsets.map((row) => [row.topic, row.partition, badge(row.status), row.committed, count(row.record_lag), duration(row.lag_ms),
+        ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
+    card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
+      inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),
+      "Nobody has been a member: it commits without membership."), more(group.inventory_total, inventory.length, "members")),
+    rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["The one before lasted", 1]],
+      [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", duration(row.lasted)])),
+    more(group.rebalances_total, 25, "rebalances")) : "",
+    anomalies.length ? card("Anomalies", table([["Time (UTC)"], ["What"], ["Topic"], ["Partition", 1], ["Committed", 1], ["Before", 1]],
+      anomalies.map((row) => [clock(row.at, true), row.kind.replace("_", " "), row.topic, row.partition, row.committed, row.previous ?? DASH])), more(group.anomalies_total, anomalies.length, "anomalies")) : "");
+}
+
+function current() {
+  const match = location.hash.match(/^#group=(.*)$/);
+  if (!match) return undefined;
+  try { return byName.get(decodeURIComponent(match[1])); } catch { return undefined; }
+}
+
+function show() {
+  hideTip();
+  const group = current();
+  document.title = group ? `${group.name} \u2013 consumer group` : data.title;
+  if (group) groupPage(group); else overview();
+  scrollTo(0, group ? 0 : state.scroll);
+}
+
+// Keyboard, theme, age.
+
+function neighbour(step) {
+  const rows = chosen(), at = rows.indexOf(current());
+  if (at >= 0 && rows[at + step]) go(rows[at + step].name);
+}
+function select(step) {
+  const rows = tableBody.children;
+  if (!rows.length) return;
+  state.selected = Math.min(Math.max(state.selected + step, 0), rows.length - 1);
+  for (const [index, row] of [...rows].entries()) row.classList.toggle("selected", index === state.selected);
+  rows[state.selected].scrollIntoView({ block: "nearest" });
+}
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target === search;
+  if (event.key === "Escape") {
+    if (help.open) help.close();
+    else if (current()) location.hash = "";
+    else { search.value = state.query = ""; state.status = null; search.blur(); overview(); }
+    return;
+  }
+  if (typing && event.key !== "Enter" && !event.key.startsWith("Arrow")) return;
+  const inGroup = Boolean(current());
+  const actions = {
+    "/": () => { if (inGroup) { location.hash = ""; setTimeout(() => search.focus(), 50); } else search.focus(); },
+    "?": () => help.showModal(),
+    t: nextTheme,
+    j: () => select(1), ArrowDown: () => select(1), k: () => select(-1), ArrowUp: () => select(-1),
+    ArrowLeft: () => inGroup && neighbour(-1), ArrowRight: () => inGroup && neighbour(1),
+    Enter: () => { const row = tableBody.children[typing ? Math.max(state.selected, 0) : state.selected]; if (row) go(row.dataset.group); },
+  };
+  const action = actions[event.key];
+  if (!action || (inGroup && ["j", "k", "Enter", "ArrowUp", "ArrowDown"].includes(event.key))) return;
+  if (typing && (event.key === "ArrowLeft" || event.key === "ArrowRight")) return;
+  if (event.key === "Enter" && event.target.closest("a,button")) return;
+  event.preventDefault();
+  action();
+}
+const help = document.getElementById("help");
+document.addEventListener("keydown", onKey);
+document.getElementById("keys").addEventListener("click", () => help.showModal());
+
+const THEMES = ["auto", "light", "dark"];
+const themeButton = document.getElementById("theme");
+function remembered() { try { return localStorage.getItem("korvet-theme"); } catch { return null; } }
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  themeButton.textContent = `Theme: ${theme}`;
+  try { localStorage.setItem("korvet-theme", theme); } catch { /* A page without storage forgets it. */ }
+}
+function nextTheme() {
+  setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
+  if (groups.length) show();
+}
+themeButton.addEventListener("click", nextTheme);
+setTheme(THEMES.includes(remembered()) ? remembered() : "auto");
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { if (groups.length) show(); });
+
+const age = document.getElementById("age");
+const tick = () => { age.textContent = ` (${ago(Math.max(0, Date.now() - data.as_of))})`; };
+tick();
+setInterval(tick, 15000);
+addEventListener("scroll", () => { if (!current()) state.scroll = scrollY; hideTip(); }, { passive: true });
+addEventListener("hashchange", show);
+if (groups.length) show();
+// For those who drive the page from outside: every figure in view as a data: URL.
+window.korvetFigures = async () => {
+  const saved = [];
+  for (const box of document.querySelectorAll("figure")) {
+    const title = box.querySelector("figcaption b").textContent;
+    const blob = await pictureOf(title, box.querySelector("svg[role=img],canvas"));
+    saved.push([title, await new Promise((resolve) => { const reader = new FileReader(); reader.onload = () => resolve(reader.result); reader.readAsDataURL(blob); })]);
+  }
+  return saved;
+};
+})();

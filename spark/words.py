@@ -1,0 +1,24 @@
+"""Times and durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def clock(at_ms: int) -> str:
+    """A time in UTC, to the minute."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def duration(ms: int | None) -> str:
+    """A length of time for people: two units at most; a dash for None."""
+    if ms is None:
+        return "\u2013"
+    if ms < 1000:
+        return f"{ms} ms"
+    seconds = ms // 1000
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= size:
+            rest = seconds % size // part
+            return f"{seconds // size} {unit} {rest} {smaller}" if rest else f"{seconds // size} {unit}"
+    return f"{ms / 1000:.1f} s"

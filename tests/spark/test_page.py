@@ -1,0 +1,241 @@
+"""The page in a real browser: what it shows, finds, sorts and draws, and that no name does anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.spark import browser
+from korvet.spark.browser import BrowserError, Page, find_browser, open_page, save_pictures
+from korvet.spark.page import render, series
+from korvet.spark.report import SEVERITY
+from tests.spark.fleet import HOSTILE, document
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+GROUPS = 1000
+DEADLINE_S = 30
+# Generous, for two busy cores; on an idle one it is a tenth.
+LONGEST_LOAD_MS = 15_000
+LARGEST_PAGE_BYTES = 3_500_000
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(document(GROUPS)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(report: Path) -> Iterator[Page]:
+    if find_browser() is None:
+        pytest.skip("no Chromium or Chrome on PATH, and none in KORVET_BROWSER")
+    with open_page() as opened:
+        opened.show(report.as_uri())
+        yield opened
+        # Whatever the tests did: nothing was loaded, nothing went wrong.
+        assert opened.errors == []
+        assert {url.partition(":")[0] for url in opened.requests} <= {"file", "blob", "about"}
+
+
+@pytest.fixture(autouse=True)
+def _from_the_start(request: pytest.FixtureRequest) -> None:
+    if "page" in request.fixturenames:
+        page: Page = request.getfixturevalue("page")
+        page.evaluate("location.hash = ''")
+        page.evaluate("document.activeElement.blur()")
+        page.press("Escape")
+        wait(page, "document.querySelectorAll('.groups tbody tr').length === 100")
+
+
+def wait(page: Page, condition: str) -> None:
+    until(lambda: page.evaluate(condition), DEADLINE_S, condition)
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    """The text of every element that the selector names."""
+    found = page.evaluate(f"[...document.querySelectorAll('{selector}')].map((node) => node.textContent)")
+    return [str(text) for text in found]
+
+
+def names(page: Page) -> list[str]:
+    rows = "[...document.querySelectorAll('.groups tbody tr')]"
+    return [str(name) for name in page.evaluate(f"{rows}.map((row) => row.dataset.group)")]
+
+
+def column(page: Page, number: int) -> list[str]:
+    return texts(page, f".groups tbody td:nth-child({number})")
+
+
+def test_a_thousand_groups_are_small_and_quick(report: Path, page: Page) -> None:
+    assert report.stat().st_size < LARGEST_PAGE_BYTES
+    timing = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    assert timing < LONGEST_LOAD_MS
+    assert page.evaluate("document.querySelector('.tiles b').textContent") == "1,000"
+
+
+def test_what_needs_attention_comes_first(page: Page) -> None:
+    badges = texts(page, ".attention .badge")
+    assert len(badges) == 8
+    assert set(badges) <= {"rewind", "stalled", "stopped"}
+    page.evaluate("document.querySelector('.attention + .more').click()")
+    shown = texts(page, ".attention .badge")
+    severity = [SEVERITY[status.upper()] for status in shown]
+    assert severity == sorted(severity)
+    assert "ok" not in shown
+
+
+def test_search_sort_and_filter(page: Page) -> None:
+    page.press("/")
+    page.type("group-01 client")
+    wait(page, "document.querySelector('.head .note').textContent === '100 of 1,000 groups'")
+    assert all(name.startswith("group-01") for name in names(page))
+    page.press("Escape")
+    for number in (4, 6):
+        page.evaluate(f"document.querySelector('th:nth-child({number}) button').click()")
+        figures = [int(text.replace(",", "")) for text in column(page, number)]
+        assert figures == sorted(figures, reverse=True)
+        head = f"document.querySelector('th:nth-child({number})')"
+        assert page.evaluate(f"{head}.getAttribute('aria-sort')") == "descending"
+    page.evaluate("document.querySelector('.chip.warn').click()")
+    assert set(column(page, 2)) == {"warning"}
+    page.press("Escape")
+
+
+def test_keys_lead_to_a_group_and_back(page: Page) -> None:
+    page.press("j")
+    page.press("j")
+    chosen = names(page)[1]
+    page.press("Enter")
+    wait(page, "document.querySelector('.group h1') !== null")
+    assert page.evaluate("document.querySelector('.group h1').firstChild.textContent") == chosen
+    headings = texts(page, "figcaption b, h2")
+    assert {"Unread records", "Waiting", "Commits", "Rebalances", "Offsets", "Members", "Anomalies"} <= set(
+        headings
+    )
+    assert "4611686018427387904" in page.evaluate("document.body.textContent")
+    page.press("ArrowRight")
+    wait(page, f"!document.title.startsWith({json.dumps(chosen)})")
+    page.press("Escape")
+    wait(page, "document.querySelector('.groups') !== null")
+    page.press("?")
+    assert page.evaluate("document.getElementById('help').open") is True
+    page.press("Escape")
+
+
+def test_names_are_text(page: Page) -> None:
+    for name in HOSTILE:
+        page.evaluate(f"location.hash = 'group=' + encodeURIComponent({json.dumps(name)})")
+        wait(page, "document.querySelector('.group h1') !== null")
+        shown = page.evaluate("document.querySelector('.group h1').firstChild.textContent")
+        assert shown == (name or "(empty name)")
+        assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+        assert "owned" not in {page.evaluate("document.title")}
+        page.evaluate("location.hash = ''")
+        wait(page, "document.querySelector('.groups') !== null")
+    assert page.evaluate("document.querySelectorAll('script').length") == 2
+    page.evaluate("location.hash = 'group=%E0%A4%A'")
+    wait(page, "document.querySelector('.groups') !== null")
+
+
+def brightness(colour: str) -> int:
+    return sum(map(int, colour.removeprefix("rgb(").removesuffix(")").split(",")))
+
+
+def test_light_and_dark(report: Path, page: Page) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.show(report.as_uri(), dark=True)
+    dark = page.evaluate(background)
+    assert brightness(light) > 600
+    assert brightness(dark) < 200
+    page.press("t")
+    assert page.evaluate(background) == light
+    page.press("t")
+    assert page.evaluate(background) == dark
+    page.press("t")
+    page.show(report.as_uri())
+
+
+def picture_size(data: bytes) -> tuple[int, int]:
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def test_every_chart_can_be_saved(page: Page) -> None:
+    saved = {
+        title: base64.b64decode(data.partition(",")[2]) for title, data in page.evaluate("korvetFigures()")
+    }
+    assert list(saved) == ["Unread records", "Longest wait", "Groups behind", "Commits", "Commit heat map"]
+    for title, data in saved.items():
+        width, height = picture_size(data)
+        assert width > 900, title
+        assert height > 300, title
+        # A picture of nothing is smaller.
+        assert len(data) > 8000, title
+    page.evaluate(
+        "window.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push(this.download); }"
+    )
+    page.evaluate("document.querySelector('.save').click()")
+    wait(page, "saved.length === 1")
+    assert page.evaluate("saved[0]") == "Unread-records.png"
+
+
+def test_the_pointer_reads_the_charts(page: Page) -> None:
+    for chart in ("svg[role=img]", "canvas"):
+        page.evaluate(f"document.querySelector('{chart}').scrollIntoView()")
+        # Scrolling, which goes on for a moment, takes the tip away.
+        point = f"""(() => {{
+            const chart = document.querySelector('{chart}');
+            const box = chart.getBoundingClientRect();
+            const at = {{clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: true}};
+            chart.dispatchEvent(new PointerEvent('pointermove', at));
+            const tip = document.getElementById('tip');
+            return !tip.hidden && tip.textContent.includes('UTC');
+        }})()"""
+        wait(page, point)
+
+
+def test_pictures_beside_the_report(tmp_path: Path) -> None:
+    if find_browser() is None:
+        pytest.skip("no Chromium or Chrome on PATH, and none in KORVET_BROWSER")
+    path = tmp_path / "report.html"
+    path.write_text(render(document(12)), encoding="utf-8")
+    written = save_pictures(path)
+    assert [picture.name for picture in written][:2] == ["report.png", "report-unread-records.png"]
+    assert picture_size(written[0].read_bytes())[1] > 900
+
+
+def test_no_browser_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(browser.VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(BrowserError, match="no browser: install Chromium or Chrome"), open_page():
+        pass
+    ends = tmp_path / "ends"
+    ends.write_text("#!/bin/sh\nexit 0\n")
+    ends.chmod(0o755)
+    monkeypatch.setenv(browser.VARIABLE, str(ends))
+    with pytest.raises(BrowserError, match="the browser has ended"), open_page():
+        pass
+
+
+def test_series_are_read_back() -> None:
+    def read(text: str) -> list[Any]:
+        found: list[int | None] = []
+        last: int | None = None
+        for part in text.split(","):
+            last = None if part == "-" else int(part, 36) if part else last
+            found.append(last)
+        return found
+
+    for values in ([0], [None], [0, 0, 35, 36, 36, None, None, 0], [2**52, 1], [None, 5, 5, None, 5]):
+        assert read(series(values)) == values
+    assert series([7, 7, 7, 36]) == "7,,,10"
