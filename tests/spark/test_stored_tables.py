@@ -69,7 +69,6 @@ def week_in_steps(
     late = [row for row in rows if row[5] >= moment(THURSDAY)]
     spark.createDataFrame(late, SCHEMA).coalesce(1).write.mode("append").parquet(source)
     update(NOW)
-    update(NOW)
     # From the smallest of the last commits on: the rewound one's.
     assert asked[0]["orders"] == {0: after(50), 1: 0}
     assert asked[0]["no-such-topic"] == {3: 5}
@@ -83,6 +82,7 @@ def comparable(frame: DataFrame) -> list[str]:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_steps_come_to_the_same_as_the_whole(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
