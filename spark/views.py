@@ -6,7 +6,6 @@ committed offset; time lag is how long the first of them has been waiting, 0 whe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -15,7 +14,7 @@ from pyspark.sql import functions as sf
 from korvet.offsets.packing import SEQUENCE_BITS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 PLACE = ("group", "topic", "partition")
 LATEST_COMMIT_FIELDS = (
@@ -31,15 +30,6 @@ LATEST_COMMIT_FIELDS = (
     "src_offset",
     "src_ts",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Thresholds:
-    """When a group needs attention, all in ms: far behind, not moving, not committing any more."""
-
-    behind_ms: int = 60_000
-    stuck_ms: int = 300_000
-    stale_ms: int = 86_400_000
 
 
 def current_offsets(commits: DataFrame) -> DataFrame:
@@ -142,116 +132,3 @@ def commit_rate(commits: DataFrame) -> DataFrame:
         .groupBy("group", minute)
         .agg(sf.count("*").alias("commits"))
     )
-
-
-def generations(groups: DataFrame) -> DataFrame:
-    """Every recorded state of a group in order, with who joined and left since the one before.
-
-    A tombstone (the group was deleted or forgotten) is a row without members.
-    """
-    in_order = Window.partitionBy("group").orderBy("src_offset")
-    member_ids = sf.coalesce(
-        sf.transform("members", lambda member: member["member_id"]), sf.array().cast("array<string>")
-    )
-    before = sf.coalesce(sf.lag("member_ids").over(in_order), sf.array().cast("array<string>"))
-    return (
-        groups.withColumn("member_ids", member_ids)
-        .withColumn("before", before)
-        .select(
-            "group",
-            "src_offset",
-            sf.col("src_ts").alias("at"),
-            "generation",
-            "protocol_type",
-            "protocol",
-            "leader",
-            sf.size("member_ids").alias("member_count"),
-            sf.size(sf.array_except("member_ids", "before")).alias("joined"),
-            sf.size(sf.array_except("before", "member_ids")).alias("left"),
-            "tombstone",
-        )
-    )
-
-
-def members_over_time(groups: DataFrame) -> DataFrame:
-    """One row per member of every recorded state of a group, with what it was assigned."""
-    member = sf.col("member")
-    partitions = sf.aggregate(
-        member["assigned"],
-        sf.lit(0),
-        lambda total, part: total + sf.size(part["partitions"]),
-    )
-    return (
-        groups.where(~sf.col("tombstone"))
-        .select(
-            "group",
-            "src_offset",
-            sf.col("src_ts").alias("at"),
-            "generation",
-            sf.explode("members").alias("member"),
-        )
-        .select(
-            "group",
-            "src_offset",
-            "at",
-            "generation",
-            "member.*",
-            sf.coalesce(partitions, sf.lit(0)).alias("assigned_partitions"),
-        )
-    )
-
-
-def current_groups(groups: DataFrame) -> DataFrame:
-    """The newest recorded state of every classic group; none where that is a tombstone."""
-    fields = ("tombstone", "generation", "protocol_type", "protocol", "leader", "member_count", "members")
-    newest = groups.groupBy("group").agg(
-        sf.max_by(sf.struct(*fields, sf.col("src_ts").alias("at")), sf.col("src_offset")).alias("newest")
-    )
-    return newest.select("group", "newest.*").where(~sf.col("tombstone")).drop("tombstone")
-
-
-def group_summary(
-    lag: DataFrame, groups: DataFrame, as_of_ms: int, thresholds: Thresholds | None = None
-) -> DataFrame:
-    """One row per group that has offsets or a state: members, lag, last commit, and a `status`.
-
-    Statuses, worst first: `abandoned` (unread records, no members, no commit for stale_ms), `stuck` (members,
-    but unread records older than stuck_ms and no commit for as long), `stopped` (unread records, no members),
-    `behind` (the first unread record older than behind_ms), `stale` (nothing unread, no members, no commit
-    for stale_ms), `ok`.
-    """
-    totals = lag.groupBy("group").agg(
-        sf.countDistinct("topic").alias("topics"),
-        sf.count("*").alias("partitions"),
-        sf.sum("record_lag").alias("record_lag"),
-        sf.max("lag_ms").alias("lag_ms"),
-        sf.max("commit_ms").alias("last_commit_ms"),
-        sf.max("commit_ts").alias("last_commit_ts"),
-    )
-    states = current_groups(groups).select("group", "generation", "protocol", "member_count")
-    joined = totals.join(states, on="group", how="full")
-    return (
-        joined.withColumn("member_count", sf.coalesce("member_count", sf.lit(0)))
-        .withColumn("commit_age_ms", sf.try_subtract(sf.lit(as_of_ms), sf.col("last_commit_ms")))
-        .withColumn("status", _status(thresholds or Thresholds()))
-        .drop("last_commit_ms")
-    )
-
-
-def _status(thresholds: Thresholds) -> Column:
-    unread, empty = sf.coalesce(sf.col("record_lag"), sf.lit(0)) > 0, sf.col("member_count") == 0
-    stale = sf.col("commit_age_ms") > thresholds.stale_ms
-    stuck = (sf.col("lag_ms") > thresholds.stuck_ms) & (sf.col("commit_age_ms") > thresholds.stuck_ms)
-    return (
-        sf.when(unread & empty & stale, "abandoned")
-        .when(unread & ~empty & stuck, "stuck")
-        .when(unread & empty, "stopped")
-        .when(unread & (sf.col("lag_ms") > thresholds.behind_ms), "behind")
-        .when(empty & stale, "stale")
-        .otherwise("ok")
-    )
-
-
-def stale_groups(summary: DataFrame) -> DataFrame:
-    """The groups that nobody works for any more."""
-    return summary.where(sf.col("status").isin("abandoned", "stale"))
