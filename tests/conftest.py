@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BARE), *([inherited] if inherited else [])])
     os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
+    # A run in a shell's background ignores it, and so would the programs that it starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas by a deprecated call of the standard library; not ours to mend.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
