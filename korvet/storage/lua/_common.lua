@@ -363,6 +363,23 @@ local function entry_time(id, fields)
   return time_ms
 end
 
+-- What Redis knows of a stream and what the index does, where they agree; else nil, nil and the reply that says what is
+-- to be called first, {"fold"} or {"recount"}, or an error reply.
+local function in_step(stream, meta)
+  local found, fault = inspect(stream)
+  if not found then
+    return nil, nil, fault
+  end
+  local state = load_meta(meta)
+  if state.last ~= found.last then
+    return nil, nil, { 'fold' }
+  end
+  if state.live ~= found.length then
+    return nil, nil, { 'recount' }
+  end
+  return found, state
+end
+
 -- Number and bytes of the entries in [first, last] (XRANGE bounds), and the number of records in them.
 local function measure(stream, bias, first, last)
   local count, bytes, records = 0, 0, 0

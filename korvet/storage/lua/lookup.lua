@@ -32,16 +32,9 @@ local function count(keys, args)
   if #keys ~= 3 or not (bias and first and last) then
     return redis.error_reply('ERR korvet_count: malformed arguments')
   end
-  local found, fault = inspect(stream)
+  local found, state, reply = in_step(stream, meta)
   if not found then
-    return fault
-  end
-  local state = load_meta(meta)
-  if state.last ~= found.last then
-    return { 'fold' }
-  end
-  if state.live ~= found.length then
-    return { 'recount' }
+    return reply
   end
   if last <= first then
     return { 'ok', 0 }

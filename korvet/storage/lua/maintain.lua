@@ -170,16 +170,9 @@ local function trim(keys, args)
   if #keys ~= 3 or not bias then
     return redis.error_reply('ERR korvet_trim: malformed arguments')
   end
-  local found, fault = inspect(stream)
+  local found, state, reply = in_step(stream, meta)
   if not found then
-    return fault
-  end
-  local state = load_meta(meta)
-  if state.last ~= found.last then
-    return { 'fold' }
-  end
-  if state.live ~= found.length then
-    return { 'recount' }
+    return reply
   end
   state.log_end = log_end(found, state, bias)
   state.log_start = log_start(found, state, state.log_end, bias)
@@ -232,16 +225,9 @@ local function delete_before(keys, args)
   if #keys ~= 3 or #args ~= 2 or not bias or (args[2] ~= '' and not offset) then
     return redis.error_reply('ERR korvet_delete_before: malformed arguments')
   end
-  local found, fault = inspect(stream)
+  local found, state, reply = in_step(stream, meta)
   if not found then
-    return fault
-  end
-  local state = load_meta(meta)
-  if state.last ~= found.last then
-    return { 'fold' }
-  end
-  if state.live ~= found.length then
-    return { 'recount' }
+    return reply
   end
   state.log_end = log_end(found, state, bias)
   state.log_start = log_start(found, state, state.log_end, bias)
