@@ -6,13 +6,13 @@ start that is answered is the next offset that there is. Of a topic that is comp
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
 from korvet.storage.errors import StorageError
 
@@ -35,19 +35,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(21, "DeleteRecords", (0, 2), refuse=refuse)
 async def delete_records(context: RequestContext, request: Any) -> Any:
     """Delete from all partitions at once, each on its own."""
-    times = Counter(
-        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
-    )
-    topics = []
-    for topic in request.topics:
-        found = await asyncio.gather(
-            *(
-                _delete(context, topic.name, each, times[topic.name, each.partition_index] > 1)
-                for each in topic.partitions
-            )
-        )
-        topics.append(_topic(context, topic.name, found))
-    return context.make("DeleteRecordsResponse", topics=tuple(topics))
+    answers = await answer_each(request.topics, partial(_delete, context))
+    topics = tuple(_topic(context, name, found) for name, found in answers)
+    return context.make("DeleteRecordsResponse", topics=topics)
 
 
 async def _delete(

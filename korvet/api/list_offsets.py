@@ -8,13 +8,13 @@ first offset whose record's timestamp is not before it.
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
 from korvet.storage.errors import StorageError
 
@@ -58,19 +58,12 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(2, "ListOffsets", (1, 11), refuse=refuse)
 async def list_offsets(context: RequestContext, request: Any) -> Any:
     """The offsets of all partitions asked for, looked up at once."""
-    times = Counter(
-        (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+    answers = await answer_each(request.topics, partial(_one, context))
+    topics = tuple(
+        context.make("ListOffsetsTopicResponse", name=name, partitions=tuple(partitions))
+        for name, partitions in answers
     )
-    topics = []
-    for topic in request.topics:
-        partitions = await asyncio.gather(
-            *(
-                _one(context, topic.name, each, times[topic.name, each.partition_index] > 1)
-                for each in topic.partitions
-            )
-        )
-        topics.append(context.make("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(partitions)))
-    return context.make("ListOffsetsResponse", topics=tuple(topics))
+    return context.make("ListOffsetsResponse", topics=topics)
 
 
 async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -> Any:
