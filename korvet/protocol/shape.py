@@ -182,20 +182,25 @@ def shape_of(entity: type) -> Shape:
     return Shape(steps)
 
 
+def _without_null(hint: Any) -> Any:
+    """The type of a hint for what may be null; any other hint itself."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    return hint
+
+
 def _element_of(hint: Any) -> Any:
     """The element type of an array's hint, None for what is no array."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        hint = next(each for each in typing.get_args(hint) if each is not types.NoneType)
+    hint = _without_null(hint)
     return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
 
 
 def _optional_structure(hint: Any) -> type | None:
     """The structure of a hint for one that may be null, None for anything else."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        (hint, *others) = (each for each in typing.get_args(hint) if each is not types.NoneType)
-        if not others and dataclasses.is_dataclass(hint):
-            return typing.cast("type", hint)
-    return None
+    found = _without_null(hint)
+    if found is hint or not dataclasses.is_dataclass(found):
+        return None
+    return typing.cast("type", found)
 
 
 def _value_step(kafka_type: str, flexible: bool) -> tuple[_Kind, Any]:
