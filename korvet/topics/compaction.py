@@ -79,14 +79,18 @@ class LogCleaner:
 
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
         topic = partition.topic
+        policy = self._topics.policy(topic)
+        compacts = policy.compacts and self._config.log_cleaner_enable
+        place = topic.topic_id, partition.partition
+        is_tidy = self._tidied.get(place) == partition.leader_epoch
+        if is_tidy and not compacts:
+            return 0
         map_bytes = self._config.log_cleaner_dedupe_buffer_size
         compactor = Compactor(self._store, partition, self._pace, map_bytes)
-        place = topic.topic_id, partition.partition
-        if self._tidied.get(place) != partition.leader_epoch:
+        if not is_tidy:
             await compactor.drop_leftovers()
             self._tidied[place] = partition.leader_epoch
-        policy = self._topics.policy(topic)
-        if not policy.compacts or not self._config.log_cleaner_enable:
+        if not compacts:
             return 0
         rules = CompactionRules(
             delete_retention_ms=policy.delete_retention_ms,
