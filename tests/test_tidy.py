@@ -30,6 +30,9 @@ TEXT_SUFFIXES = {
     ".java",
     ".js",
     ".mjs",
+    ".go",
+    ".mod",
+    ".sum",
     ".xml",
     "",
 }

@@ -1,0 +1,64 @@
+"""Go clients: programs in tests/clients/go, built once into .cache/go with the modules that go.mod names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import run
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ROOT / "tests" / "clients" / "go"
+PROGRAMS = ROOT / ".cache" / "go"
+# The first build gets the modules and compiles them all.
+BUILD_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class GoPrograms:
+    """Runs the programs in tests/clients/go."""
+
+    @classmethod
+    def build(cls) -> GoPrograms:
+        """The programs, built. Skips where there is no Go, too old a one, or no way to the modules."""
+        go = shutil.which("go")
+        if go is None:
+            pytest.skip("needs Go (go) on PATH")
+        _require(go)
+        gotten = run([go, "mod", "download"], BUILD_TIMEOUT_S, cwd=SOURCES)
+        if gotten.returncode != 0:
+            why = gotten.stderr.decode(errors="replace")[-500:]
+            pytest.skip(f"the Go clients' modules could not be had: {why}")
+        PROGRAMS.mkdir(parents=True, exist_ok=True)
+        command = [go, "build", "-buildvcs=false", "-o", f"{PROGRAMS}/", "./..."]
+        built = run(command, BUILD_TIMEOUT_S, cwd=SOURCES)
+        if built.returncode != 0:
+            raise AssertionError(f"go build: {built.stderr.decode(errors='replace')[-4000:]}")
+        return cls()
+
+    def run(self, program: str, arguments: dict[str, Any], timeout_s: float = 100) -> Any:
+        """Run a program with one JSON argument; it prints one JSON answer."""
+        done = run([str(PROGRAMS / program), json.dumps(arguments)], timeout_s)
+        if done.returncode != 0:
+            raise AssertionError(f"{program}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
+        return json.loads(done.stdout)
+
+
+def _require(go: str) -> None:
+    """Skip where Go is older than go.mod demands: it would try to get a newer one."""
+    wanted = _numbers(re.search(r"(?m)^go (\S+)$", (SOURCES / "go.mod").read_text()))
+    version = run([go, "env", "GOVERSION"], 60, cwd=ROOT).stdout.decode()
+    found = _numbers(re.search(r"go([\d.]+)", version))
+    if found < wanted:
+        pytest.skip(f"needs Go {'.'.join(map(str, wanted))}, this one is {version.strip()}")
+
+
+def _numbers(found: re.Match[str] | None) -> tuple[int, ...]:
+    assert found is not None
+    return tuple(map(int, found[1].split(".")))
