@@ -14,11 +14,15 @@ from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.groups.config import GroupConfig
+from korvet.security.authorizer import Authorizer, parse_super_users
+from korvet.security.credentials import Credentials
+from korvet.security.plain import parse_jaas_users
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.storage.errors import StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
+from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
@@ -44,14 +48,20 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     Raises StoreError when Redis can't be used and OSError when the address can't be listened on.
     """
     api.load_all()
-    listener = Listener(config)
-    endpoint = await listener.bind()
+    authorizer, credentials = (
+        _authorizer(config),
+        Credentials(parse_jaas_users(config.plain_sasl_jaas_config)),
+    )
+    listener = Listener(config, authorizer, credentials)
     try:
+        endpoints = await listener.bind()
+        endpoint = next(iter(endpoints.values()))
         store = await Store.open(
             redis_url,
             Keyspace(config.keyspace),
             node_id=config.node_id,
             endpoint=endpoint,
+            listeners=endpoints,
             watch_interval_ms=config.native_poll_interval_ms,
             lease_ms=config.broker_session_timeout_ms,
             lead_cap_ms=config.append_lead_max_ms,
@@ -59,9 +69,10 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             tail_cache_partition_bytes=config.tail_cache_partition_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
         )
+        security = SecurityStore(store, authorizer, credentials)
         coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
         try:
-            await _run(config, store, coordinator, listener, lambda: ready(*endpoint))
+            await _run(config, store, security, coordinator, listener, lambda: ready(*endpoint))
         finally:
             await coordinator.close()
             await store.close()
@@ -72,6 +83,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
 async def _run(
     config: Config,
     store: Store,
+    security: SecurityStore,
     coordinator: CoordinatorService,
     listener: Listener,
     ready: Callable[[], None],
@@ -83,6 +95,7 @@ async def _run(
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     try:
+        await security.refresh()
         await coordinator.start()
         member.attach(follower)
         member.begin()
@@ -97,14 +110,17 @@ async def _run(
         membership=member,
         topics=topics,
         coordinator=coordinator,
+        security=security,
         new_producer_id=store.new_producer_id,
         clock_ms=_now_ms,
         deadlines=Deadlines(asyncio.get_running_loop()),
     )
-    housekeeping = [
+    housekeeping: list[asyncio.Task[None]] = [
         asyncio.create_task(keep_retention(topics, config, _now_ms)),
         asyncio.create_task(LogCleaner(store, topics, config, _now_ms).run()),
     ]
+    if security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs):
+        housekeeping.append(asyncio.create_task(security.keep_up()))
     if config.native_groups_enable:
         exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
         housekeeping.append(asyncio.create_task(exporter.run()))
@@ -164,6 +180,14 @@ class _Follower:
             await self._topics.finish_deletes()
         except (StorageError, CoordinatorError) as error:
             log.warning("a deletion is not finished yet: %s", error)
+
+
+def _authorizer(config: Config) -> Authorizer | None:
+    if not config.authorizer_class_name:
+        return None
+    return Authorizer(
+        parse_super_users(config.super_users), allow_everyone=config.allow_everyone_if_no_acl_found
+    )
 
 
 def _group_config(config: Config) -> GroupConfig:

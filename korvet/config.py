@@ -20,6 +20,12 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 from msgspec import Meta
 
+from korvet.security.authorizer import parse_super_users
+from korvet.security.credentials import MECHANISMS
+from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
+from korvet.security.plain import parse_jaas_users
+from korvet.security.principals import PrincipalMapper
+
 PREFIX = "KORVET_"
 
 # Variables that belong to other parts (the build, the tools) and are no settings.
@@ -40,6 +46,13 @@ Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
 Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 
+
+# What may hold a password.
+SECRETS = frozenset({"redis", "plain.sasl.jaas.config", "ssl.key.password"})
+# Kafka's name of the authorizer whose rules ours follows.
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+# The name of the one listener where `listeners` is not set.
+_PLAINTEXT = "PLAINTEXT"
 
 # Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
 _PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
@@ -253,6 +266,96 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = 3
 
+    listeners: Annotated[
+        str | None,
+        Meta(
+            description="Named listeners, NAME://HOST:PORT with commas between, as in Kafka; instead of "
+            "`listen`."
+        ),
+    ] = None
+    advertised_listeners: Annotated[
+        str | None,
+        Meta(description="Where clients are told to find them, by name; those listened on if not set."),
+    ] = None
+    listener_security_protocol_map: Annotated[
+        str,
+        Meta(
+            description="NAME:PROTOCOL with commas between: how clients talk to a listener (PLAINTEXT, SSL, "
+            "SASL_PLAINTEXT, SASL_SSL)."
+        ),
+    ] = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
+    sasl_enabled_mechanisms: Annotated[
+        str, Meta(description="SASL mechanisms that clients may choose from, with commas between.")
+    ] = ",".join(MECHANISMS)
+    plain_sasl_jaas_config: Annotated[
+        str,
+        Meta(
+            description="Users of PLAIN beside those with SCRAM credentials, as Kafka's PlainLoginModule "
+            "lists them."
+        ),
+    ] = ""
+    connections_max_reauth_ms: Annotated[
+        Duration,
+        Meta(description="Time after which a client has to authenticate anew (KIP-368); 0 is never."),
+    ] = 0
+    connection_failed_authentication_delay_ms: Annotated[
+        Count, Meta(description="How long the answer to a failed authentication is held back.")
+    ] = 100
+    ssl_keystore_location: Annotated[
+        str | None, Meta(description="PEM file with the key and the certificate chain of TLS listeners.")
+    ] = None
+    ssl_key_password: Annotated[
+        str | None, Meta(description="Password of an encrypted key in that file.")
+    ] = None
+    ssl_truststore_location: Annotated[
+        str | None, Meta(description="PEM file with the authorities that sign clients' certificates.")
+    ] = None
+    ssl_client_auth: Annotated[
+        Literal["none", "requested", "required"],
+        Meta(description="Whether clients of TLS listeners show a certificate."),
+    ] = "none"
+    ssl_enabled_protocols: Annotated[
+        Literal["TLSv1.2,TLSv1.3", "TLSv1.3"], Meta(description="TLS versions that are spoken.")
+    ] = "TLSv1.2,TLSv1.3"
+    ssl_cipher_suites: Annotated[
+        str | None, Meta(description="Ciphers for TLS 1.2, as OpenSSL names them; its defaults if not set.")
+    ] = None
+    ssl_principal_mapping_rules: Annotated[
+        str, Meta(description="How a certificate's subject becomes a user's name (KIP-371).")
+    ] = "DEFAULT"
+    authorizer_class_name: Annotated[
+        str,
+        Meta(
+            description="Enforce ACLs: Kafka's name of its authorizer, "
+            "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`; empty allows everything."
+        ),
+    ] = ""
+    super_users: Annotated[
+        str, Meta(description="Principals that may do everything, with semicolons between.")
+    ] = ""
+    allow_everyone_if_no_acl_found: Annotated[
+        bool, Meta(description="Whether all may use what no ACL is about.")
+    ] = False
+
+    @property
+    def listener_specs(self) -> tuple[ListenerSpec, ...]:
+        """All listeners, with or without `listeners`. Raises ValueError where the settings do not fit."""
+        if self.listeners is not None:
+            return listeners(
+                parse_endpoints(self.listeners),
+                parse_endpoints(self.advertised_listeners or ""),
+                parse_protocol_map(self.listener_security_protocol_map),
+            )
+        told = self.advertise_address
+        advertised = None if told is None else Endpoint(_PLAINTEXT, *told)
+        return (ListenerSpec(_PLAINTEXT, *self.listen_address, "PLAINTEXT", advertised),)
+
+    @property
+    def sasl_mechanisms(self) -> tuple[str, ...]:
+        """`sasl.enabled.mechanisms`, taken apart."""
+        parts = (part.strip() for part in self.sasl_enabled_mechanisms.split(","))
+        return tuple(part for part in parts if part)
+
     @property
     def listen_address(self) -> Address:
         """`listen`, taken apart."""
@@ -393,7 +496,8 @@ def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> objec
         return msgspec.convert(value, setting.type, strict=not text)
     except msgspec.ValidationError as error:
         reason = str(error)
-    raise ConfigError(f"{origin} = {raw!r}: {reason[:1].lower()}{reason[1:]}")
+    shown = "***" if setting.key in SECRETS else repr(raw)
+    raise ConfigError(f"{origin} = {shown}: {reason[:1].lower()}{reason[1:]}")
 
 
 def _check(config: Config, origin: Callable[[str], str]) -> None:
@@ -407,6 +511,7 @@ def _check(config: Config, origin: Callable[[str], str]) -> None:
                 raise ConfigError(f"{origin(field)}: {error}") from error
     if config.advertise_address is not None and config.advertise_address.port == 0:
         raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
+    _check_security(config, origin)
     if not _KEYSPACE.match(config.keyspace):
         raise ConfigError(
             f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
@@ -420,6 +525,40 @@ def _check(config: Config, origin: Callable[[str], str]) -> None:
             f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
             f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
         )
+
+
+def _check_security(config: Config, origin: Callable[[str], str]) -> None:
+    try:
+        specs = config.listener_specs
+    except ValueError as error:
+        raise ConfigError(f"{origin('listeners')}: {error}") from error
+    if config.listeners is None and config.advertised_listeners is not None:
+        raise ConfigError(f"{origin('advertised_listeners')}: there are no listeners to be advertised")
+    if config.listeners is not None and config.advertise is not None:
+        raise ConfigError(f"{origin('advertise')}: with listeners, addresses are in advertised.listeners")
+    if config.listeners is not None and config.processes > 1:
+        raise ConfigError(f"{origin('listeners')}: processes have `listen` only; start brokers one by one")
+    if any(spec.encrypted for spec in specs) and config.ssl_keystore_location is None:
+        raise ConfigError(f"{origin('listeners')}: a TLS listener needs ssl.keystore.location")
+    if config.ssl_client_auth != "none" and config.ssl_truststore_location is None:
+        raise ConfigError(f"{origin('ssl_client_auth')}: clients' certificates need ssl.truststore.location")
+    unknown = sorted(set(config.sasl_mechanisms) - set(MECHANISMS))
+    if unknown:
+        raise ConfigError(
+            f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
+        )
+    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(f"{origin('authorizer_class_name')}: expected {STANDARD_AUTHORIZER} or nothing")
+    parsers: dict[str, Callable[[str], object]] = {
+        "plain_sasl_jaas_config": parse_jaas_users,
+        "ssl_principal_mapping_rules": PrincipalMapper,
+        "super_users": parse_super_users,
+    }
+    for field, parse in parsers.items():
+        try:
+            parse(getattr(config, field))
+        except ValueError as error:
+            raise ConfigError(f"{origin(field)}: {error}") from error
 
 
 def _check_url(url: str, origin: str) -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from korvet.security.acls import CLUSTER_NAME
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.services import Services
     from korvet.protocol.messages import ResponseSchema
+    from korvet.security.acls import Operation, ResourceType
+    from korvet.security.authorizer import Access
+    from korvet.security.sasl import SaslSession
 
 
 class Client(Protocol):
@@ -18,12 +23,29 @@ class Client(Protocol):
     """The peer's address as Kafka writes it, with a slash before it."""
     kept: Any
     """What the Fetch handler keeps from one request to the next."""
+    listener: str
+    """The name of the listener that it came through."""
+    principal: str
+    """Who the client is, as `User:NAME`."""
+    access: Access | None
+    """What it may do; None where everybody may do everything."""
+    sasl: SaslSession | None
+    """Its authentication, on listeners that ask for one."""
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first."""
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Take back an on_disconnect."""
+
+    def become(self, principal: str, lasts_s: float = 0.0) -> None:
+        """The client is known now, for a time where that is not 0."""
+
+    def expect_tokens(self, *, raw: bool) -> None:
+        """The client is about to authenticate, with tokens in requests or `raw`."""
+
+    def end(self, reason: str) -> None:
+        """End the connection once the requests at work are answered; the log gets one line."""
 
     def close(self, reason: str) -> None:
         """End the connection for a reason that is the client's fault; the log gets one line."""
@@ -47,6 +69,11 @@ class RequestContext:
     def client_host(self) -> str:
         """The peer's address as Kafka writes it, with a slash before it."""
         return self.client.client_host
+
+    def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the client is allowed an operation on a resource, which is the cluster where not named."""
+        access = self.client.access
+        return access is None or access.allows(operation, kind, name)
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of the response's version, see ResponseSchema.make."""

@@ -54,13 +54,13 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
     brokers = tuple(
         context.make(
             "DescribeClusterBroker",
-            broker_id=broker.node_id,
-            host=broker.host,
-            port=broker.port,
+            broker_id=node_id,
+            host=host,
+            port=port,
             rack=None,
             is_fenced=False,
         )
-        for broker in assignment.brokers
+        for node_id, host, port in assignment.endpoints(context.client.listener)
     )
     asked = request.include_cluster_authorized_operations
     return context.make(

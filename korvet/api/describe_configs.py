@@ -27,10 +27,6 @@ class _Resource(enum.IntEnum):
     BROKER = 4
 
 
-# What may hold a password: shown as null, as Kafka shows its sensitive configs.
-_SENSITIVE = frozenset({"redis"})
-
-
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every resource with the error."""
     results = tuple(_failed(context, resource, error, None) for resource in request.resources)
@@ -114,7 +110,8 @@ def _broker_configs(context: RequestContext, request: Any, resource: Any) -> tup
         if not _wanted(resource, setting.key):
             continue
         value = getattr(context.services.config, setting.field)
-        sensitive = setting.key in _SENSITIVE
+        # Shown as null, as Kafka shows its sensitive configs.
+        sensitive = setting.key in settings.SECRETS
         source = ConfigSource.DEFAULT if value == setting.default else ConfigSource.STATIC_BROKER
         shown = None if sensitive or value is None else _text(value)
         synonym = context.make("DescribeConfigsSynonym", name=setting.key, value=shown, source=source)

@@ -57,10 +57,18 @@ def _where(context: RequestContext, group_id: str) -> dict[str, Any]:
     leader = assignment.leader(OFFSETS_TOPIC, partition_for(group_id, OFFSETS_PARTITIONS))
     broker = assignment.broker(leader.node_id)
     assert broker is not None
+    endpoint = broker.endpoint(context.client.listener)
+    if endpoint is None:
+        return _nowhere(ErrorCode.coordinator_not_available, "The coordinator has no listener of this name.")
+    host, port = endpoint
     return {
         "node_id": broker.node_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": host,
+        "port": port,
         "error_code": ErrorCode.none,
         "error_message": None,
     }
+
+
+def _nowhere(error: ErrorCode, message: str | None) -> dict[str, Any]:
+    return {"node_id": -1, "host": "", "port": -1, "error_code": error, "error_message": message}

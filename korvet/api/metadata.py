@@ -29,10 +29,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     services = context.services
     assignment = services.membership.assignment
     brokers = tuple(
-        context.make(
-            "MetadataResponseBroker", node_id=each.node_id, host=each.host, port=each.port, rack=None
-        )
-        for each in assignment.brokers
+        context.make("MetadataResponseBroker", node_id=node_id, host=host, port=port, rack=None)
+        for node_id, host, port in assignment.endpoints(context.client.listener)
     )
     topics = tuple(
         context.make(
@@ -81,7 +79,7 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     assignment = context.services.membership.assignment
     body = encode_response(
         context.api_version,
-        assignment.brokers,
+        assignment.endpoints(context.client.listener),
         assignment.controller.node_id,
         context.services.cluster_id,
         topics,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import uuid
     from collections.abc import Sequence
 
-    from korvet.storage.assignment import Assignment, Broker, Leader
+    from korvet.storage.assignment import Assignment, Leader
 
 _RACK_SINCE: Final = 1
 _CONTROLLER_SINCE: Final = 1
@@ -133,20 +133,22 @@ def encode_topic(
 
 def encode_response(
     version: int,
-    brokers: Sequence[Broker],
+    brokers: Sequence[tuple[int, str, int]],
     controller_id: int,
     cluster_id: str,
     topics: Sequence[bytes],
     *,
     operations: int,
 ) -> bytes:
-    """The response body without an error; `topics` are encoded ones, `operations` are the cluster's."""
+    """The response body without an error; `brokers` are node id, host and port, `topics` are encoded ones,
+    `operations` are the cluster's.
+    """
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     parts = [_INT32.pack(0)] if version >= _THROTTLE_SINCE else []
     parts.append(length(len(brokers), flexible))
-    for broker in brokers:
-        parts += [_INT32.pack(broker.node_id), string(broker.host, flexible), _INT32.pack(broker.port)]
+    for node_id, host, port in brokers:
+        parts += [_INT32.pack(node_id), string(host, flexible), _INT32.pack(port)]
         if version >= _RACK_SINCE:
             parts.append(string(None, flexible))
         parts.append(tags)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from korvet.config import Config
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.membership import Membership
+    from korvet.storage.security import SecurityStore
     from korvet.topics.directory import TopicDirectory
 
 
@@ -24,6 +25,7 @@ class Services(msgspec.Struct, frozen=True):
     membership: Membership
     topics: TopicDirectory
     coordinator: CoordinatorService
+    security: SecurityStore
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ms: Callable[[], int]
     deadlines: Deadlines

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from korvet.protocol.headers import FIXED_HEADER_BYTES
 from korvet.protocol.primitives import MalformedRequest
+from korvet.security.principals import ANONYMOUS
+from korvet.server.door import OPEN_DOOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.security.authorizer import Access
+    from korvet.security.sasl import SaslSession
     from korvet.server.connections import Connections
+    from korvet.server.door import Door
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +39,10 @@ _OFFSET_COMMIT: Final = 8
 # APIs of which several requests may be at work together, and how many at the most.
 _OVERLAPPING: Final = {_PRODUCE: 1 << 30, _OFFSET_COMMIT: 64}
 _LENGTH: Final = struct.Struct(">i")
+# Frames are told apart by their first two bytes, tokens or not.
+_LEAST_TOKEN_BYTES: Final = 2
+# What a client may send before it has authenticated, as Kafka's sasl.server.max.receive.size.
+_UNAUTHENTICATED_BYTES: Final = 512 * 1024
 # Where the correlation id stands in every request header, behind the API's key and version.
 CORRELATION_AT: Final = 4
 
@@ -119,9 +128,14 @@ class Connection(asyncio.BufferedProtocol):
         "_connections",
         "_disconnect_callbacks",
         "_dispatch",
+        "_door",
         "_end",
+        "_ending",
+        "_expiry",
         "_in_flight",
         "_max_request_bytes",
+        "_min_request_bytes",
+        "_most_bytes",
         "_newest_api",
         "_outbox",
         "_processing",
@@ -130,16 +144,28 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_view",
         "_writing_paused",
+        "access",
         "client_host",
         "closed",
         "closing",
         "kept",
+        "listener",
+        "principal",
         "repeats",
+        "sasl",
     )
 
-    def __init__(self, dispatch: Dispatch, max_request_bytes: int, connections: Connections) -> None:
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        max_request_bytes: int,
+        connections: Connections,
+        door: Door = OPEN_DOOR,
+    ) -> None:
         self._dispatch = dispatch
-        self._max_request_bytes = max_request_bytes
+        self._door = door
+        self._max_request_bytes = self._most_bytes = max_request_bytes
+        self._min_request_bytes = FIXED_HEADER_BYTES
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
@@ -163,6 +189,15 @@ class Connection(asyncio.BufferedProtocol):
         self.repeats: dict[int, Repeatable] = {}
         """By API key: the last request of the APIs that clients call over and over."""
         self.kept: Any = None
+        self.listener = door.name
+        self.principal = ANONYMOUS
+        """Who the client is, as `User:NAME`."""
+        self.access: Access | None = None
+        """What it may do; None where everybody may do everything."""
+        self.sasl: SaslSession | None = None
+        """Its authentication, on listeners that ask for one."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._ending = False
 
     # asyncio's callbacks
 
@@ -178,12 +213,26 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not self._connections.admit(self):
             self.cut()
+            return
+        try:
+            principal = self._door.principal_of(transport)
+        except ValueError as error:
+            log.warning("refusing the connection of %s: %s", self.client_host, error)
+            self.cut()
+            return
+        self.sasl = self._door.new_session()
+        if self.sasl is None:
+            self.become(principal)
+        else:
+            self._max_request_bytes = min(self._most_bytes, _UNAUTHENTICATED_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone; whatever waits for it is told."""
         self.closed = True
         self._connections.leave(self)
         self._in_flight.clear()
+        if self._expiry is not None:
+            self._expiry.cancel()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
@@ -227,6 +276,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._flush()
             elif first:
                 self._dispatch.at_turn_end(self._flush)
+        if self._ending and not in_flight:
+            self.shut_down()
         if self._start < self._end and not self._processing:
             self._process()
 
@@ -244,6 +295,31 @@ class Connection(asyncio.BufferedProtocol):
             self.closing = True
             log.warning("closing the connection of %s: %s", self.client_host, reason)
             self.shut_down()
+
+    def end(self, reason: str) -> None:
+        """As `close`, once the requests at work are answered."""
+        self._ending = self.closing = True
+        log.warning("closing the connection of %s: %s", self.client_host, reason)
+        if not self._in_flight:
+            self.shut_down()
+
+    def become(self, principal: str, lasts_s: float = 0.0) -> None:
+        """The client is known now; for `lasts_s` seconds unless that is 0, after which every request is
+        looked at again.
+        """
+        self.principal = principal
+        self.access = self._door.access(principal, self.client_host.removeprefix("/"))
+        self._max_request_bytes = self._most_bytes
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if lasts_s:
+            self._expiry = asyncio.get_running_loop().call_later(lasts_s, self.repeats.clear)
+
+    def expect_tokens(self, *, raw: bool) -> None:
+        """The client is about to authenticate; `raw` tokens have no request header and may be short."""
+        self.repeats.clear()
+        self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
     def shut_down(self) -> None:
         """Close after what is written has been sent."""
@@ -327,9 +403,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._end - self._start < 4:
             return -1
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if size < FIXED_HEADER_BYTES or size > self._max_request_bytes:
+        if size < self._min_request_bytes or size > self._max_request_bytes:
             self.close(
-                f"a frame of {size} bytes is outside {FIXED_HEADER_BYTES} to {self._max_request_bytes}"
+                f"a frame of {size} bytes is outside {self._min_request_bytes} to {self._max_request_bytes}"
             )
             return -1
         return int(size)

@@ -14,14 +14,18 @@ from kio.schema.errors import ErrorCode
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.api.produce_form import ProduceForm
+from korvet.api.sasl_authenticate import evaluate, refusal_of
 from korvet.protocol import registry
 from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
+from korvet.security.errors import SaslFailure
+from korvet.security.sasl import State
 from korvet.server.connection import CORRELATION_AT, Repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.api.context import Client
     from korvet.api.services import Services
     from korvet.server.backpressure import Backpressure
     from korvet.server.connection import Connection, Slot
@@ -59,7 +63,15 @@ class Dispatcher:
 
         Raises MalformedRequest for a frame that is no request.
         """
+        sasl = connection.sasl
+        if sasl is not None and sasl.takes_raw_token:
+            self._take_raw_token(connection, bytes(frame), slot)
+            return
         api_key, api_version, correlation_id = peek_api(frame)
+        untimely = sasl is not None and not sasl.admits(api_key, self._loop.time())
+        if sasl is not None and untimely and sasl.state is not State.TOKENS:
+            connection.close(refusal_of(sasl, api_key))
+            return
         api = registry.find(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             slot.header = response_header(correlation_id, flexible=False)
@@ -70,7 +82,10 @@ class Dispatcher:
         request = requests.decode(frame, position)
         context = RequestContext(self._services, responses, api_version, header.client_id, connection)
         slot.header = response_header(correlation_id, responses.flexible)
-        if api_key == _PRODUCE:
+        if untimely:
+            slot([responses.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
+            connection.end("it sent another request in the middle of an authentication")
+        elif api_key == _PRODUCE:
             form = ProduceForm.of(api_version, request, frame, position)
             if form is not None:
                 connection.repeats[api_key] = _RepeatedProduce(self, api, context, form, frame)
@@ -82,6 +97,17 @@ class Dispatcher:
             self._submit(api, context, request, slot)
         else:
             self._start(api, context, request, slot)
+
+    def _take_raw_token(self, connection: Connection, token: bytes, slot: Slot) -> None:
+        """A token without a request around it, as after version 0 of the handshake."""
+
+        async def take() -> None:
+            answer = await evaluate(connection, self._services.config, token)
+            if not isinstance(answer, SaslFailure):
+                slot([answer.token])
+
+        task = self._loop.create_task(take())
+        self._end_with(connection, task)
 
     def submit_produce(
         self, api: registry.Api, context: RequestContext, request: Any, size_bytes: int, slot: Slot
@@ -104,11 +130,16 @@ class Dispatcher:
             task.add_done_callback(self._tasks.discard)
             return
 
+        self._end_with(context.client, task)
+
+    def _end_with(self, client: Client, task: asyncio.Task[None]) -> None:
+        """Let a task that merely waits end when the client goes away."""
+
         def cancel() -> None:
             task.cancel()
 
-        context.client.on_disconnect(cancel)
-        task.add_done_callback(lambda _: context.client.forget(cancel))
+        client.on_disconnect(cancel)
+        task.add_done_callback(lambda _: client.forget(cancel))
 
     def _submit(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond

@@ -1,19 +1,25 @@
-"""The listening socket: where clients connect, and how many of them the process has room for."""
+"""The listening sockets: where clients connect, and how many of them the process has room for."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import resource
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.config import Address, Config
 from korvet.server.connection import Connection
 from korvet.server.connections import Connections
+from korvet.server.door import Door, GuardedDoor
+from korvet.server.tls import ServerTls
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from korvet.security.authorizer import Authorizer
+    from korvet.security.credentials import Credentials
+    from korvet.security.listeners import ListenerSpec
     from korvet.server.dispatch import Dispatcher
 
 log = logging.getLogger(__name__)
@@ -21,7 +27,7 @@ log = logging.getLogger(__name__)
 # Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
 _BACKLOG: Final = 4096
 _DRAIN_TIMEOUT_S: Final = 5.0
-_EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 # Files that are no client connections: links to Redis, the embedded server's pipes, logs, libraries at work.
 _OTHER_FILES: Final = 64
 _LEAST_CONNECTIONS: Final = 16
@@ -30,59 +36,72 @@ _FEW_CONNECTIONS: Final = 4000
 
 
 class Listener:
-    """The listening socket and the connections that came through it."""
+    """The listening sockets and the connections that came through them."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, authorizer: Authorizer | None, credentials: Credentials) -> None:
+        """Raises OSError where the files of a TLS listener cannot be used."""
         self._config = config
+        self._authorizer = authorizer
+        self._credentials = credentials
         self._connections = Connections(
             min(config.max_connections, room_for_connections()),
             config.max_connections_per_ip,
             config.connections_max_idle_ms,
         )
-        self._server: asyncio.Server | None = None
+        specs = config.listener_specs
+        self._tls = ServerTls(config) if any(spec.encrypted for spec in specs) else None
+        self._specs = specs
+        self._servers: list[asyncio.Server] = []
         self._dispatch: Dispatcher | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
 
-    async def bind(self) -> Address:
-        """Take the address, without accepting yet; the address that clients are to be told.
+    async def bind(self) -> dict[str, Address]:
+        """Take the addresses, without accepting yet; by listener those that clients are to be told.
 
-        Raises OSError when it can't be listened on.
+        Raises OSError when one can't be listened on.
         """
-        host, port = self._config.listen_address
-        self._server = await asyncio.get_running_loop().create_server(
-            self._connect,
-            host,
-            port,
+        return {spec.name: await self._bind(spec) for spec in self._specs}
+
+    async def _bind(self, spec: ListenerSpec) -> Address:
+        door = GuardedDoor(spec, self._config, self._authorizer, self._credentials)
+        server = await asyncio.get_running_loop().create_server(
+            partial(self._connect, door),
+            spec.host or None,
+            spec.port,
             backlog=_BACKLOG,
             start_serving=False,
+            ssl=self._tls.context if self._tls is not None and spec.encrypted else None,
         )
-        bound = self._server.sockets[0].getsockname()
-        if self._config.advertise_address is not None:
-            return self._config.advertise_address
-        return Address("localhost" if host in _EVERY_ADDRESS else host, bound[1])
+        self._servers.append(server)
+        if spec.advertised is not None:
+            return Address(spec.advertised.host, spec.advertised.port)
+        bound = server.sockets[0].getsockname()
+        return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, bound[1])
 
     async def start(self, dispatch: Dispatcher) -> None:
         """Accept clients."""
-        assert self._server is not None
         self._dispatch = dispatch
-        self._watch = asyncio.create_task(self._connections.keep_watch(), name="connections")
-        await self._server.start_serving()
+        self._watches.append(asyncio.create_task(self._connections.keep_watch(), name="connections"))
+        if self._tls is not None:
+            self._watches.append(asyncio.create_task(self._tls.keep_up(), name="TLS files"))
+        for server in self._servers:
+            await server.start_serving()
 
     async def stop(self) -> None:
         """Accept no more, answer what is at work, close all connections."""
-        if self._server is not None:
-            self._server.close()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        for server in self._servers:
+            server.close()
+        for watch in self._watches:
+            watch.cancel()
+        await asyncio.gather(*self._watches, return_exceptions=True)
         if self._dispatch is not None:
             await _within(self._dispatch.finish(), _DRAIN_TIMEOUT_S)
         for connection in self._connections:
             connection.shut_down()
 
-    def _connect(self) -> Connection:
+    def _connect(self, door: Door) -> Connection:
         assert self._dispatch is not None
-        return Connection(self._dispatch, self._config.socket_request_max_bytes, self._connections)
+        return Connection(self._dispatch, self._config.socket_request_max_bytes, self._connections, door)
 
 
 def room_for_connections() -> int:

@@ -28,6 +28,14 @@ class Broker(msgspec.Struct, frozen=True):
     port: int
     joined: int
     """The version of the assignment that it came with."""
+    listeners: tuple[tuple[str, str, int], ...] = ()
+    """Name, host and port of all its listeners, the first one being that of `host` and `port`."""
+
+    def endpoint(self, listener: str) -> tuple[str, int] | None:
+        """Where clients of a listener find it; None where it has no listener of that name."""
+        if not self.listeners:
+            return self.host, self.port
+        return next(((host, port) for name, host, port in self.listeners if name == listener), None)
 
 
 class Leader(NamedTuple):
@@ -71,6 +79,11 @@ class Assignment:
     def broker(self, node_id: int) -> Broker | None:
         """The live broker of that id."""
         return next((broker for broker in self.brokers if broker.node_id == node_id), None)
+
+    def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
+        """Node id, host and port of the brokers that have a listener of that name."""
+        found = ((broker.node_id, broker.endpoint(listener)) for broker in self.brokers)
+        return [(node_id, *endpoint) for node_id, endpoint in found if endpoint is not None]
 
     def leader(self, topic: str, partition: int) -> Leader:
         """Who leads a partition."""

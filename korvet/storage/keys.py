@@ -19,7 +19,7 @@ class Keyspace:
     Raises ValueError where the prefix is empty, longer than 100 characters, or holds braces or white space.
     """
 
-    __slots__ = ("brokers", "cluster", "prefix", "topics")
+    __slots__ = ("acls", "brokers", "cluster", "prefix", "topics", "users")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -31,6 +31,10 @@ class Keyspace:
         """Hash: cluster id, format version, sequence bits, next producer id."""
         self.brokers = self._shared("brokers")
         """Hash: node id -> lease as JSON."""
+        self.users = self._shared("users")
+        """Hash: mechanism and user -> SCRAM credential."""
+        self.acls = self._shared("acls")
+        """Hash: ACL binding as JSON -> nothing."""
 
     def stream(self, topic: str, partition: int) -> bytes:
         """The log itself, under a plain name that native clients can guess."""

@@ -15,6 +15,8 @@ from korvet.storage.assignment import Assignment, Broker
 from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from korvet.config import Address
     from korvet.storage.store import Store
 
@@ -66,6 +68,7 @@ class Description(msgspec.Struct, frozen=True):
     host: str
     port: int
     process: Holder
+    listeners: tuple[tuple[str, str, int], ...] = ()
 
 
 class NodeIdTaken(StoreError):
@@ -75,23 +78,36 @@ class NodeIdTaken(StoreError):
 class Lease:
     """A lease on a node id, by Redis's clock; who holds one is a live broker."""
 
-    def __init__(self, store: Store, node_id: int, endpoint: Address, lease_ms: int) -> None:
+    def __init__(
+        self, store: Store, node_id: int, endpoint: Address, lease_ms: int, listeners: Mapping[str, Address]
+    ) -> None:
         """Use `take`."""
         self._store = store
         self._node_id = node_id
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
-        self._description = msgspec.json.encode(Description(*endpoint, Holder.this_process()))
+        self._description = msgspec.json.encode(
+            Description(
+                *endpoint,
+                Holder.this_process(),
+                tuple((name, host, port) for name, (host, port) in listeners.items()),
+            )
+        )
 
     @classmethod
     async def take(
-        cls, store: Store, node_id: int, endpoint: Address, lease_ms: int
+        cls,
+        store: Store,
+        node_id: int,
+        endpoint: Address,
+        lease_ms: int,
+        listeners: Mapping[str, Address],
     ) -> tuple[Lease, Standing]:
         """Take the node id over from nobody or from a dead process, or wait until an unrenewed lease lapses.
 
         Raises StoreError, naming the holder, where the holder renews its lease.
         """
-        lease = cls(store, node_id, endpoint, lease_ms)
+        lease = cls(store, node_id, endpoint, lease_ms, listeners)
         reply = await lease._ask()
         if reply[0] == b"refused" and _holder(reply).is_dead():
             reply = await lease._ask(reply[2])
@@ -182,7 +198,7 @@ def _standing(reply: list[Any]) -> Standing:
 
 def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
     said = msgspec.json.decode(encoded, type=Description)
-    return Broker(int(node_id), said.host, said.port, joined)
+    return Broker(int(node_id), said.host, said.port, joined, said.listeners)
 
 
 def _start_time(pid: int) -> str:

@@ -17,7 +17,7 @@ from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.storage.lease import NO_VERSION, Lease, NodeIdTaken, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from korvet.config import Address
     from korvet.storage.store import Store
@@ -76,12 +76,19 @@ class Membership:
         self._claiming: asyncio.Task[None] | None = None
 
     @classmethod
-    async def join(cls, store: Store, node_id: int, endpoint: Address, lease_ms: int) -> Membership:
-        """Become a live broker that clients find at `endpoint`.
+    async def join(
+        cls,
+        store: Store,
+        node_id: int,
+        endpoint: Address,
+        lease_ms: int,
+        listeners: Mapping[str, Address] | None = None,
+    ) -> Membership:
+        """Become a live broker that clients find at `endpoint`, or at the one of the listener they use.
 
         Raises StoreError, naming the holder, where another live broker has the node id.
         """
-        lease, standing = await Lease.take(store, node_id, endpoint, lease_ms)
+        lease, standing = await Lease.take(store, node_id, endpoint, lease_ms, listeners or {})
         member = cls(store, node_id, lease, lease_ms, standing)
         member._tasks.append(asyncio.create_task(member._keep_up(), name="membership"))
         return member

@@ -36,7 +36,7 @@ from korvet.storage.server import OneServer, Server
 from korvet.storage.watcher import NativeWatcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from korvet.config import Address
     from korvet.storage.address import RedisAddress
@@ -111,6 +111,7 @@ class Store:
         *,
         node_id: int | None = None,
         endpoint: Address | None = None,
+        listeners: Mapping[str, Address] | None = None,
         watch_interval_ms: int = 75,
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
@@ -121,7 +122,8 @@ class Store:
         """Connect and check everything that would otherwise fail later.
 
         With `node_id` and `endpoint`, where clients find it, this process becomes a live broker of the
-        keyspace; tools leave them out. Raises StoreError with a message for the terminal: unreachable,
+        keyspace; tools leave them out. `listeners` are the endpoints by name where there are several.
+        Raises StoreError with a message for the terminal: unreachable,
         refused, too old, a replica, an eviction policy that may drop our keys, another format,
         the node id taken by another broker.
         """
@@ -139,7 +141,7 @@ class Store:
             await store._prepare()
             if node_id is not None:
                 assert endpoint is not None
-                store.membership = await Membership.join(store, node_id, endpoint, lease_ms)
+                store.membership = await Membership.join(store, node_id, endpoint, lease_ms, listeners)
             await store.catalogue.load()
             if store._outdated:
                 await store._upgrade()

@@ -1,0 +1,91 @@
+"""SaslAuthenticate (key 36), versions 0-2 (KIP-152).
+
+v1 answers how long the session lasts (KIP-368), v2 is flexible. A failure is answered after
+`connection.failed.authentication.delay.ms`, and then the connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.registry import api
+from korvet.security.errors import SaslFailure
+from korvet.security.sasl import SaslSession, State
+
+if TYPE_CHECKING:
+    from korvet.api.context import Client, RequestContext
+    from korvet.config import Config
+
+
+class Challenge(NamedTuple):
+    """The server's answer to a token, and how long the session lasts if that was the last one; 0 is for
+    ever.
+    """
+
+    token: bytes
+    lifetime_ms: int
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
+    """The error with no token."""
+    del request
+    return context.make(
+        "SaslAuthenticateResponse",
+        error_code=error,
+        error_message=message,
+        auth_bytes=b"",
+        session_lifetime=datetime.timedelta(0),
+    )
+
+
+@api(36, "SaslAuthenticate", (0, 2), refuse=refuse, waits=True)
+async def sasl_authenticate(context: RequestContext, request: Any) -> Any:
+    """Answer a token."""
+    session = context.client.sasl
+    if session is None or session.state is not State.TOKENS:
+        return refuse(
+            context,
+            request,
+            ErrorCode.illegal_sasl_state,
+            "SaslAuthenticate request received after successful authentication",
+        )
+    answer = await evaluate(context.client, context.services.config, request.auth_bytes)
+    if isinstance(answer, SaslFailure):
+        return refuse(context, request, ErrorCode.sasl_authentication_failed, str(answer))
+    return context.make(
+        "SaslAuthenticateResponse",
+        error_code=ErrorCode.none,
+        error_message=None,
+        auth_bytes=answer.token,
+        session_lifetime=datetime.timedelta(milliseconds=answer.lifetime_ms),
+    )
+
+
+async def evaluate(client: Client, config: Config, token: bytes) -> Challenge | SaslFailure:
+    """Answer a token of a client that authenticates; after a failure its connection ends."""
+    session = client.sasl
+    assert session is not None
+    try:
+        # A password takes milliseconds to check, in which other clients are not to wait.
+        answer = await asyncio.to_thread(session.evaluate, token)
+    except SaslFailure as failure:
+        await asyncio.sleep(config.connection_failed_authentication_delay_ms / 1000)
+        client.end(f"it failed to authenticate: {failure}")
+        return failure
+    if session.state is not State.AUTHENTICATED:
+        return Challenge(answer, 0)
+    lifetime_ms = session.begin_session(asyncio.get_running_loop().time())
+    client.expect_tokens(raw=False)
+    client.become(session.principal, lifetime_ms / 1000)
+    return Challenge(answer, lifetime_ms)
+
+
+def refusal_of(session: SaslSession, api_key: int) -> str:
+    """Why a request of that API ends the connection of a client that has to authenticate first."""
+    if session.state is State.AUTHENTICATED:
+        return "its session is over and it did not authenticate anew"
+    return f"it sent a request of API {api_key} before it had authenticated"

@@ -1,0 +1,44 @@
+"""SaslHandshake (key 17), versions 0-1 (KIP-43).
+
+The client chooses a mechanism; after v0 its tokens come bare, after v1 in SaslAuthenticate (KIP-152). A
+mechanism that is not enabled is answered with those that are, and ends the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.registry import api
+from korvet.security.errors import IllegalState, UnsupportedMechanism
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error with no mechanisms."""
+    del request
+    return context.make("SaslHandshakeResponse", error_code=error, mechanisms=())
+
+
+@api(17, "SaslHandshake", (0, 1), refuse=refuse)
+async def sasl_handshake(context: RequestContext, request: Any) -> Any:
+    """Begin an authentication, the first one or another (KIP-368)."""
+    client = context.client
+    session = client.sasl
+    if session is None:
+        return refuse(context, request, ErrorCode.illegal_sasl_state)
+    error = ErrorCode.none
+    try:
+        session.handshake(request.mechanism, context.api_version, asyncio.get_running_loop().time())
+    except IllegalState:
+        return refuse(context, request, ErrorCode.illegal_sasl_state)
+    except UnsupportedMechanism:
+        error = ErrorCode.unsupported_sasl_mechanism
+        client.end("it asked for a SASL mechanism that is not enabled")
+    else:
+        client.expect_tokens(raw=session.raw_tokens)
+    return context.make("SaslHandshakeResponse", error_code=error, mechanisms=session.mechanisms)

@@ -1,0 +1,218 @@
+"""Who may do what: Kafka's StandardAuthorizer over a set of bindings, and a client's cached decisions.
+
+Super users may do everything. Otherwise a DENY that matches wins over every ALLOW; without any binding for a
+resource `allow.everyone.if.no.acl.found` decides.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from korvet.security.acls import (
+    CLUSTER_NAME,
+    EVERYBODY,
+    WILDCARD,
+    Acl,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_IMPLY_DESCRIBE: Final = frozenset(
+    {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
+)
+_IMPLY_DESCRIBE_CONFIGS: Final = frozenset(
+    {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
+)
+# Decisions kept for one principal at one address: names that clients make up must not fill the memory.
+_MOST_DECISIONS: Final = 10_000
+_MOST_ACCESSES: Final = 10_000
+# Kafka asks for this name to see whether somebody may do something with everything.
+_NO_RESOURCE: Final = "hardcode"
+
+# Operations that make sense on a resource (AclEntry.supportedOperations), for authorized-operations fields.
+OPERATIONS: Final = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+class Authorizer:
+    """All bindings, and the rules beside them. `replace` takes new ones; decisions follow at once."""
+
+    def __init__(self, super_users: Iterable[str] = (), *, allow_everyone: bool = False) -> None:
+        self._super_users = frozenset(super_users)
+        self._allow_everyone = allow_everyone
+        self.acls: frozenset[Acl] = frozenset()
+        """The bindings in force."""
+        self.version = 0
+        """Grows with every change of the bindings."""
+        self._literal: dict[tuple[int, str], list[Acl]] = {}
+        self._prefixed: dict[int, list[Acl]] = {}
+        self._accesses: dict[tuple[str, str], Access] = {}
+
+    def replace(self, acls: Iterable[Acl]) -> None:
+        """Put other bindings in force."""
+        fresh = frozenset(acls)
+        if fresh == self.acls:
+            return
+        self.acls = fresh
+        self._literal, self._prefixed = {}, {}
+        for acl in fresh:
+            if acl.pattern_type == PatternType.PREFIXED:
+                self._prefixed.setdefault(acl.resource_type, []).append(acl)
+            else:
+                self._literal.setdefault((acl.resource_type, acl.name), []).append(acl)
+        self.version += 1
+
+    def access(self, principal: str, host: str) -> Access:
+        """What a principal (`User:alice`) may do from an address, shared by all its connections."""
+        known = self._accesses.get((principal, host))
+        if known is None:
+            if len(self._accesses) >= _MOST_ACCESSES:
+                self._accesses.clear()
+            known = self._accesses[principal, host] = Access(self, principal, host)
+        return known
+
+    def decide(self, principal: str, host: str, operation: int, kind: int, name: str) -> bool:
+        """Whether the operation on one resource is allowed."""
+        if principal in self._super_users:
+            return True
+        found = self._about(kind, name)
+        if not found:
+            return self._allow_everyone
+        allowed = False
+        for acl in found:
+            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, WILDCARD):
+                continue
+            if acl.permission == Permission.DENY:
+                if acl.operation in (operation, Operation.ALL):
+                    return False
+            elif _allows(acl.operation, operation):
+                allowed = True
+        return allowed
+
+    def decide_any(self, principal: str, host: str, operation: int, kind: int) -> bool:
+        """Whether the operation is allowed on any resource of a type (Authorizer.authorizeByResourceType)."""
+        if self.decide(principal, host, operation, kind, _NO_RESOURCE):
+            return True
+        mine = [
+            acl
+            for acl in self.acls
+            if acl.resource_type == kind
+            and acl.principal in (principal, EVERYBODY)
+            and acl.host in (host, WILDCARD)
+            and acl.operation in (operation, Operation.ALL)
+        ]
+        denials = [acl for acl in mine if acl.permission == Permission.DENY]
+        return any(
+            acl.permission == Permission.ALLOW and not any(_covers(denial, acl) for denial in denials)
+            for acl in mine
+        )
+
+    def _about(self, kind: int, name: str) -> list[Acl]:
+        literal = self._literal
+        found = [*literal.get((kind, name), ()), *literal.get((kind, WILDCARD), ())]
+        found += [acl for acl in self._prefixed.get(kind, ()) if name.startswith(acl.name)]
+        return found
+
+
+class Access:
+    """What one principal may do from one address; decisions are kept until bindings change."""
+
+    __slots__ = ("_authorizer", "_decisions", "_version", "host", "principal")
+
+    def __init__(self, authorizer: Authorizer, principal: str, host: str) -> None:
+        self.principal = principal
+        self.host = host
+        self._authorizer = authorizer
+        self._version = authorizer.version
+        self._decisions: dict[tuple[int, int, str], bool] = {}
+
+    @property
+    def version(self) -> int:
+        """Grows whenever decisions may have become others."""
+        return self._authorizer.version
+
+    def allows(self, operation: int, kind: int, name: str = CLUSTER_NAME) -> bool:
+        """Whether the operation on the resource is allowed."""
+        if self._version != self._authorizer.version or len(self._decisions) >= _MOST_DECISIONS:
+            self._version = self._authorizer.version
+            self._decisions.clear()
+        asked = operation, kind, name
+        known = self._decisions.get(asked)
+        if known is None:
+            known = self._authorizer.decide(self.principal, self.host, operation, kind, name)
+            self._decisions[asked] = known
+        return known
+
+    def allows_any(self, operation: int, kind: int) -> bool:
+        """Whether the operation is allowed on some resource of the type."""
+        return self._authorizer.decide_any(self.principal, self.host, operation, kind)
+
+    def operations(self, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """The bit field of the operations that are allowed on a resource (KIP-430)."""
+        return sum(1 << each for each in OPERATIONS[kind] if self.allows(each, kind, name))
+
+
+def all_operations(kind: ResourceType) -> int:
+    """The bit field where everything is allowed."""
+    return sum(1 << each for each in OPERATIONS[kind])
+
+
+def parse_super_users(text: str) -> frozenset[str]:
+    """Read `super.users`: principals between semicolons, as their names may hold commas.
+
+    Raises ValueError for one without a type.
+    """
+    users = frozenset(part.strip() for part in text.split(";") if part.strip())
+    for user in users:
+        if ":" not in user:
+            raise ValueError(f"expected principals like User:alice between semicolons, not {user!r}")
+    return users
+
+
+def _allows(given: int, wanted: int) -> bool:
+    """Whether an ALLOW of one operation allows another: some imply that things may be seen."""
+    if wanted == Operation.DESCRIBE:
+        return given in _IMPLY_DESCRIBE
+    if wanted == Operation.DESCRIBE_CONFIGS:
+        return given in _IMPLY_DESCRIBE_CONFIGS
+    return given in (wanted, Operation.ALL)
+
+
+def _covers(denial: Acl, allowed: Acl) -> bool:
+    """Whether a denial leaves nothing of what a binding allows."""
+    if denial.pattern_type == PatternType.PREFIXED:
+        return allowed.name != WILDCARD and allowed.name.startswith(denial.name)
+    if denial.name == WILDCARD:
+        return True
+    return allowed.pattern_type == PatternType.LITERAL and allowed.name == denial.name

@@ -1,0 +1,59 @@
+"""The users that can authenticate: SCRAM credentials of the keyspace and PLAIN users of the configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from korvet.security.plain import PlainServer, same
+from korvet.security.scram import ScramCredential, ScramMechanism, ScramServer, new_credential
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PLAIN: Final = "PLAIN"
+MECHANISMS: Final = (PLAIN, *(each.value for each in ScramMechanism))
+
+
+class Credentials:
+    """All users; `replace` takes over what is stored now."""
+
+    def __init__(self, plain_users: Mapping[str, str] | None = None) -> None:
+        self._plain_users = dict(plain_users or {})
+        self.scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
+        """By user and mechanism."""
+        # Reckoned with when there is no such user, so that the time taken does not tell.
+        self._nobody = new_credential(ScramMechanism.SHA_256, "")
+
+    def replace(self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> None:
+        """Put other SCRAM credentials in force."""
+        self.scram = scram
+
+    def server(self, mechanism: str) -> PlainServer | ScramServer:
+        """The server's side of an authentication with a mechanism of MECHANISMS."""
+        if mechanism == PLAIN:
+            return PlainServer(self._check)
+        scram = ScramMechanism(mechanism)
+        return ScramServer(scram, lambda user: self.scram.get((user, scram)))
+
+    def _check(self, username: str, password: str) -> bool:
+        """PLAIN: a user of the configuration, else one with a SCRAM credential."""
+        configured = self._plain_users.get(username)
+        if configured is not None:
+            return same(configured, password)
+        for mechanism in ScramMechanism:
+            credential = self.scram.get((username, mechanism))
+            if credential is not None:
+                return credential.proves(mechanism, password)
+        self._nobody.proves(ScramMechanism.SHA_256, password)
+        return False
+
+
+def field_of(user: str, mechanism: ScramMechanism) -> bytes:
+    """The field of a user's credential in the users' hash."""
+    return f"{mechanism.value}:{user}".encode()
+
+
+def parse_field(field: bytes) -> tuple[str, ScramMechanism]:
+    """Read `field_of`. Raises ValueError."""
+    mechanism, _, user = field.decode().partition(":")
+    return user, ScramMechanism(mechanism)

@@ -1,0 +1,80 @@
+"""PLAIN (RFC 4616) on bytes, and the users that a JAAS configuration lists for it."""
+
+from __future__ import annotations
+
+import hmac
+import re
+from typing import TYPE_CHECKING, Final
+
+from korvet.security.errors import InvalidCredentials, SaslFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LOGIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_OPTION: Final = re.compile(r'\s*([A-Za-z0-9_.@-]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))')
+_USER_PREFIX: Final = "user_"
+
+
+class PlainServer:
+    """The server's side of one authentication. Raises SaslFailure and InvalidCredentials."""
+
+    def __init__(self, check: Callable[[str, str], bool]) -> None:
+        """check(username, password): whether they belong together."""
+        self._check = check
+        self.username = ""
+        self.complete = False
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Take the only message there is; nothing is answered to it. May take milliseconds."""
+        try:
+            parts = token.decode().split("\0")
+        except UnicodeDecodeError:
+            raise InvalidCredentials("the message is not UTF-8") from None
+        if len(parts) != 3:
+            raise InvalidCredentials(f"expected 3 tokens, got {len(parts)}")
+        authorization, username, password = parts
+        if not username:
+            raise SaslFailure("Authentication failed: username not specified")
+        if not password:
+            raise SaslFailure("Authentication failed: password not specified")
+        if not self._check(username, password):
+            raise SaslFailure("Authentication failed: Invalid username or password")
+        if authorization not in ("", username):
+            raise SaslFailure(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self.username = username
+        self.complete = True
+        return b""
+
+
+def parse_jaas_users(text: str) -> Mapping[str, str]:
+    """The passwords of the users that `plain.sasl.jaas.config` lists as user_NAME="PASSWORD".
+
+    Raises ValueError, without the text, as that holds passwords.
+    """
+    if not text.strip():
+        return {}
+    head, _, options = text.strip().partition(_LOGIN_MODULE)
+    control, _, options = options.strip().partition(" ")
+    if head or control not in ("required", "requisite", "sufficient", "optional"):
+        raise ValueError(f'expected {_LOGIN_MODULE} required user_NAME="PASSWORD" ... ;')
+    options = options.strip()
+    users: dict[str, str] = {}
+    position = 0
+    while found := _OPTION.match(options, position):
+        position = found.end()
+        name, quoted, bare = found.groups()
+        if name.startswith(_USER_PREFIX):
+            users[name.removeprefix(_USER_PREFIX)] = (
+                bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            )
+    if options[position:].strip() != ";":
+        raise ValueError("the options do not end with a semicolon, or one of them is not NAME=VALUE")
+    return users
+
+
+def same(left: str, right: str) -> bool:
+    """Compare secrets in a time that does not tell where they differ."""
+    return hmac.compare_digest(left.encode(), right.encode())

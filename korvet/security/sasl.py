@@ -1,0 +1,136 @@
+"""One connection's authentication: which SASL request may come when, and when the session is over (KIP-152,
+KIP-368).
+
+    handshake → tokens → authenticated → handshake (again, to authenticate anew) → …
+              ↘ failed  ↙
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from korvet.security.errors import IllegalState, InvalidCredentials, SaslFailure, UnsupportedMechanism
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from korvet.security.credentials import Credentials
+    from korvet.security.plain import PlainServer
+    from korvet.security.scram import ScramServer
+
+_SASL_HANDSHAKE: Final = 17
+_API_VERSIONS: Final = 18
+_SASL_AUTHENTICATE: Final = 36
+# A client that authenticates anew more often is told that it must not.
+_LEAST_BETWEEN_S: Final = 1.0
+
+
+class State(Enum):
+    """What is to come next."""
+
+    HANDSHAKE = "handshake"
+    TOKENS = "tokens"
+    AUTHENTICATED = "authenticated"
+    FAILED = "failed"
+
+
+class SaslSession:
+    """The authentication of one connection. Times are seconds of any clock that does not go back."""
+
+    def __init__(self, credentials: Credentials, mechanisms: Collection[str], max_reauth_ms: int = 0) -> None:
+        """max_reauth_ms: how long an authentication is good for; 0 is for ever."""
+        self._credentials = credentials
+        self.mechanisms = tuple(mechanisms)
+        """Those that clients may choose from."""
+        self._max_reauth_s = max_reauth_ms / 1000
+        self._server: PlainServer | ScramServer | None = None
+        self._mechanism = ""
+        self._again = False
+        self._mechanism_before = ""
+        self._began_s: float | None = None
+        self.state = State.HANDSHAKE
+        self.raw_tokens = False
+        """Whether tokens come without request headers, as after version 0 of the handshake."""
+        self.principal = ""
+        """Who authenticated last."""
+        self.expires_s: float | None = None
+        """When only another authentication is taken."""
+
+    @property
+    def takes_raw_token(self) -> bool:
+        """Whether the next frame is a token and no request."""
+        return self.raw_tokens and self.state is State.TOKENS
+
+    def admits(self, api_key: int, now_s: float) -> bool:
+        """Whether a request of that API is taken now; the connection of others is closed."""
+        if self.state is State.AUTHENTICATED:
+            return api_key == _SASL_HANDSHAKE or self.expires_s is None or now_s < self.expires_s
+        if self.state is State.HANDSHAKE:
+            return api_key in (_API_VERSIONS, _SASL_HANDSHAKE)
+        return self.state is State.TOKENS and api_key == _SASL_AUTHENTICATE
+
+    def handshake(self, mechanism: str, version: int, now_s: float) -> None:
+        """The client has chosen a mechanism. Raises UnsupportedMechanism, which ends the connection, and
+        IllegalState where nobody asked for another authentication, or it comes too soon.
+        """
+        if self.state is State.AUTHENTICATED:
+            soon = self._began_s is not None and now_s - self._began_s < _LEAST_BETWEEN_S
+            if self.expires_s is None or soon:
+                raise IllegalState
+            self._began_s = now_s
+            self._again = True
+            self._mechanism_before = self._mechanism
+        elif self.state is not State.HANDSHAKE:
+            raise IllegalState
+        if mechanism not in self.mechanisms:
+            self.state = State.FAILED
+            raise UnsupportedMechanism(mechanism)
+        self._mechanism = mechanism
+        self._server = self._credentials.server(mechanism)
+        self.raw_tokens = version == 0
+        self.state = State.TOKENS
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Answer a token; the state tells whether others are to follow. May take milliseconds.
+
+        Raises SaslFailure, which ends the connection, with what the client may read of it, and IllegalState.
+        """
+        if self.state is not State.TOKENS:
+            raise IllegalState
+        assert self._server is not None
+        text = "re-authentication" if self._again else "authentication"
+        try:
+            if self._again and self._mechanism != self._mechanism_before:
+                raise SaslFailure(
+                    f"Cannot change the SASL mechanism from {self._mechanism_before} to {self._mechanism} "
+                    "during re-authentication"
+                )
+            answer = self._server.evaluate(token)
+            if self._server.complete:
+                self._complete(f"User:{self._server.username}")
+        except SaslFailure:
+            self.state = State.FAILED
+            raise
+        except InvalidCredentials:
+            self.state = State.FAILED
+            # The reason might tell whether there is such a user.
+            raise SaslFailure(
+                f"Authentication failed during {text} due to invalid credentials with SASL mechanism "
+                f"{self._mechanism}"
+            ) from None
+        return answer
+
+    def begin_session(self, now_s: float) -> int:
+        """After the last token: how long the session lasts in ms, 0 for ever."""
+        self.expires_s = now_s + self._max_reauth_s if self._max_reauth_s else None
+        return int(self._max_reauth_s * 1000)
+
+    def _complete(self, principal: str) -> None:
+        if self._again and principal != self.principal:
+            raise SaslFailure(
+                f"Cannot change principals during re-authentication from {self.principal} to {principal}"
+            )
+        self.principal = principal
+        self._server = None
+        self.state = State.AUTHENTICATED

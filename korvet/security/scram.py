@@ -1,0 +1,216 @@
+"""SCRAM on bytes: the server's side of RFC 5802 and RFC 7677, and what is stored of a password.
+
+As in Kafka there is no channel binding, at least 4096 iterations are asked for, and extensions are ignored
+except mandatory ones and delegation tokens, with which nobody can authenticate here.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.security.errors import InvalidCredentials, SaslFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MIN_ITERATIONS: Final = 4096
+# Kafka's bound for new credentials: a client has to reckon as often.
+MAX_ITERATIONS: Final = 16384
+_NONCE_BYTES: Final = 24
+_SALT_BYTES: Final = 24
+
+_NAME: Final = r"(?:[^\x00=,]|=2C|=3D)+"
+_PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
+_BASE64: Final = r"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
+_EXTENSIONS: Final = r"(?:,[A-Za-z]+=[^\x00,]+)*"
+_CLIENT_FIRST: Final = re.compile(
+    f"(?P<header>[ny],(?:a=(?P<authorization>{_NAME}))?,)"
+    f"(?P<bare>n=(?P<name>{_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+)
+_CLIENT_FINAL: Final = re.compile(
+    f"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+)
+
+
+class ScramMechanism(Enum):
+    """SCRAM mechanisms by the names SASL has for them."""
+
+    SHA_256 = "SCRAM-SHA-256"
+    SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def number(self) -> int:
+        """The protocol's number (KIP-554)."""
+        return 1 if self is ScramMechanism.SHA_256 else 2
+
+    @property
+    def hash_name(self) -> str:
+        """What hashlib calls the hash function."""
+        return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
+
+
+BY_NUMBER: Final[Mapping[int, ScramMechanism]] = {each.number: each for each in ScramMechanism}
+
+
+class ScramCredential(msgspec.Struct, frozen=True):
+    """What a server keeps of a password; nobody can authenticate with it."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+    def __repr__(self) -> str:
+        return f"ScramCredential(iterations={self.iterations})"
+
+    @classmethod
+    def of(cls, mechanism: ScramMechanism, salt: bytes, salted: bytes, iterations: int) -> ScramCredential:
+        """From a salted password, which is what clients send (KIP-554)."""
+        stored_key = hashlib.new(mechanism.hash_name, _mac(mechanism, salted, b"Client Key")).digest()
+        return cls(salt, stored_key, _mac(mechanism, salted, b"Server Key"), iterations)
+
+    def proves(self, mechanism: ScramMechanism, password: str) -> bool:
+        """Whether this is the password. Takes milliseconds."""
+        salted = salt_password(mechanism, password, self.salt, self.iterations)
+        stored_key = ScramCredential.of(mechanism, self.salt, salted, self.iterations).stored_key
+        return hmac.compare_digest(stored_key, self.stored_key)
+
+    def encode(self) -> bytes:
+        """As Kafka writes a credential (ScramCredentialUtils)."""
+        return b"salt=%b,stored_key=%b,server_key=%b,iterations=%d" % (
+            base64.b64encode(self.salt),
+            base64.b64encode(self.stored_key),
+            base64.b64encode(self.server_key),
+            self.iterations,
+        )
+
+    @classmethod
+    def decode(cls, text: bytes) -> ScramCredential:
+        """Read `encode`. Raises ValueError."""
+        parts = dict(part.split(b"=", 1) for part in text.split(b",") if b"=" in part)
+        if set(parts) != {b"salt", b"stored_key", b"server_key", b"iterations"}:
+            raise ValueError("not a SCRAM credential")
+        keys = [
+            base64.b64decode(parts[name], validate=True) for name in (b"salt", b"stored_key", b"server_key")
+        ]
+        return cls(keys[0], keys[1], keys[2], int(parts[b"iterations"]))
+
+
+def new_credential(
+    mechanism: ScramMechanism, password: str, iterations: int = MIN_ITERATIONS
+) -> ScramCredential:
+    """A credential for a password, with a salt of its own. Takes milliseconds."""
+    salt = secrets.token_bytes(_SALT_BYTES)
+    return ScramCredential.of(
+        mechanism, salt, salt_password(mechanism, password, salt, iterations), iterations
+    )
+
+
+def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
+    """Hi() of RFC 5802; passwords are taken as they are, as in Kafka (no SASLprep)."""
+    return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
+
+
+class ScramServer:
+    """The server's side of one authentication. Raises SaslFailure and InvalidCredentials."""
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        find: Callable[[str], ScramCredential | None],
+        nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
+    ) -> None:
+        """find: the credential of a user."""
+        self._mechanism = mechanism
+        self._find = find
+        self._nonce = nonce
+        self._header = b""
+        self._credential: ScramCredential | None = None
+        self._first_bare = ""
+        self._server_first = ""
+        self._expected_nonce = ""
+        self.username = ""
+        """Whom the client says to be; to be believed once `complete`."""
+        self.complete = False
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Answer the client's first, then its final message."""
+        try:
+            message = token.decode()
+        except UnicodeDecodeError:
+            raise InvalidCredentials("a SCRAM message is not UTF-8") from None
+        if self._credential is None:
+            return self._take_first(message)
+        if self.complete:
+            raise InvalidCredentials("a token after the final one")
+        return self._take_final(message, self._credential)
+
+    def _take_first(self, message: str) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(message)
+        if found is None:
+            raise InvalidCredentials("the client's first message has another form")
+        if "tokenauth=true" in found["extensions"].split(","):
+            raise InvalidCredentials("delegation tokens are not supported")
+        username = _plain_name(found["name"])
+        credential = self._find(username)
+        if credential is None:
+            raise InvalidCredentials("there is no such user")
+        authorization = found["authorization"]
+        if authorization and _plain_name(authorization) != username:
+            raise SaslFailure(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        if credential.iterations < MIN_ITERATIONS:
+            raise InvalidCredentials(f"the user's {credential.iterations} iterations are too few")
+        self.username = username
+        self._credential = credential
+        self._header = found["header"].encode()
+        self._first_bare = found["bare"]
+        self._expected_nonce = found["nonce"] + self._nonce()
+        salt = base64.b64encode(credential.salt).decode()
+        self._server_first = f"r={self._expected_nonce},s={salt},i={credential.iterations}"
+        return self._server_first.encode()
+
+    def _take_final(self, message: str, credential: ScramCredential) -> bytes:
+        found = _CLIENT_FINAL.fullmatch(message)
+        if found is None:
+            raise InvalidCredentials("the client's final message has another form")
+        if not hmac.compare_digest(found["nonce"].encode(), self._expected_nonce.encode()):
+            raise InvalidCredentials("the nonce is another one")
+        if _decoded(found["channel"]) != self._header:
+            raise InvalidCredentials("the channel binding does not repeat the first message's header")
+        signed = f"{self._first_bare},{self._server_first},{found['unproved']}".encode()
+        signature = _mac(self._mechanism, credential.stored_key, signed)
+        proof = _decoded(found["proof"])
+        if len(proof) != len(signature):
+            raise InvalidCredentials("the proof has another length")
+        client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+        stored_key = hashlib.new(self._mechanism.hash_name, client_key).digest()
+        if not hmac.compare_digest(stored_key, credential.stored_key):
+            raise InvalidCredentials("the proof is wrong")
+        self.complete = True
+        return b"v=" + base64.b64encode(_mac(self._mechanism, credential.server_key, signed))
+
+
+def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, mechanism.hash_name)
+
+
+def _plain_name(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise InvalidCredentials("not base64") from None

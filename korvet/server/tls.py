@@ -1,0 +1,87 @@
+"""TLS of listeners: contexts from PEM files, which are read again when they change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from korvet.config import Config
+
+_VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+# How often it is looked whether the files have changed.
+_POLL_S: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class ServerTls:
+    """The TLS context of all listeners; new connections get the newest certificate and authorities."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises OSError (also ssl.SSLError) where a file cannot be used."""
+        self._config = config
+        self._seen = self._state()
+        self._newest = self._read()
+        # Servers keep the context that they began with: each connection changes to the newest one.
+        self.context = self._read()
+        self.context.sni_callback = self._take_newest
+
+    async def keep_up(self) -> None:
+        """Follow the files until cancelled."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            self.reload()
+
+    def reload(self) -> None:
+        """Read the files again if they have changed; what cannot be used is logged, and tried again with the
+        next change.
+        """
+        state = self._state()
+        if state == self._seen:
+            return
+        self._seen = state
+        try:
+            self._newest = self._read()
+        except OSError as error:
+            log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
+        else:
+            log.info("the TLS files were read again")
+
+    def _take_newest(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        del name, context
+        connection.context = self._newest
+
+    def _read(self) -> ssl.SSLContext:
+        config = self._config
+        assert config.ssl_keystore_location is not None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = (
+            ssl.TLSVersion.TLSv1_3 if config.ssl_enabled_protocols == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
+        )
+        # A ticket would let somebody in whose certificate is not trusted any more.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        if config.ssl_cipher_suites is not None:
+            context.set_ciphers(config.ssl_cipher_suites)
+        # Without one a key that needs a password would ask for it on the terminal.
+        context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
+        context.verify_mode = _VERIFY[config.ssl_client_auth]
+        if config.ssl_truststore_location is not None:
+            context.load_verify_locations(config.ssl_truststore_location)
+        return context
+
+    def _state(self) -> list[tuple[int, int, int] | None]:
+        files = self._config.ssl_keystore_location, self._config.ssl_truststore_location
+        return [_state_of(Path(file)) for file in files if file is not None]
+
+
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,119 @@
+"""Users and ACLs in Redis, and their counterparts in this process, which follow what any broker changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.security import acls
+from korvet.security.credentials import field_of, parse_field
+from korvet.security.scram import ScramCredential
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from korvet.security.acls import Acl
+    from korvet.security.authorizer import Authorizer
+    from korvet.security.credentials import Credentials
+    from korvet.security.scram import ScramMechanism
+    from korvet.storage.store import Store
+
+# How soon changes of other brokers are in force here.
+_POLL_S: Final = 0.25
+# Fields that one call of the library takes: a script has room for some thousands of arguments.
+_FIELDS_AT_ONCE: Final = 1000
+
+log = logging.getLogger(__name__)
+
+
+class SecurityStore:
+    """Changes go to Redis first and are in force here when they return. Raises StorageError where Redis does
+    not answer.
+    """
+
+    def __init__(self, store: Store, authorizer: Authorizer | None, credentials: Credentials) -> None:
+        """authorizer: None where everybody may do everything."""
+        self._store = store
+        self.authorizer = authorizer
+        self.credentials = credentials
+        self._version = -1
+        self._loading = asyncio.Lock()
+
+    async def keep_up(self) -> None:
+        """Follow what is changed elsewhere, until cancelled."""
+        while True:
+            await asyncio.sleep(_POLL_S)
+            try:
+                await self.refresh()
+            except StorageError as error:
+                log.warning("users and ACLs could not be read: %s", error)
+
+    async def refresh(self) -> None:
+        """Take over users and ACLs where somebody has changed them (HGETALL)."""
+        async with self._loading:
+            keys = self._store.keyspace
+            version = int(await self._store.call("HGET", keys.cluster, "security") or 0)
+            if version == self._version:
+                return
+            users = await self._store.call("HGETALL", keys.users)
+            bindings = await self._store.call("HKEYS", keys.acls)
+            self.credentials.replace(_credentials(users))
+            if self.authorizer is not None:
+                self.authorizer.replace(_acls(bindings))
+            # What is changed in between has a later version, and is read again.
+            self._version = version
+
+    async def change_users(
+        self,
+        upsertions: Mapping[tuple[str, ScramMechanism], ScramCredential],
+        deletions: Iterable[tuple[str, ScramMechanism]],
+    ) -> None:
+        """Store credentials and forget others (KIP-554)."""
+        await self._change(
+            self._store.keyspace.users,
+            [(field_of(*user), credential.encode()) for user, credential in upsertions.items()],
+            [field_of(*user) for user in deletions],
+        )
+
+    async def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
+        """Store bindings and forget others (KIP-140)."""
+        await self._change(
+            self._store.keyspace.acls,
+            [(acls.encode(acl), b"") for acl in added],
+            [acls.encode(acl) for acl in removed],
+        )
+
+    async def _change(
+        self, key: bytes, sets: Sequence[tuple[bytes, bytes]], deletions: Sequence[bytes]
+    ) -> None:
+        keys = [key, self._store.keyspace.cluster]
+        for start in range(0, max(len(sets), len(deletions)), _FIELDS_AT_ONCE):
+            some = sets[start : start + _FIELDS_AT_ONCE]
+            pairs = [part for pair in some for part in pair]
+            gone = deletions[start : start + _FIELDS_AT_ONCE]
+            await self._store.fcall("korvet_change_security", keys, len(some), *pairs, *gone)
+        await self.refresh()
+
+
+def _credentials(reply: list[bytes]) -> dict[tuple[str, ScramMechanism], ScramCredential]:
+    found = {}
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            found[parse_field(field)] = ScramCredential.decode(value)
+        except ValueError:
+            log.error("the users' hash has a field that is no credential: %r", field)
+    return found
+
+
+def _acls(reply: list[bytes]) -> list[Acl]:
+    found = []
+    for field in reply:
+        try:
+            found.append(acls.decode(field))
+        except msgspec.DecodeError:
+            log.error("the ACLs' hash has a field that is no binding: %r", field)
+    return found
