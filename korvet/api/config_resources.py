@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.topics.errors import InvalidTopicRequest, TopicError
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 # Kafka's numbers of resource types (ConfigResource.Type)
 _TOPIC: Final = 2
 _BROKER: Final = 4
+# What is asked for access to their configs; the cluster for all others.
+_GUARDED: Final = {_TOPIC: ResourceType.TOPIC, 32: ResourceType.GROUP}
+_DENIALS: Final = {
+    ResourceType.TOPIC: (ErrorCode.topic_authorization_failed, "Topic authorization failed."),
+    ResourceType.GROUP: (ErrorCode.group_authorization_failed, "Group authorization failed."),
+    ResourceType.CLUSTER: (ErrorCode.cluster_authorization_failed, "Cluster authorization failed."),
+}
 _NOT_HERE: Final = {8: "broker loggers", 16: "client metrics", 32: "groups"}
 
 
@@ -38,6 +46,9 @@ async def alter_resources(
     results = []
     for resource in request.resources:
         try:
+            if not may_configure(context, Operation.ALTER_CONFIGS, resource):
+                results.append(result(context, resource, *denial_of(resource)))
+                continue
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidTopicRequest("Each resource must appear at most once.")
             _check(resource, nullable)
@@ -49,6 +60,19 @@ async def alter_resources(
         else:
             results.append(result(context, resource, ErrorCode.none, None))
     return tuple(results)
+
+
+def may_configure(context: RequestContext, operation: Operation, resource: Any) -> bool:
+    """Whether the client is allowed an operation on a resource's configs."""
+    kind, name = _GUARDED.get(resource.resource_type, ResourceType.CLUSTER), CLUSTER_NAME
+    if kind is not ResourceType.CLUSTER:
+        name = resource.resource_name
+    return context.may(operation, kind, name)
+
+
+def denial_of(resource: Any) -> tuple[ErrorCode, str]:
+    """Error and text for who may not."""
+    return _DENIALS[_GUARDED.get(resource.resource_type, ResourceType.CLUSTER)]
 
 
 def result(context: RequestContext, resource: Any, error: ErrorCode, message: str | None) -> Any:

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import InvalidAssignment, TopicError
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
     ]
     for asked in request.topics:
         if times[asked.name] > 1:
+            continue
+        if not context.may(Operation.ALTER, ResourceType.TOPIC, asked.name):
+            results.append(_result(context, asked.name, ErrorCode.topic_authorization_failed, None))
             continue
         try:
             _check_assignments(context, asked)

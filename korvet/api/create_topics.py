@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.errors import (
     InvalidAssignment,
@@ -56,6 +57,11 @@ async def create_topics(context: RequestContext, request: Any) -> Any:
 
 
 async def _create(context: RequestContext, asked: Any, validate_only: bool) -> Any:
+    if not (
+        context.may(Operation.CREATE, ResourceType.CLUSTER)
+        or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
+    ):
+        return _failed(context, asked.name, ErrorCode.topic_authorization_failed, None)
     try:
         partitions = _partitions(context, asked)
         configs = _configs(asked)
@@ -64,15 +70,17 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
         )
     except TopicError as refused:
         return _failed(context, asked.name, error_code_of(refused), str(refused))
+    shown = context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name)
     return context.make(
         "CreatableTopicResult",
         name=topic.name,
         topic_id=topic.topic_id,
         error_code=ErrorCode.none,
         error_message=None,
-        num_partitions=topic.partitions,
-        replication_factor=1,
-        configs=_described(context, topic),
+        topic_config_error_code=ErrorCode.none if shown else ErrorCode.topic_authorization_failed,
+        num_partitions=topic.partitions if shown else -1,
+        replication_factor=1 if shown else -1,
+        configs=_described(context, topic) if shown else (),
     )
 
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
 from korvet.groups.messages import DeleteReply, DeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.api.context import RequestContext
 
 
@@ -27,6 +28,9 @@ async def delete_groups(context: RequestContext, request: Any) -> Any:
     """Delete groups without members."""
     results: list[Any] = []
     for group_id in dict.fromkeys(request.groups_names):
+        if not context.may(Operation.DELETE, ResourceType.GROUP, group_id):
+            results.append(_result(context, group_id, ErrorCode.group_authorization_failed))
+            continue
         reply: DeleteReply = await context.services.coordinator.call(
             group_id, GroupShard.delete_groups, DeleteRequest((group_id,))
         )

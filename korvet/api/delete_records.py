@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.errors import error_code_of
 from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ async def _delete(
     index, directory = asked.partition_index, context.services.topics
     if repeated:
         return index, _NONE, ErrorCode.invalid_request
+    if not context.may(Operation.DELETE, ResourceType.TOPIC, name):
+        return index, _NONE, ErrorCode.topic_authorization_failed
     topic, log = directory.get(name), directory.log(name, index)
     if topic is None or log is None:
         directory.missed()

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -53,6 +54,12 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
 async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> Any:
     directory = context.services.topics
     topic = directory.by_id(topic_id) if name is None else directory.get(name)
+    asked = name if topic is None else topic.name
+    if asked is not None and not _may_delete(context, asked):
+        # By id a name is told only to who may see it.
+        told = asked if context.may(Operation.DESCRIBE, ResourceType.TOPIC, asked) else name
+        denied = ErrorCode.topic_authorization_failed
+        return _result(context, told, topic_id, denied, "Topic authorization failed.")
     if topic is None:
         error = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
         return _result(context, name, topic_id, error, "This server does not host this topic.")
@@ -80,4 +87,10 @@ def _result(
 ) -> Any:
     return context.make(
         "DeletableTopicResult", name=name, topic_id=topic_id, error_code=error, error_message=message
+    )
+
+
+def _may_delete(context: RequestContext, name: str) -> bool:
+    return context.may(Operation.DELETE, ResourceType.CLUSTER) or context.may(
+        Operation.DELETE, ResourceType.TOPIC, name
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED
+from korvet.api.operations import NOT_ASKED, cluster_operations
 from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
         )
         for node_id, host, port in assignment.endpoints(context.client.listener)
     )
-    asked = request.include_cluster_authorized_operations
+    operations = NOT_ASKED
+    if request.include_cluster_authorized_operations:
+        operations = cluster_operations(context)
     return context.make(
         "DescribeClusterResponse",
         error_code=ErrorCode.none,
@@ -71,5 +73,5 @@ async def describe_cluster(context: RequestContext, request: Any) -> Any:
         cluster_id=services.cluster_id,
         controller_id=assignment.controller.node_id,
         brokers=brokers,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+        cluster_authorized_operations=operations,
     )

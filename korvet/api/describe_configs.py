@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet import config as settings
+from korvet.api.config_resources import denial_of, may_configure
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation
 from korvet.topics.configs import TOPIC_CONFIGS, ConfigSource, ConfigType, describe
 from korvet.topics.errors import InvalidTopicName
 from korvet.topics.names import check_topic_name
@@ -41,6 +43,8 @@ async def describe_configs(context: RequestContext, request: Any) -> Any:
 
 
 def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
+    if not may_configure(context, Operation.DESCRIBE_CONFIGS, resource):
+        return _failed(context, resource, *denial_of(resource))
     if resource.resource_type == _Resource.TOPIC:
         try:
             check_topic_name(resource.resource_name)

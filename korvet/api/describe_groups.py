@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import GROUP_OPERATIONS, NOT_ASKED
+from korvet.api.operations import NOT_ASKED, operations_on
 from korvet.groups.messages import DescribedGroup, DescribeReply, DescribeRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -34,10 +35,14 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def describe_groups(context: RequestContext, request: Any) -> Any:
     """State, protocol and members of the groups."""
     asked = getattr(request, "include_authorized_operations", False)
-    operations = GROUP_OPERATIONS if asked else NOT_ASKED
     knows = context.api_version >= _GROUP_ID_NOT_FOUND_SINCE
     groups: list[Any] = []
     for group_id in request.groups:
+        if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+            denied = DescribedGroup(group_id, ErrorCode.group_authorization_failed, None, "", "", "", ())
+            groups.append(_group(context, denied, NOT_ASKED))
+            continue
+        operations = operations_on(context, ResourceType.GROUP, group_id) if asked else NOT_ASKED
         reply: DescribeReply = await context.services.coordinator.call(
             group_id, GroupShard.describe, DescribeRequest((group_id,), knows)
         )

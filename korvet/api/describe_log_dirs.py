@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(35, "DescribeLogDirs", (1, 5), refuse=refuse)
 async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
     """The sizes of the partitions asked for that this broker leads; those that there are not are left out."""
+    if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        # Versions before the one with an error have no place for it: Kafka answers them with nothing.
+        return context.make(
+            "DescribeLogDirsResponse", error_code=ErrorCode.cluster_authorization_failed, results=()
+        )
     asked = _asked(context, request)
     logs = [log for _, logs in asked for log in logs]
     sizes: dict[PartitionLog, int] = {}

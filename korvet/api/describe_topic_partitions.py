@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import NOT_ASKED, TOPIC_OPERATIONS
+from korvet.api.operations import NOT_ASKED, operations_on
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ async def describe_topic_partitions(context: RequestContext, request: Any) -> An
     topics = []
     next_cursor = None
     for name in names:
+        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+            if request.topics:
+                topics.append(_failed(context, name, ErrorCode.topic_authorization_failed))
+            continue
         topic = directory.get(name)
         if topic is None:
             if request.topics:
@@ -79,7 +84,7 @@ def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
         topic_id=topic.topic_id,
         is_internal=topic.internal,
         partitions=tuple(_partition(context, index, leaders[index]) for index in range(first, end)),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations_on(context, ResourceType.TOPIC, topic.name),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -27,6 +28,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(43, "ElectLeaders", (0, 2), refuse=refuse)
 async def elect_leaders(context: RequestContext, request: Any) -> Any:
     """Of each partition that is named: that none is needed. Where all are meant, those are left out."""
+    if not context.may(Operation.ALTER, ResourceType.CLUSTER):
+        return refuse(context, request, ErrorCode.cluster_authorization_failed)
     results = []
     for asked in request.topic_partitions or ():
         topic = context.services.topics.get(asked.topic)

@@ -18,6 +18,7 @@ from korvet.api.errors import error_code_of
 from korvet.api.fetch_response import SESSIONS_SINCE, TOPIC_IDS_SINCE, FetchedPart, encode_response
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.protocol.registry import Respond, submit_api
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
@@ -88,6 +89,12 @@ def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:
     else:
         found = topics.get(topic.topic)
         unknown = ErrorCode.unknown_topic_or_partition
+    access = context.client.access
+    if access is not None:
+        name = found.name if found is not None else getattr(topic, "topic", None)
+        if name is not None and not access.allows(Operation.READ, ResourceType.TOPIC, name):
+            part.error = ErrorCode.topic_authorization_failed
+            return part
     if found is None:
         topics.missed()
         part.error = unknown
@@ -109,6 +116,8 @@ class _Fetch(Deadline):
     """
 
     __slots__ = (
+        "_access",
+        "_access_version",
         "_at_work",
         "_context",
         "_deadlines",
@@ -138,6 +147,9 @@ class _Fetch(Deadline):
             parts = [_locate(context, topic, asked) for asked in topic.partitions]
             self._topics.append((topic, parts))
             self._parts.extend(parts)
+        # A repeated request locates again once ACLs have changed.
+        self._access = context.client.access
+        self._access_version = -1 if self._access is None else self._access.version
         self._failed = any(part.error is not ErrorCode.none for part in self._parts)
         wait_ms = milliseconds(request.max_wait)
         super().__init__(wait_ms)
@@ -160,7 +172,7 @@ class _Fetch(Deadline):
 
     def begin(self, respond: Respond) -> bool:
         """Read what is there; answer or wait. False when the partitions have to be located again."""
-        if self._failed and self._respond is not None:
+        if self._respond is not None and (self._failed or self._outdated()):
             return False
         at_end = not self._looks
         for part in self._parts:
@@ -184,6 +196,11 @@ class _Fetch(Deadline):
         else:
             self._read(self._parts if self._looks else self._grown())
         return True
+
+    def _outdated(self) -> bool:
+        """Whether the client may do other things than when the partitions were located."""
+        access = self._context.client.access
+        return access is not self._access or (access is not None and access.version != self._access_version)
 
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
 from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -53,6 +54,8 @@ async def find_coordinator(context: RequestContext, request: Any) -> Any:
 
 
 def _where(context: RequestContext, group_id: str) -> dict[str, Any]:
+    if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        return _nowhere(ErrorCode.group_authorization_failed, None)
     assignment = context.services.membership.assignment
     leader = assignment.leader(OFFSETS_TOPIC, partition_for(group_id, OFFSETS_PARTITIONS))
     broker = assignment.broker(leader.node_id)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from kio.schema.errors import ErrorCode
+
 from korvet.groups.messages import HeartbeatRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import Respond, submit_api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.api.context import RequestContext
     from korvet.protocol.messages import ResponseSchema
 
@@ -31,6 +32,9 @@ def _encoded(schema: ResponseSchema, error: ErrorCode) -> bytes:
 @submit_api(12, "Heartbeat", (0, 4), refuse=refuse)
 def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
     """Keep a member's session alive and learn of a rebalance."""
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        respond([_encoded(context.schema, ErrorCode.group_authorization_failed)])
+        return
 
     def done(reply: Any) -> None:
         respond([_encoded(context.schema, reply.error)])

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from korvet.api.durations import milliseconds
 from korvet.groups.messages import JoinProtocol, JoinReply, JoinRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.api.context import RequestContext
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
@@ -32,6 +33,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(11, "JoinGroup", (0, 9), refuse=refuse, waits=True)
 async def join_group(context: RequestContext, request: Any) -> Any:
     """Join and wait for the next generation."""
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
     session_timeout_ms = milliseconds(request.session_timeout)
     rebalance_timeout = getattr(request, "rebalance_timeout", None)
     join = JoinRequest(

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from kio.schema.errors import ErrorCode
+
 from korvet.groups.messages import LeaveReply, LeaveRequest, LeavingMember
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from kio.schema.errors import ErrorCode
-
     from korvet.api.context import RequestContext
 
 _SEVERAL_SINCE: Final = 3
@@ -28,6 +29,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(13, "LeaveGroup", (0, 5), refuse=refuse)
 async def leave_group(context: RequestContext, request: Any) -> Any:
     """Take members out of their group."""
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
     several = context.api_version >= _SEVERAL_SINCE
     if several:
         leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)

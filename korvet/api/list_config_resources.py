@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -29,6 +30,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(74, "ListConfigResources", (0, 1), refuse=refuse)
 async def list_config_resources(context: RequestContext, request: Any) -> Any:
     """The names of the resources of some types; of all where none is named."""
+    if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
+        return refuse(context, request, ErrorCode.cluster_authorization_failed)
     if context.api_version < _TYPES_SINCE:
         return refuse(context, request, ErrorCode.none)
     asked = set(request.resource_types) or set(_TYPES)

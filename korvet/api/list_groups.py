@@ -8,6 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.messages import ListRequest
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -25,6 +26,7 @@ async def list_groups(context: RequestContext, request: Any) -> Any:
     listed = await context.services.coordinator.list_groups(
         ListRequest(tuple(getattr(request, "states_filter", ())), tuple(getattr(request, "types_filter", ())))
     )
+    everything = context.may(Operation.DESCRIBE, ResourceType.CLUSTER)
     groups = tuple(
         context.make(
             "ListedGroup",
@@ -34,5 +36,6 @@ async def list_groups(context: RequestContext, request: Any) -> Any:
             group_type=group.group_type,
         )
         for group in listed.groups
+        if everything or context.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
     )
     return context.make("ListGroupsResponse", error_code=ErrorCode.none, groups=groups)

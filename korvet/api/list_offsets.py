@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.errors import error_code_of
 from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ async def list_offsets(context: RequestContext, request: Any) -> Any:
 
 async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -> Any:
     index = asked.partition_index
+    if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        return _partition(context, index, ErrorCode.topic_authorization_failed, _NONE)
     if repeated:
         return _partition(context, index, ErrorCode.invalid_request, _NONE)
     log = context.services.topics.log(name, index)

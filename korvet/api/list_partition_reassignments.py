@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -23,4 +24,6 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(46, "ListPartitionReassignments", (0, 0), refuse=refuse)
 async def list_partition_reassignments(context: RequestContext, request: Any) -> Any:
     """None."""
+    if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return refuse(context, request, ErrorCode.cluster_authorization_failed)
     return refuse(context, request, ErrorCode.none)

@@ -13,8 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
-from korvet.api.operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from korvet.api.operations import NOT_ASKED, cluster_operations, operations_on
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -59,11 +60,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     """The live brokers and the topics asked for."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
-    operations = NOT_ASKED
-    if getattr(request, "include_topic_authorized_operations", False):
-        operations = TOPIC_OPERATIONS
+    tells_operations = getattr(request, "include_topic_authorized_operations", False)
     if everything:
-        answers: list[Topic | bytes] = list(context.services.topics.all())
+        answers: list[Topic | bytes] = [
+            topic
+            for topic in context.services.topics.all()
+            if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        ]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True)
         # One that is named twice is answered once.
@@ -71,10 +74,11 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
         answers = [await _one(context, asked, may_create) for asked in once.values()]
     cluster = NOT_ASKED
     if getattr(request, "include_cluster_authorized_operations", False):
-        cluster = CLUSTER_OPERATIONS
+        cluster = cluster_operations(context)
     # From one version of the assignment, so that each leader is among the brokers.
     topics = [
-        answer if isinstance(answer, bytes) else _found(context, answer, operations) for answer in answers
+        answer if isinstance(answer, bytes) else _found(context, answer, tells_operations)
+        for answer in answers
     ]
     assignment = context.services.membership.assignment
     body = encode_response(
@@ -97,7 +101,12 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
         topic = topic or await directory.look_again(None, topic_id)
         if topic is None:
             return _failed(context, None, topic_id, ErrorCode.unknown_topic_id)
+        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+            # An id tells nothing, a name would.
+            return _failed(context, None, topic_id, ErrorCode.topic_authorization_failed)
         return topic
+    if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):
+        return _failed(context, asked.name, None, ErrorCode.topic_authorization_failed)
     topic = directory.get(asked.name) or await directory.look_again(asked.name, None)
     if topic is None:
         if not (may_create and context.services.config.auto_create_topics_enable):
@@ -107,6 +116,11 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
             except TopicError as refused:
                 error = error_code_of(refused)
             return _failed(context, asked.name, None, error)
+        if not (
+            context.may(Operation.CREATE, ResourceType.CLUSTER)
+            or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
+        ):
+            return _failed(context, asked.name, None, ErrorCode.topic_authorization_failed)
         try:
             topic = await directory.get_or_create(asked.name)
         except TopicError as refused:
@@ -114,7 +128,7 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
     return topic
 
 
-def _found(context: RequestContext, topic: Topic, operations: int) -> bytes:
+def _found(context: RequestContext, topic: Topic, tells_operations: bool) -> bytes:
     assignment = context.services.membership.assignment
     return encode_topic(
         context.api_version,
@@ -123,7 +137,7 @@ def _found(context: RequestContext, topic: Topic, operations: int) -> bytes:
         partitions=encode_partitions(context.api_version, assignment, topic.name, topic.partitions),
         count=topic.partitions,
         internal=topic.internal,
-        operations=operations,
+        operations=operations_on(context, ResourceType.TOPIC, topic.name) if tells_operations else NOT_ASKED,
     )
 
 

@@ -17,6 +17,7 @@ from korvet.groups.messages import CommitPartition, CommitReply, CommitRequest, 
 from korvet.groups.shard import GroupShard
 from korvet.protocol.primitives import length, string
 from korvet.protocol.registry import Respond, submit_api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -47,6 +48,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @submit_api(8, "OffsetCommit", (2, 10), refuse=refuse)
 def offset_commit(context: RequestContext, request: Any, respond: Respond) -> None:
     """Commit the offsets of partitions that exist."""
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        respond([context.schema.encode(refuse(context, request, ErrorCode.group_authorization_failed))])
+        return
     retention = getattr(request, "retention_time", None)
     commit = CommitRequest(
         group_id=request.group_id,
@@ -90,9 +94,13 @@ def _commit_topic(context: RequestContext, asked: Any) -> CommitTopic:
         topic = directory.get(asked.name)
         unknown = ErrorCode.unknown_topic_or_partition
     partitions = []
+    named = getattr(asked, "name", "") if topic is None else topic.name
+    denied = bool(named) and not context.may(Operation.READ, ResourceType.TOPIC, named)
     for each in asked.partitions:
         refusal = ErrorCode.none
-        if topic is None:
+        if denied:
+            refusal = ErrorCode.topic_authorization_failed
+        elif topic is None:
             refusal = unknown
         elif not 0 <= each.partition_index < topic.partitions:
             refusal = ErrorCode.unknown_topic_or_partition
@@ -105,8 +113,7 @@ def _commit_topic(context: RequestContext, asked: Any) -> CommitTopic:
                 refusal=refusal,
             )
         )
-    name = getattr(asked, "name", "") if topic is None else topic.name
-    return CommitTopic(name, tuple(partitions), None if topic is None else topic.topic_id.bytes)
+    return CommitTopic(named, tuple(partitions), None if topic is None else topic.topic_id.bytes)
 
 
 def _topic(context: RequestContext, name: str, topic_id: Any, partitions: list[tuple[int, ErrorCode]]) -> Any:

@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.messages import FetchTopic, OffsetDeleteReply, OffsetDeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -23,9 +24,16 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(47, "OffsetDelete", (0, 0), refuse=refuse)
 async def offset_delete(context: RequestContext, request: Any) -> Any:
     """Delete committed offsets of topics that the group does not consume."""
+    if not context.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
     results: dict[str, list[tuple[int, ErrorCode]]] = {topic.name: [] for topic in request.topics}
     known = []
     for asked in request.topics:
+        if not context.may(Operation.READ, ResourceType.TOPIC, asked.name):
+            results[asked.name].extend(
+                (each.partition_index, ErrorCode.topic_authorization_failed) for each in asked.partitions
+            )
+            continue
         topic = context.services.topics.get(asked.name)
         indexes = [each.partition_index for each in asked.partitions]
         existing = tuple(index for index in indexes if topic is not None and 0 <= index < topic.partitions)

@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.messages import FetchedPartition, FetchedTopic, FetchReply, FetchRequest, FetchTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -48,32 +49,42 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
 
 
 async def _fetch(context: RequestContext, group_id: str, topics: Any, stable: bool) -> FetchReply:
+    if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        return FetchReply(group_id, ErrorCode.group_authorization_failed)
     asked: tuple[FetchTopic, ...] | None = None
     unknown: list[FetchedTopic] = []
     if topics is not None:
         known = []
         for topic in topics:
             if context.api_version < _TOPIC_IDS_SINCE:
-                known.append(FetchTopic(topic.name, tuple(topic.partition_indexes)))
+                if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
+                    known.append(FetchTopic(topic.name, tuple(topic.partition_indexes)))
+                else:
+                    unknown.append(_failed(topic, ErrorCode.topic_authorization_failed, topic.name))
                 continue
             found = None if topic.topic_id is None else context.services.topics.by_id(topic.topic_id)
             if found is None:
-                unknown.append(_unknown(topic))
+                unknown.append(_failed(topic, ErrorCode.unknown_topic_id))
+            elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, found.name):
+                unknown.append(_failed(topic, ErrorCode.topic_authorization_failed))
             else:
                 known.append(FetchTopic(found.name, tuple(topic.partition_indexes), found.topic_id.bytes))
         asked = tuple(known)
     reply: FetchReply = await context.services.coordinator.call(
         group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable)
     )
-    return FetchReply(reply.group_id, reply.error, (*reply.topics, *unknown))
+    topics = reply.topics
+    if asked is None:
+        topics = tuple(
+            topic for topic in topics if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        )
+    return FetchReply(reply.group_id, reply.error, (*topics, *unknown))
 
 
-def _unknown(topic: Any) -> FetchedTopic:
-    partitions = tuple(
-        FetchedPartition(index, error=ErrorCode.unknown_topic_id) for index in topic.partition_indexes
-    )
-    topic_id = None if topic.topic_id is None else topic.topic_id.bytes
-    return FetchedTopic("", partitions, topic_id)
+def _failed(topic: Any, error: ErrorCode, name: str = "") -> FetchedTopic:
+    partitions = tuple(FetchedPartition(index, error=error) for index in topic.partition_indexes)
+    topic_id = getattr(topic, "topic_id", None)
+    return FetchedTopic(name, partitions, None if topic_id is None else topic_id.bytes)
 
 
 def _group(context: RequestContext, reply: FetchReply) -> Any:

@@ -1,20 +1,29 @@
 """Authorized operations: bit fields of Kafka's AclOperation codes (KIP-430). Without ACLs all are allowed."""
 
-from typing import Final
+from __future__ import annotations
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from typing import TYPE_CHECKING, Final
 
+from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
+from korvet.security.authorizer import all_operations
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
 
 NOT_ASKED: Final = -(2**31)
-TOPIC_OPERATIONS: Final = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-CLUSTER_OPERATIONS: Final = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
-GROUP_OPERATIONS: Final = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+_ALL: Final = {
+    kind: all_operations(kind) for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER)
+}
+
+
+def operations_on(context: RequestContext, kind: ResourceType, name: str = CLUSTER_NAME) -> int:
+    """What the client may do with a resource."""
+    access = context.client.access
+    return _ALL[kind] if access is None else access.operations(kind, name)
+
+
+def cluster_operations(context: RequestContext) -> int:
+    """What the client may do with the cluster; nothing is told to who may not describe it."""
+    if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
+        return 0
+    return operations_on(context, ResourceType.CLUSTER)

@@ -20,6 +20,7 @@ from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands, BatchError
 from korvet.records.compression import decompress
+from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 
@@ -172,6 +173,11 @@ class _Produce:
         else:
             found = topics.get(topic.name)
             unknown = ErrorCode.unknown_topic_or_partition
+        access = self._context.client.access
+        if access is not None:
+            name = found.name if found is not None else getattr(topic, "name", None)
+            if name is not None and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
+                raise _Refused(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
         if found is None:
             topics.missed()
             raise _Refused(unknown, "this server does not host this topic")

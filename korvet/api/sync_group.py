@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from korvet.groups.messages import SyncAssignment, SyncReply, SyncRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -29,6 +30,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(14, "SyncGroup", (0, 5), refuse=refuse, waits=True)
 async def sync_group(context: RequestContext, request: Any) -> Any:
     """Hand in the assignments (the leader) and get one's own."""
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
     protocol = (getattr(request, "protocol_type", None), getattr(request, "protocol_name", None))
     if context.api_version >= _PROTOCOL_SINCE and None in protocol:
         return refuse(context, request, ErrorCode.inconsistent_group_protocol)
