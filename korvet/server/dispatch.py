@@ -103,8 +103,8 @@ class Dispatcher:
 
         async def take() -> None:
             answer = await evaluate(connection, self._services.config, token)
-            if not isinstance(answer, SaslFailure):
-                slot([answer.token])
+            # A failure has no place in the answer: the connection ends without one.
+            slot(None if isinstance(answer, SaslFailure) else [answer.token])
 
         task = self._loop.create_task(take())
         self._end_with(connection, task)

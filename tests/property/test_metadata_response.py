@@ -94,7 +94,8 @@ def by_hand(version: int, assignment: Assignment, cluster_id: str, topics: Any, 
         rest = {key: topic[key] for key in ("name", "topic_id", "internal", "error", "operations")}
         encoded.append(encode_topic(version, **rest, partitions=partitions, count=count))
     controller = assignment.controller.node_id
-    return encode_response(version, assignment.brokers, controller, cluster_id, encoded, operations=bits)
+    brokers = assignment.endpoints("PLAINTEXT")
+    return encode_response(version, brokers, controller, cluster_id, encoded, operations=bits)
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -128,5 +129,5 @@ def test_topics_of_any_size_share_what_is_encoded() -> None:
             "operations": 0,
         }
         encoded = encode_topic(9, "t", topic["topic_id"], partitions=run, count=count, operations=0)
-        whole = encode_response(9, alone.brokers, 1, "c", [encoded], operations=0)
+        whole = encode_response(9, alone.endpoints("PLAINTEXT"), 1, "c", [encoded], operations=0)
         assert whole == by_schema(9, alone, "c", [topic], 0)

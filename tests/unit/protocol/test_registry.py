@@ -28,8 +28,8 @@ def context_of(schema: ResponseSchema, api_version: int) -> RequestContext:
     """A context without connection and without services but for who this broker is."""
     membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
     services: Any = SimpleNamespace(config=Config(), cluster_id="id", membership=membership)
-    nobody: Any = None
-    return RequestContext(services, schema, api_version, "client", nobody)
+    client: Any = SimpleNamespace(listener="PLAINTEXT")
+    return RequestContext(services, schema, api_version, "client", client)
 
 
 def errors_in(message: Any) -> set[ErrorCode]:

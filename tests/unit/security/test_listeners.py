@@ -1,0 +1,65 @@
+"""Listeners as they are configured."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.config import Config, ConfigError, load
+from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
+
+
+def test_endpoints_and_protocols() -> None:
+    text = "PLAINTEXT://:9092, internal://[::1]:9093,SASL_SSL://host.example:0"
+    assert parse_endpoints(text) == (
+        Endpoint("PLAINTEXT", "", 9092),
+        Endpoint("INTERNAL", "::1", 9093),
+        Endpoint("SASL_SSL", "host.example", 0),
+    )
+    assert parse_protocol_map("internal:sasl_plaintext") == {"INTERNAL": "SASL_PLAINTEXT"}
+    for bad in ("x", "A://h", "A://h:1,a://h:2", "A://h:65536", "://h:1", "A://h:1/x"):
+        with pytest.raises(ValueError):
+            parse_endpoints(bad)
+    for bad in ("A", "A:B", ":SSL", "A:SSL,a:SSL"):
+        with pytest.raises(ValueError):
+            parse_protocol_map(bad)
+
+
+def test_settings_put_together() -> None:
+    found = listeners(
+        parse_endpoints("IN://:9092,OUT://h:9093"),
+        parse_endpoints("OUT://public:1234"),
+        parse_protocol_map("IN:PLAINTEXT,OUT:SASL_SSL"),
+    )
+    assert found == (
+        ListenerSpec("IN", "", 9092, "PLAINTEXT", None),
+        ListenerSpec("OUT", "h", 9093, "SASL_SSL", Endpoint("OUT", "public", 1234)),
+    )
+    assert [(each.encrypted, each.authenticates) for each in found] == [(False, False), (True, True)]
+    assert Config().listener_specs == (ListenerSpec("PLAINTEXT", "127.0.0.1", 9092, "PLAINTEXT", None),)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        ({"listeners": "X://h:1"}, "no security protocol"),
+        ({"listeners": ""}, "there is no listener"),
+        ({"listeners": "PLAINTEXT://h:1,SSL://h:1"}, "different port"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "SSL://h:1"}, "no listener SSL"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://:1"}, "cannot connect"),
+        ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://h:0"}, "port 0"),
+        ({"listeners": "SSL://h:1"}, "ssl.keystore.location"),
+        ({"listeners": "PLAINTEXT://h:1", "advertise": "h:1"}, "advertised.listeners"),
+        ({"listeners": "PLAINTEXT://h:1", "processes": "2"}, "one by one"),
+        ({"advertised_listeners": "PLAINTEXT://h:1"}, "no listeners"),
+        ({"ssl_client_auth": "required"}, "ssl.truststore.location"),
+        ({"sasl_enabled_mechanisms": "GSSAPI"}, "GSSAPI"),
+        ({"authorizer_class_name": "x"}, "StandardAuthorizer"),
+        ({"super_users": "alice"}, "User:alice"),
+        ({"ssl_principal_mapping_rules": "RULE:("}, "RULE"),
+        ({"plain_sasl_jaas_config": "secret"}, "PlainLoginModule"),
+    ],
+)
+def test_settings_that_do_not_fit(flags: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError, match=text) as caught:
+        load(flags=flags)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,169 @@
+"""SCRAM against the vectors of RFC 7677 and Kafka's rules; what is stored; messages in every wrong form."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from korvet.security.errors import InvalidCredentials, SaslFailure
+from korvet.security.scram import (
+    ScramCredential,
+    ScramMechanism,
+    ScramServer,
+    new_credential,
+    salt_password,
+)
+
+SHA_256 = ScramMechanism.SHA_256
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
+SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+RFC_FINAL = f"c=biws,r={CLIENT_NONCE}{SERVER_NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+
+
+def credential_of(password: str, iterations: int = 4096) -> ScramCredential:
+    return ScramCredential.of(SHA_256, SALT, salt_password(SHA_256, password, SALT, iterations), iterations)
+
+
+def server_of(credential: ScramCredential | None) -> ScramServer:
+    return ScramServer(SHA_256, lambda user: credential if user == "user" else None, lambda: SERVER_NONCE)
+
+
+def begun() -> ScramServer:
+    server = server_of(credential_of("pencil"))
+    server.evaluate(f"n,,n=user,r={CLIENT_NONCE}".encode())
+    return server
+
+
+def proof_for(
+    mechanism: ScramMechanism, password: str, first_bare: str, server_first: str, final: str
+) -> str:
+    """The client's side of RFC 5802, reckoned here anew."""
+    fields = dict(part.split("=", 1) for part in server_first.split(","))
+    salted = hashlib.pbkdf2_hmac(
+        mechanism.hash_name, password.encode(), base64.b64decode(fields["s"]), int(fields["i"])
+    )
+    client_key = hmac.digest(salted, b"Client Key", mechanism.hash_name)
+    stored = hashlib.new(mechanism.hash_name, client_key).digest()
+    signature = hmac.digest(stored, f"{first_bare},{server_first},{final}".encode(), mechanism.hash_name)
+    return base64.b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
+
+
+def test_the_exchange_of_rfc_7677() -> None:
+    server = server_of(credential_of("pencil"))
+    first = server.evaluate(f"n,,n=user,r={CLIENT_NONCE}".encode())
+    assert first == f"r={CLIENT_NONCE}{SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    assert not server.complete
+    assert server.evaluate(RFC_FINAL) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert server.complete
+    assert server.username == "user"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        "n,,n=user",
+        "p=tls-unique,,n=user,r=abc",
+        "n,,n=,r=abc",
+        "n,,n=a=b,r=abc",
+        "n,,m=ext,n=user,r=abc",
+        "n,,n=user,r=",
+        "n,,n=user,r=a b",
+        "n,,n=user,r=abc,",
+        "n,,n=nobody,r=abc",
+        "n,,n=user,r=abc,tokenauth=true",
+    ],
+)
+def test_first_messages_that_are_refused(first: str) -> None:
+    with pytest.raises(InvalidCredentials):
+        server_of(credential_of("pencil")).evaluate(first.encode())
+
+
+@pytest.mark.parametrize(
+    "final",
+    [
+        RFC_FINAL.replace(b"dHzb", b"dHzc"),
+        RFC_FINAL.replace(b"c=biws", b"c=eSws"),
+        RFC_FINAL.replace(b"r=rOpr", b"r=rOps"),
+        RFC_FINAL.replace(b"r=rOpr", b"r=xrOpr"),
+        RFC_FINAL.split(b",p=")[0],
+        RFC_FINAL.split(b"p=")[0] + b"p=AAAA",
+        b"\xff\xfe",
+    ],
+)
+def test_final_messages_that_are_refused(final: bytes) -> None:
+    server = begun()
+    with pytest.raises(InvalidCredentials):
+        server.evaluate(final)
+    assert not server.complete
+
+
+def test_a_wrong_password_and_a_token_too_many() -> None:
+    server = server_of(credential_of("other"))
+    server.evaluate(f"n,,n=user,r={CLIENT_NONCE}".encode())
+    with pytest.raises(InvalidCredentials):
+        server.evaluate(RFC_FINAL)
+    server = begun()
+    server.evaluate(RFC_FINAL)
+    with pytest.raises(InvalidCredentials):
+        server.evaluate(RFC_FINAL)
+
+
+def test_authorization_as_somebody_else_and_too_few_iterations() -> None:
+    server = server_of(credential_of("pencil"))
+    with pytest.raises(SaslFailure, match="authorization id"):
+        server.evaluate(b"n,a=admin,n=user,r=abc")
+    assert server_of(credential_of("pencil")).evaluate(b"n,a=user,n=user,r=abc").startswith(b"r=abc")
+    with pytest.raises(InvalidCredentials):
+        server_of(credential_of("pencil", 4095)).evaluate(b"n,,n=user,r=abc")
+
+
+@given(
+    user=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20),
+    password=st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    wrong=st.booleans(),
+)
+def test_any_user_authenticates_with_the_right_password_only(user: str, password: str, wrong: bool) -> None:
+    mechanism = ScramMechanism.SHA_512
+    salted = salt_password(mechanism, password, SALT, 4096)
+    credential = ScramCredential.of(mechanism, SALT, salted, 4096)
+    assert ScramCredential.decode(credential.encode()) == credential
+    server = ScramServer(mechanism, {user: credential}.get)
+    name = user.replace("=", "=3D").replace(",", "=2C")
+    bare = f"n={name},r=nonce"
+    first = server.evaluate(f"n,,{bare}".encode()).decode()
+    final = f"c=biws,{first.split(',')[0]}"
+    proof = proof_for(mechanism, password + "x" * wrong, bare, first, final)
+    if wrong:
+        with pytest.raises(InvalidCredentials):
+            server.evaluate(f"{final},p={proof}".encode())
+    else:
+        server.evaluate(f"{final},p={proof}".encode())
+        assert server.username == user
+    assert server.complete is not wrong
+
+
+@given(st.binary(max_size=80), st.booleans())
+def test_no_bytes_do_more_than_be_refused(token: bytes, started: bool) -> None:
+    server = begun() if started else server_of(credential_of("pencil"))
+    with contextlib.suppress(InvalidCredentials, SaslFailure):
+        server.evaluate(token)
+    assert not server.complete
+
+
+def test_secrets_are_not_shown_and_salts_differ() -> None:
+    one, other = (new_credential(SHA_256, "pencil") for _ in range(2))
+    assert one.salt != other.salt
+    assert one.proves(SHA_256, "pencil")
+    assert not one.proves(SHA_256, "Pencil")
+    assert repr(one) == "ScramCredential(iterations=4096)"
+    for bad in (b"", b"salt=AA==", one.encode() + b",x=1", one.encode().replace(b"salt=", b"salt=!")):
+        with pytest.raises(ValueError):
+            ScramCredential.decode(bad)
