@@ -1,4 +1,4 @@
-"""Security: every API × {no principal, wrong password, no ACL, ACL}, with Kafka's errors; what is filtered
+"""Security: every API with {no principal, wrong password, no ACL, ACL}, with Kafka's errors; what is filtered
 out instead, and what changes of ACLs and users do.
 """
 

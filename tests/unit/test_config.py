@@ -7,6 +7,8 @@ import pytest
 from korvet import config
 from korvet.config import Address, Config, ConfigError
 
+PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
+
 
 def written(tmp_path: Path, text: str) -> Path:
     file = tmp_path / "korvet.toml"
@@ -63,13 +65,28 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "log_cleaner_enable": "false",
         "native_groups_enable": "false",
         "group_min_session_timeout_ms": "5000",
+        "listeners": "plaintext://localhost:0",
+        "advertised_listeners": "plaintext://kafka.example:9092",
+        "sasl_enabled_mechanisms": "PLAIN",
+        "plain_sasl_jaas_config": PLAIN_USERS,
+        "ssl_client_auth": "required",
+        "ssl_enabled_protocols": "TLSv1.3",
+        "ssl_principal_mapping_rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
+        "authorizer_class_name": config.STANDARD_AUTHORIZER,
+        "super_users": "User:alice",
+        "allow_everyone_if_no_acl_found": "true",
+    }
+    # What makes sense with others only.
+    others = {
+        "advertised_listeners": {"KORVET_LISTENERS": "PLAINTEXT://localhost:0"},
+        "ssl_client_auth": {"KORVET_SSL_TRUSTSTORE_LOCATION": "ca.pem"},
     }
     numeric = isinstance(setting.default, int)
     text = texts.get(setting.field, "1800001" if numeric else "other")
-    loaded = config.load(environ={setting.variable: text})
+    loaded = config.load(environ={setting.variable: text, **others.get(setting.field, {})})
     value = getattr(loaded, setting.field)
     assert value != setting.default
-    assert str(value).lower() == text
+    assert str(value).lower() == text.lower()
     assert setting.description.endswith(".")
 
 

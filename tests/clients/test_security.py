@@ -1,0 +1,247 @@
+"""Clients over TLS and SASL: librdkafka and kafka-python authenticate, produce and consume; certificates name
+principals and are changed while the broker runs; sessions end and go on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaConsumer, KafkaProducer
+
+from korvet.config import STANDARD_AUTHORIZER
+from tests.support.certificates import Authority
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.clients
+
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+TIMEOUT_S = 30
+SESSION_MS = 2000
+
+
+class Secured:
+    """A broker with four listeners, and what clients need for each of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder)
+        self.keystore = folder / "keystore.pem"
+        self.truststore = folder / "truststore.pem"
+        shutil.copy(self.authority.issue("first", "/CN=first"), self.keystore)
+        shutil.copy(self.authority.certificate, self.truststore)
+        self.server = KorvetServer()
+        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL")}
+        listeners = [f"PLAINTEXT://127.0.0.1:{self.server.port}"]
+        listeners += [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
+        for pair in (
+            f"listeners={','.join(listeners)}",
+            f"ssl.keystore.location={self.keystore}",
+            f"ssl.truststore.location={self.truststore}",
+            "ssl.client.auth=requested",
+            r"ssl.principal.mapping.rules=RULE:^CN=(.*?),O=korvet$/$1/,DEFAULT",
+            f'plain.sasl.jaas.config={MODULE} required user_admin="secret";',
+            f"connections.max.reauth.ms={SESSION_MS}",
+            f"authorizer.class.name={STANDARD_AUTHORIZER}",
+            "super.users=User:admin",
+        ):
+            self.server.options += ["--set", pair]
+
+    def sasl(self, mechanism: str, user: str, password: str, *, tls: bool = False) -> dict[str, Any]:
+        protocol = "SASL_SSL" if tls else "SASL_PLAINTEXT"
+        found = {
+            "bootstrap.servers": f"127.0.0.1:{self.ports[protocol]}",
+            "security.protocol": protocol,
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": password,
+        }
+        return found | ({"ssl.ca.location": str(self.authority.certificate)} if tls else {})
+
+    def mutual(self, certificate: Path | None) -> dict[str, Any]:
+        found = {
+            "bootstrap.servers": f"127.0.0.1:{self.ports['SSL']}",
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self.authority.certificate),
+        }
+        if certificate is not None:
+            found |= {
+                "ssl.certificate.location": str(certificate),
+                "ssl.key.location": str(certificate),
+            }
+        return found
+
+    def common_name(self, trusted: Path | None = None) -> str:
+        """Of the certificate that the TLS listener shows now."""
+        context = ssl.create_default_context(cafile=str(trusted or self.authority.certificate))
+        with (
+            socket.create_connection(("127.0.0.1", self.ports["SSL"]), TIMEOUT_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as connection,
+        ):
+            certificate: Any = connection.getpeercert()
+        return dict(pair for names in certificate["subject"] for pair in names)["commonName"]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    found = Secured(tmp_path_factory.mktemp("tls"))
+    try:
+        found.server.start()
+        admin = AdminClient(found.sasl("PLAIN", "admin", "secret"))
+        mechanisms = (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
+        credentials = [
+            UserScramCredentialUpsertion("bob", ScramCredentialInfo(mechanism, 4096), b"pw")
+            for mechanism in mechanisms
+        ]
+        for done in admin.alter_user_scram_credentials(credentials).values():
+            done.result(TIMEOUT_S)
+        for done in admin.create_topics([NewTopic("shared", 1, 1)]).values():
+            done.result(TIMEOUT_S)
+        anything = [
+            AclBinding(kind, "shared", ResourcePatternType.PREFIXED, user, "*", AclOperation.ALL, allow)
+            for kind in (ResourceType.TOPIC, ResourceType.GROUP)
+            for user in ("User:bob", "User:someone")
+            for allow in (AclPermissionType.ALLOW,)
+        ]
+        for done in admin.create_acls(anything).values():
+            done.result(TIMEOUT_S)
+        yield found
+    finally:
+        found.server.discard()
+
+
+def round_trip(conf: dict[str, Any], value: bytes) -> None:
+    """Produce a record and read it back in a group."""
+    producer = Producer(conf)
+    failures: list[Any] = []
+    producer.produce("shared", value, on_delivery=lambda error, _: failures.append(error))
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failures == [None]
+    group = {"group.id": f"shared-{value.decode()}", "auto.offset.reset": "earliest"}
+    consumer = Consumer({**conf, **group})
+    try:
+        consumer.subscribe(["shared"])
+
+        def found() -> bool:
+            message = consumer.poll(0.5)
+            assert message is None or message.error() is None, message.error()
+            return message is not None and message.value() == value
+
+        until(found, TIMEOUT_S, "the record is read")
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "tls"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_librdkafka_authenticates(secured: Secured, mechanism: str, tls: bool) -> None:
+    conf = secured.sasl(mechanism, "bob", "pw", tls=tls)
+    assert list(AdminClient(conf).list_topics(timeout=TIMEOUT_S).topics) == ["shared"]
+    if mechanism == "SCRAM-SHA-512":
+        round_trip(conf, f"{mechanism}-{tls}".encode())
+
+
+def test_kafka_python_authenticates(secured: Secured) -> None:
+    conf = {
+        "bootstrap_servers": f"localhost:{secured.ports['SASL_SSL']}",
+        "security_protocol": "SASL_SSL",
+        "ssl_cafile": str(secured.authority.certificate),
+        "sasl_mechanism": "SCRAM-SHA-256",
+        "sasl_plain_username": "bob",
+        "sasl_plain_password": "pw",
+    }
+    producer = KafkaProducer(**conf)
+    producer.send("shared", b"from kafka-python").get(TIMEOUT_S)
+    producer.close()
+    consumer = KafkaConsumer("shared", auto_offset_reset="earliest", consumer_timeout_ms=20_000, **conf)
+    assert any(record.value == b"from kafka-python" for record in consumer)
+    consumer.close()
+
+
+def test_a_certificate_is_a_principal(secured: Secured) -> None:
+    certificate = secured.authority.issue("someone", "/O=korvet/CN=someone")
+    round_trip(secured.mutual(certificate), b"certified")
+    for nobody in (None, secured.authority.issue("stranger", "/O=elsewhere/CN=someone")):
+        assert AdminClient(secured.mutual(nobody)).list_topics(timeout=TIMEOUT_S).topics == {}
+
+
+def test_certificates_change_while_the_broker_runs(secured: Secured) -> None:
+    before = secured.common_name()
+    assert before in ("first", "second")
+    secured.keystore.write_bytes(b"rubbish")
+    until(lambda: "cannot be used" in secured.server.tail(10**6), TIMEOUT_S, "the broken file is noticed")
+    assert secured.common_name() == before
+    shutil.copy(secured.authority.issue("second", "/CN=second"), secured.keystore)
+    until(lambda: secured.common_name() == "second", TIMEOUT_S, "the new certificate is shown")
+    other = Authority(secured.folder, "other")
+    stranger = other.issue("late", "/O=korvet/CN=someone")
+    with pytest.raises(KafkaException):
+        AdminClient(secured.mutual(stranger)).list_topics(timeout=2)
+    secured.truststore.write_bytes(
+        secured.authority.certificate.read_bytes() + other.certificate.read_bytes()
+    )
+
+    def trusted() -> bool:
+        try:
+            return "shared" in AdminClient(secured.mutual(stranger)).list_topics(timeout=2).topics
+        except KafkaException:
+            return False
+
+    until(trusted, TIMEOUT_S, "the new authority is trusted")
+
+
+def test_a_session_goes_on_after_its_end(secured: Secured) -> None:
+    """librdkafka authenticates anew before its session is over; nothing is lost (KIP-368)."""
+    producer = Producer(secured.sasl("SCRAM-SHA-256", "bob", "pw"))
+    ended: list[Any] = []
+    over = secured.server.tail(10**6).count("session is over")
+    began = time.monotonic()
+
+    def lasted_for_sessions() -> bool:
+        producer.produce("shared", b"x", on_delivery=lambda error, _: ended.append(error))
+        producer.flush(TIMEOUT_S)
+        return time.monotonic() - began > 2.2 * SESSION_MS / 1000
+
+    until(lasted_for_sessions, TIMEOUT_S, "records are sent for several sessions")
+    assert set(ended) == {None}
+    assert secured.server.tail(10**6).count("session is over") == over
+
+
+def test_acls_are_listed_as_they_were_made(secured: Secured) -> None:
+    admin = AdminClient(secured.sasl("PLAIN", "admin", "secret"))
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        "shared",
+        ResourcePatternType.PREFIXED,
+        "User:bob",
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    (found,) = admin.describe_acls(wanted).result(TIMEOUT_S)
+    assert (found.principal, found.operation, found.host) == ("User:bob", AclOperation.ALL, "*")
