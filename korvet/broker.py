@@ -45,7 +45,8 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     """Serve until cancelled. `ready(host, port)` is called once clients are accepted, with the address told
     to them.
 
-    Raises StoreError when Redis can't be used and OSError when the address can't be listened on.
+    Raises StoreError when Redis can't be used, ConfigError when TLS files can't, and OSError
+    when an address can't be listened on.
     """
     api.load_all()
     authorizer, credentials = (

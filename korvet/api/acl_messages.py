@@ -9,7 +9,7 @@ from korvet.security.acls import Acl, AclFilter
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
 
-NO_AUTHORIZER: Final = "No Authorizer is configured on the broker"
+NO_AUTHORIZER: Final = "No Authorizer is configured."
 UNKNOWN_ELEMENTS: Final = "The filter has elements that are unknown here"
 
 

@@ -172,7 +172,10 @@ class _Fetch(Deadline):
 
     def begin(self, respond: Respond) -> bool:
         """Read what is there; answer or wait. False when the partitions have to be located again."""
-        if self._respond is not None and (self._failed or self._outdated()):
+        access = self._access
+        if self._respond is not None and (
+            self._failed or (access is not None and access.version != self._access_version)
+        ):
             return False
         at_end = not self._looks
         for part in self._parts:
@@ -196,11 +199,6 @@ class _Fetch(Deadline):
         else:
             self._read(self._parts if self._looks else self._grown())
         return True
-
-    def _outdated(self) -> bool:
-        """Whether the client may do other things than when the partitions were located."""
-        access = self._context.client.access
-        return access is not self._access or (access is not None and access.version != self._access_version)
 
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""

@@ -177,7 +177,7 @@ class _Produce:
         if access is not None:
             name = found.name if found is not None else getattr(topic, "name", None)
             if name is not None and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
-                raise _Refused(ErrorCode.topic_authorization_failed, "Topic authorization failed.")
+                raise _Refused(ErrorCode.topic_authorization_failed, "")
         if found is None:
             topics.missed()
             raise _Refused(unknown, "this server does not host this topic")

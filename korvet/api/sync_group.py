@@ -30,11 +30,11 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(14, "SyncGroup", (0, 5), refuse=refuse, waits=True)
 async def sync_group(context: RequestContext, request: Any) -> Any:
     """Hand in the assignments (the leader) and get one's own."""
-    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(context, request, ErrorCode.group_authorization_failed)
     protocol = (getattr(request, "protocol_type", None), getattr(request, "protocol_name", None))
     if context.api_version >= _PROTOCOL_SINCE and None in protocol:
         return refuse(context, request, ErrorCode.inconsistent_group_protocol)
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
     sync = SyncRequest(
         group_id=request.group_id,
         generation_id=request.generation_id,

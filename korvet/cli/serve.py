@@ -97,7 +97,9 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     except OSError as error:
         if error.errno not in _ADDRESS_ERRORS:
             raise
-        raise click.ClickException(f"cannot listen on {settings.listen}: {error.strerror}") from error
+        raise click.ClickException(
+            f"cannot listen on {settings.listeners or settings.listen}: {error.strerror}"
+        ) from error
     finally:
         if server is not None:
             server.stop()

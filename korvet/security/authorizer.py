@@ -29,7 +29,7 @@ _IMPLY_DESCRIBE_CONFIGS: Final = frozenset(
     {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
 )
 # Decisions kept for one principal at one address: names that clients make up must not fill the memory.
-_MOST_DECISIONS: Final = 10_000
+_MOST_DECISIONS: Final = 50_000
 _MOST_ACCESSES: Final = 10_000
 # Kafka asks for this name to see whether somebody may do something with everything.
 _NO_RESOURCE: Final = "hardcode"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Final
 
 from korvet.security.plain import PlainServer, same
@@ -21,8 +22,9 @@ class Credentials:
         self._plain_users = dict(plain_users or {})
         self.scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
         """By user and mechanism."""
-        # Reckoned with when there is no such user, so that the time taken does not tell.
-        self._nobody = new_credential(ScramMechanism.SHA_256, "")
+        # Reckoned with when there is no such user, so that the time taken does not tell. Nobody knows the
+        # password.
+        self._nobody = new_credential(ScramMechanism.SHA_256, secrets.token_hex())
 
     def replace(self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> None:
         """Put other SCRAM credentials in force."""
@@ -40,12 +42,14 @@ class Credentials:
         configured = self._plain_users.get(username)
         if configured is not None:
             return same(configured, password)
-        for mechanism in ScramMechanism:
-            credential = self.scram.get((username, mechanism))
-            if credential is not None:
-                return credential.proves(mechanism, password)
-        self._nobody.proves(ScramMechanism.SHA_256, password)
-        return False
+        stored = {
+            mechanism: credential
+            for mechanism in ScramMechanism
+            if (credential := self.scram.get((username, mechanism))) is not None
+        }
+        if not stored:
+            stored[ScramMechanism.SHA_256] = self._nobody
+        return any(credential.proves(mechanism, password) for mechanism, credential in stored.items())
 
 
 def field_of(user: str, mechanism: ScramMechanism) -> bytes:

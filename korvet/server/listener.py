@@ -39,7 +39,7 @@ class Listener:
     """The listening sockets and the connections that came through them."""
 
     def __init__(self, config: Config, authorizer: Authorizer | None, credentials: Credentials) -> None:
-        """Raises OSError where the files of a TLS listener cannot be used."""
+        """Raises ConfigError where the files of a TLS listener cannot be used."""
         self._config = config
         self._authorizer = authorizer
         self._credentials = credentials

@@ -6,10 +6,9 @@ import asyncio
 import logging
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from korvet.config import Config
+from korvet.config import Config, ConfigError
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 # How often it is looked whether the files have changed.
@@ -22,12 +21,15 @@ class ServerTls:
     """The TLS context of all listeners; new connections get the newest certificate and authorities."""
 
     def __init__(self, config: Config) -> None:
-        """Raises OSError (also ssl.SSLError) where a file cannot be used."""
+        """Raises ConfigError where a file cannot be used."""
         self._config = config
         self._seen = self._state()
-        self._newest = self._read()
-        # Servers keep the context that they began with: each connection changes to the newest one.
-        self.context = self._read()
+        try:
+            self._newest = self._read()
+            # Servers keep the context that they began with: each connection changes to the newest one.
+            self.context = self._read()
+        except OSError as error:
+            raise ConfigError(f"the files of the TLS listeners cannot be used: {error}") from error
         self.context.sni_callback = self._take_newest
 
     async def keep_up(self) -> None:

@@ -45,12 +45,17 @@ class SecurityStore:
 
     async def keep_up(self) -> None:
         """Follow what is changed elsewhere, until cancelled."""
+        failing = False
         while True:
             await asyncio.sleep(_POLL_S)
             try:
                 await self.refresh()
             except StorageError as error:
-                log.warning("users and ACLs could not be read: %s", error)
+                if not failing:
+                    log.warning("users and ACLs cannot be read, those that were known stay: %s", error)
+                failing = True
+            else:
+                failing = False
 
     async def refresh(self) -> None:
         """Take over users and ACLs where somebody has changed them (HGETALL)."""
