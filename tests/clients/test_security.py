@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,10 +29,12 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer, KafkaProducer
 
 from korvet.config import STANDARD_AUTHORIZER
+from tests.api.asking import Client
 from tests.support.certificates import Authority
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
+from tests.support.wire import ConnectionClosed, advertised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,8 +61,9 @@ class Secured:
         self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL")}
         listeners = [f"PLAINTEXT://127.0.0.1:{self.server.port}"]
         listeners += [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
+        self.server.options += ["--set", f"listeners={','.join(listeners)}"]
+        self.settings: list[str] = []
         for pair in (
-            f"listeners={','.join(listeners)}",
             f"ssl.keystore.location={self.keystore}",
             f"ssl.truststore.location={self.truststore}",
             "ssl.client.auth=requested",
@@ -69,7 +73,8 @@ class Secured:
             f"authorizer.class.name={STANDARD_AUTHORIZER}",
             "super.users=User:admin",
         ):
-            self.server.options += ["--set", pair]
+            self.settings += ["--set", pair]
+        self.server.options += self.settings
 
     def sasl(self, mechanism: str, user: str, password: str, *, tls: bool = False) -> dict[str, Any]:
         protocol = "SASL_SSL" if tls else "SASL_PLAINTEXT"
@@ -245,3 +250,80 @@ def test_acls_are_listed_as_they_were_made(secured: Secured) -> None:
     )
     (found,) = admin.describe_acls(wanted).result(TIMEOUT_S)
     assert (found.principal, found.operation, found.host) == ("User:bob", AclOperation.ALL, "*")
+
+
+@contextmanager
+def raw_client(port: int, user: str, password: str) -> Iterator[Client]:
+    """A connection that has authenticated by PLAIN and does nothing by itself."""
+    client = Client("127.0.0.1", port, advertised("127.0.0.1", port))
+    with client.raw:
+        client("SaslHandshake", 1, mechanism="PLAIN")
+        answer = client("SaslAuthenticate", 2, auth_bytes=f"\0{user}\0{password}".encode())
+        assert answer.error_code == 0
+        assert answer.session_lifetime.total_seconds() * 1000 == SESSION_MS
+        yield client
+
+
+def test_a_session_that_is_over_takes_no_more_requests(secured: Secured) -> None:
+    with raw_client(secured.ports["SASL_PLAINTEXT"], "admin", "secret") as client:
+        began = time.monotonic()
+
+        def over() -> bool:
+            try:
+                # Repeated again and again, which takes a shorter way.
+                client("Heartbeat", 4, group_id="shared", member_id="m", generation_id=1)
+            except (ConnectionClosed, OSError):
+                return True
+            return False
+
+        until(over, TIMEOUT_S, "the session is over")
+        assert time.monotonic() - began >= 0.9 * SESSION_MS / 1000
+
+
+def test_all_brokers_follow_changes_and_tell_each_listeners_addresses(secured: Secured) -> None:
+    store = f"unix://{secured.server.socket_path()}"
+    second = KorvetServer("--node-id", "2", redis_url=store)
+    port = free_port()
+    listeners = f"PLAINTEXT://127.0.0.1:{second.port},SASL_PLAINTEXT://127.0.0.1:{port}"
+    second.options += ["--set", f"listeners={listeners}", *secured.settings]
+    try:
+        second.start()
+        ports = {secured.ports["SASL_PLAINTEXT"], port}
+        with raw_client(port, "admin", "secret") as client:
+            assert client.raw.works()
+        admin = AdminClient(secured.sasl("PLAIN", "admin", "secret"))
+
+        def told() -> bool:
+            brokers = admin.list_topics(timeout=TIMEOUT_S).brokers.values()
+            return {broker.port for broker in brokers} == ports
+
+        until(told, TIMEOUT_S, "both brokers are told, each with the port of this listener")
+        salt = UserScramCredentialUpsertion(
+            "late", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"pw"
+        )
+        for done in admin.alter_user_scram_credentials([salt]).values():
+            done.result(TIMEOUT_S)
+        seen = AclBinding(
+            ResourceType.TOPIC,
+            "shared",
+            ResourcePatternType.LITERAL,
+            "User:late",
+            "*",
+            AclOperation.DESCRIBE,
+            AclPermissionType.ALLOW,
+        )
+        for done in admin.create_acls([seen]).values():
+            done.result(TIMEOUT_S)
+
+        def followed() -> bool:
+            try:
+                with raw_client(port, "late", "pw") as client:
+                    topics = client("Metadata", 12, topics=None).topics
+            except AssertionError:
+                return False
+            return [topic.name for topic in topics] == ["shared"]
+
+        until(followed, TIMEOUT_S, "the other broker knows the user and what it may do")
+    finally:
+        second.stop()
+        second.discard()
