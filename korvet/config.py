@@ -30,7 +30,7 @@ PREFIX = "KORVET_"
 
 # Variables that belong to other parts (the build, the tools) and are no settings.
 _OTHER_VARIABLES = re.compile(
-    r"KORVET_(CONFIG|REQUIRE_EXT|JARS_DIR|REDIS_PASSWORD|JDBC_PASSWORD|BROWSER|TEST_.*|DEV_.*)\Z"
+    r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|REDIS_PASSWORD|JDBC_PASSWORD|BROWSER|TEST_.*|DEV_.*)\Z"
 )
 # A Kubernetes service named "korvet" puts these into every container of its namespace.
 _SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_.*)\Z")

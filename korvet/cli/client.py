@@ -6,6 +6,7 @@ offer (by its ApiVersions answer) ends as a ClientError that names the API.
 
 import io
 import socket
+import ssl
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,6 +16,8 @@ from typing import Any, Self, TypeVar
 import kio.schema.api_versions.v0 as api_versions
 import kio.schema.find_coordinator.v3 as find_coordinator
 import kio.schema.metadata.v12 as metadata
+import kio.schema.sasl_authenticate.v2 as sasl_authenticate
+import kio.schema.sasl_handshake.v1 as sasl_handshake
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v12.request import MetadataRequestTopic
 from kio.schema.metadata.v12.response import MetadataResponseTopic
@@ -23,9 +26,12 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
+from korvet.cli.security import ClientSecurity, CommandConfigError, from_environment
 from korvet.config import Address, parse_address
+from korvet.security.errors import InvalidCredentials
 
 CLIENT_ID = "korvet-cli"
+PLAIN_TEXT = ClientSecurity()
 TIMEOUT_S = 30.0
 # Larger ones are not asked for: what comes is not Kafka's protocol.
 _LARGEST_RESPONSE = 256 * 1024 * 1024
@@ -43,17 +49,23 @@ class ClientError(Exception):
 class Connection:
     """One connection to one broker."""
 
-    def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, address: Address, timeout_s: float = TIMEOUT_S, security: ClientSecurity = PLAIN_TEXT
+    ) -> None:
         self.address = address
         self._correlation = 0
         try:
             self._socket = socket.create_connection(address, timeout_s)
         except OSError as error:
             raise ClientError(f"no broker answers on {address}: {error.strerror or error}") from error
+        if security.tls is not None:
+            self._encrypt(security.tls)
         self._versions: dict[int, tuple[int, int]] = {}
         try:
             offered = self._exchange(api_versions.ApiVersionsRequest(), api_versions.ApiVersionsResponse)
             check(offered.error_code, f"{address}")
+            if security.mechanism is not None:
+                self._authenticate(security, security.mechanism)
         except ClientError:
             self.close()
             raise
@@ -72,6 +84,32 @@ class Connection:
                 f"the broker on {self.address} does not offer {name} version {request.__version__}"
             )
         return self._exchange(request, kind)
+
+    def _encrypt(self, tls: ssl.SSLContext) -> None:
+        plain = self._socket
+        try:
+            self._socket = tls.wrap_socket(plain, server_hostname=self.address.host)
+        except OSError as error:
+            plain.close()
+            raise ClientError(f"no TLS with {self.address}: {error}") from error
+
+    def _authenticate(self, security: ClientSecurity, mechanism: str) -> None:
+        chosen = self._exchange(
+            sasl_handshake.SaslHandshakeRequest(mechanism=mechanism), sasl_handshake.SaslHandshakeResponse
+        )
+        check(chosen.error_code, f"{self.address}")
+        client = security.client()
+        token = client.first()
+        try:
+            while not client.complete:
+                answer = self._exchange(
+                    sasl_authenticate.SaslAuthenticateRequest(auth_bytes=token),
+                    sasl_authenticate.SaslAuthenticateResponse,
+                )
+                check(answer.error_code, f"{self.address}", answer.error_message)
+                token = client.answer(answer.auth_bytes)
+        except InvalidCredentials as error:
+            raise ClientError(f"{self.address}: {error}") from error
 
     def _exchange(self, request: RequestPayload, kind: type[Response]) -> Response:
         self._correlation += 1
@@ -131,6 +169,10 @@ class Cluster:
             self._bootstrap = parse_address(bootstrap)
         except ValueError as error:
             raise ClientError(f"--bootstrap-server: {error}") from error
+        try:
+            self._security = from_environment()
+        except CommandConfigError as error:
+            raise ClientError(str(error)) from error
         self._timeout_s = timeout_s
         self._connections: dict[Address, Connection] = {}
 
@@ -147,7 +189,7 @@ class Cluster:
         """Send a request to a broker, the bootstrap one if none is named. Raises ClientError."""
         address = broker or self._bootstrap
         if address not in self._connections:
-            self._connections[address] = Connection(address, self._timeout_s)
+            self._connections[address] = Connection(address, self._timeout_s, self._security)
         return self._connections[address].ask(request, kind)
 
     def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:

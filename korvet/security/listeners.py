@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _ENDPOINT: Final = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)://(?P<host>\[[0-9a-fA-F:.%]+\]|[^/\[\]:,]*):(?P<port>\d{1,5})"
@@ -65,9 +65,9 @@ def parse_protocol_map(text: str) -> Mapping[str, SecurityProtocol]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = part.partition(":")
         name, protocol = name.strip().upper(), protocol.strip().upper()
-        if not _NAME.fullmatch(name) or protocol not in _PROTOCOLS:
+        if not _NAME.fullmatch(name) or protocol not in PROTOCOLS:
             raise ValueError(
-                f"expected NAME:PROTOCOL with a protocol of {', '.join(_PROTOCOLS)}, not {part!r}"
+                f"expected NAME:PROTOCOL with a protocol of {', '.join(PROTOCOLS)}, not {part!r}"
             )
         if name in protocols:
             raise ValueError(f"listener {name} is mapped twice")
@@ -102,7 +102,7 @@ def listeners(
 
 
 def _protocol(name: str, protocols: Mapping[str, SecurityProtocol]) -> SecurityProtocol:
-    protocol = protocols.get(name) or (name if name in _PROTOCOLS else None)
+    protocol = protocols.get(name) or (name if name in PROTOCOLS else None)
     if protocol is None:
         raise ValueError(
             f"no security protocol is defined for listener {name}: add it to listener.security.protocol.map"

@@ -60,19 +60,24 @@ def parse_jaas_users(text: str) -> Mapping[str, str]:
     control, _, options = options.strip().partition(" ")
     if head or control not in ("required", "requisite", "sufficient", "optional"):
         raise ValueError(f'expected {_LOGIN_MODULE} required user_NAME="PASSWORD" ... ;')
-    options = options.strip()
-    users: dict[str, str] = {}
+    return {
+        name.removeprefix(_USER_PREFIX): value
+        for name, value in login_options(options).items()
+        if name.startswith(_USER_PREFIX)
+    }
+
+
+def login_options(text: str) -> dict[str, str]:
+    """NAME=VALUE or NAME="VALUE" of a login module, up to a semicolon. Raises ValueError."""
+    options: dict[str, str] = {}
     position = 0
-    while found := _OPTION.match(options, position):
+    while found := _OPTION.match(text, position):
         position = found.end()
         name, quoted, bare = found.groups()
-        if name.startswith(_USER_PREFIX):
-            users[name.removeprefix(_USER_PREFIX)] = (
-                bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            )
-    if options[position:].strip() != ";":
+        options[name] = bare if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+    if text[position:].strip() != ";":
         raise ValueError("the options do not end with a semicolon, or one of them is not NAME=VALUE")
-    return users
+    return options
 
 
 def same(left: str, right: str) -> bool:

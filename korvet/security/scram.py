@@ -1,4 +1,4 @@
-"""SCRAM on bytes: the server's side of RFC 5802 and RFC 7677, and what is stored of a password.
+"""SCRAM on bytes: both sides of RFC 5802 and RFC 7677, and what is stored of a password.
 
 As in Kafka there is no channel binding, at least 4096 iterations are asked for, and extensions are ignored
 except mandatory ones and delegation tokens, with which nobody can authenticate here.
@@ -38,6 +38,10 @@ _CLIENT_FIRST: Final = re.compile(
 )
 _CLIENT_FINAL: Final = re.compile(
     f"(?P<unproved>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+)
+
+_SERVER_FIRST: Final = re.compile(
+    f"r=(?P<nonce>{_PRINTABLE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[1-9][0-9]{{0,8}}){_EXTENSIONS}"
 )
 
 
@@ -199,6 +203,57 @@ class ScramServer:
             raise InvalidCredentials("the proof is wrong")
         self.complete = True
         return b"v=" + base64.b64encode(_mac(self._mechanism, credential.server_key, signed))
+
+
+class ScramClient:
+    """The client's side of one authentication. Raises InvalidCredentials for a server that does not know the
+    password.
+    """
+
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        username: str,
+        password: str,
+        nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
+    ) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = nonce()
+        name = username.replace("=", "=3D").replace(",", "=2C")
+        self._first_bare = f"n={name},r={self._nonce}"
+        self._signature: bytes | None = None
+        self.complete = False
+
+    def first(self) -> bytes:
+        """The first message."""
+        return f"n,,{self._first_bare}".encode()
+
+    def answer(self, token: bytes) -> bytes:
+        """The final message to the server's first one; nothing to its final one."""
+        if self._signature is None:
+            return self._prove(token)
+        if not hmac.compare_digest(token, b"v=" + base64.b64encode(self._signature)):
+            raise InvalidCredentials("the server's signature is wrong")
+        self.complete = True
+        return b""
+
+    def _prove(self, token: bytes) -> bytes:
+        found = _SERVER_FIRST.fullmatch(token.decode("utf-8", "replace"))
+        if found is None or not found["nonce"].startswith(self._nonce) or found["nonce"] == self._nonce:
+            raise InvalidCredentials("the server's first message has another form")
+        if int(found["iterations"]) < MIN_ITERATIONS:
+            raise InvalidCredentials("the server asks for too few iterations")
+        salt, iterations = _decoded(found["salt"]), int(found["iterations"])
+        salted = salt_password(self._mechanism, self._password, salt, iterations)
+        credential = ScramCredential.of(self._mechanism, salt, salted, iterations)
+        unproved = f"c=biws,r={found['nonce']}"
+        signed = f"{self._first_bare},{found[0]},{unproved}".encode()
+        mask = _mac(self._mechanism, credential.stored_key, signed)
+        client_key = _mac(self._mechanism, salted, b"Client Key")
+        self._signature = _mac(self._mechanism, credential.server_key, signed)
+        proof = bytes(left ^ right for left, right in zip(client_key, mask, strict=True))
+        return f"{unproved},p={base64.b64encode(proof).decode()}".encode()
 
 
 def _mac(mechanism: ScramMechanism, key: bytes, message: bytes) -> bytes:

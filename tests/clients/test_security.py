@@ -4,9 +4,11 @@ principals and are changed while the broker runs; sessions end and go on.
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import ssl
+import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -28,11 +30,12 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
-from korvet.config import STANDARD_AUTHORIZER
+from korvet.config import STANDARD_AUTHORIZER, clean_environment
 from tests.api.asking import Client
 from tests.support.certificates import Authority
 from tests.support.polling import until
 from tests.support.ports import free_port
+from tests.support.processes import run
 from tests.support.servers import KorvetServer
 from tests.support.wire import ConnectionClosed, advertised
 
@@ -327,3 +330,24 @@ def test_all_brokers_follow_changes_and_tell_each_listeners_addresses(secured: S
     finally:
         second.stop()
         second.discard()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_the_commands_authenticate(secured: Secured, mechanism: str, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+        f"ssl.truststore.location={secured.authority.certificate}\n"
+        'sasl.jaas.config=LoginModule required username="bob" password="pw";\n'
+    )
+    env = clean_environment() | {"KORVET_COMMAND_CONFIG": str(file)}
+    command = [sys.executable, "-m", "korvet", "topics", "list", "--json"]
+    command += ["--bootstrap-server", f"localhost:{secured.ports['SASL_SSL']}"]
+    done = run(command, TIMEOUT_S, env=env)
+    assert done.returncode == 0, done.stderr
+    assert [topic["topic"] for topic in json.loads(done.stdout)] == ["shared"]
+    file.write_text(file.read_text().replace('"pw"', '"wrong"'))
+    done = run(command, TIMEOUT_S, env=env)
+    assert done.returncode != 0
+    assert b"SASL_AUTHENTICATION_FAILED" in done.stderr
+    assert b"wrong" not in done.stderr

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from korvet.security.errors import InvalidCredentials, SaslFailure
 from korvet.security.scram import (
+    ScramClient,
     ScramCredential,
     ScramMechanism,
     ScramServer,
@@ -167,3 +168,50 @@ def test_secrets_are_not_shown_and_salts_differ() -> None:
     for bad in (b"", b"salt=AA==", one.encode() + b",x=1", one.encode().replace(b"salt=", b"salt=!")):
         with pytest.raises(ValueError):
             ScramCredential.decode(bad)
+
+
+def exchange(client: ScramClient, server: ScramServer) -> None:
+    token = client.first()
+    while not client.complete:
+        token = client.answer(server.evaluate(token))
+
+
+@pytest.mark.parametrize("mechanism", list(ScramMechanism), ids=lambda each: each.value)
+def test_our_client_and_our_server(mechanism: ScramMechanism) -> None:
+    credential = new_credential(mechanism, "pencil")
+    server = ScramServer(mechanism, {"a=b,c": credential}.get)
+    exchange(ScramClient(mechanism, "a=b,c", "pencil"), server)
+    assert server.username == "a=b,c"
+    with pytest.raises(InvalidCredentials, match="proof"):
+        exchange(ScramClient(mechanism, "a=b,c", "pen"), ScramServer(mechanism, {"a=b,c": credential}.get))
+
+
+def test_our_client_in_the_exchange_of_rfc_7677() -> None:
+    client = ScramClient(SHA_256, "user", "pencil", lambda: CLIENT_NONCE)
+    assert client.first() == f"n,,n=user,r={CLIENT_NONCE}".encode()
+    first = f"r={CLIENT_NONCE}{SERVER_NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    assert client.answer(first) == RFC_FINAL
+    assert client.answer(b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=") == b""
+    assert client.complete
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "",
+        f"r={CLIENT_NONCE},s=AAAA,i=4096",
+        f"r=x{CLIENT_NONCE}y,s=AAAA,i=4096",
+        f"r={CLIENT_NONCE}y,s=AAAA,i=4095",
+        f"r={CLIENT_NONCE}y,s=A,i=4096",
+        "e=other-error",
+    ],
+)
+def test_servers_that_our_client_does_not_trust(first: str) -> None:
+    client = ScramClient(SHA_256, "user", "pencil", lambda: CLIENT_NONCE)
+    with pytest.raises(InvalidCredentials):
+        client.answer(first.encode())
+    begun_client = ScramClient(SHA_256, "user", "pencil", lambda: CLIENT_NONCE)
+    begun_client.answer(f"r={CLIENT_NONCE}y,s=AAAA,i=4096".encode())
+    with pytest.raises(InvalidCredentials, match="signature"):
+        begun_client.answer(b"v=AAAA")
+    assert not begun_client.complete

@@ -1,0 +1,130 @@
+"""How the commands authenticate: by a file of client properties, as Kafka's own tools take it, which the
+variable KORVET_COMMAND_CONFIG names.
+"""
+
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from korvet.security.errors import InvalidCredentials
+from korvet.security.listeners import PROTOCOLS
+from korvet.security.plain import login_options
+from korvet.security.scram import ScramClient, ScramMechanism
+
+VARIABLE = "KORVET_COMMAND_CONFIG"
+_KEYS = frozenset(
+    {
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.jaas.config",
+        "ssl.truststore.location",
+        "ssl.keystore.location",
+        "ssl.key.password",
+        "ssl.endpoint.identification.algorithm",
+    }
+)
+_LINE = re.compile(r"\s*([^#!=:\s][^=:\s]*)\s*[=:]\s*(.*?)\s*")
+
+
+class CommandConfigError(ValueError):
+    """Client properties that cannot be used. The message never holds their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSecurity:
+    """What a connection to a broker has to do before it can ask."""
+
+    tls: ssl.SSLContext | None = None
+    mechanism: str | None = None
+    username: str = ""
+    password: str = ""
+
+    def __repr__(self) -> str:
+        return f"ClientSecurity(mechanism={self.mechanism!r})"
+
+    def client(self) -> "PlainClient | ScramClient":
+        """The client's side of an authentication by `mechanism`."""
+        if self.mechanism == "PLAIN":
+            return PlainClient(self.username, self.password)
+        return ScramClient(ScramMechanism(self.mechanism), self.username, self.password)
+
+
+class PlainClient:
+    """The client's side of PLAIN."""
+
+    def __init__(self, username: str, password: str) -> None:
+        self._token = f"\0{username}\0{password}".encode()
+        self.complete = False
+
+    def first(self) -> bytes:
+        """The only token."""
+        return self._token
+
+    def answer(self, token: bytes) -> bytes:
+        """Nothing follows."""
+        if token:
+            raise InvalidCredentials("the broker answers to PLAIN with a token")
+        self.complete = True
+        return b""
+
+
+def from_environment() -> ClientSecurity:
+    """What the variable's file says; plain text where it is not set. Raises CommandConfigError."""
+    name = os.environ.get(VARIABLE)
+    if not name:
+        return ClientSecurity()
+    try:
+        text = Path(name).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandConfigError(f"{VARIABLE}: {name} cannot be read: {error}") from error
+    try:
+        return parse(text)
+    except CommandConfigError as error:
+        raise CommandConfigError(f"{name}: {error}") from error
+
+
+def parse(text: str) -> ClientSecurity:
+    """Read client properties. Raises CommandConfigError."""
+    properties = _properties(text)
+    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise CommandConfigError(f"security.protocol: expected one of {', '.join(PROTOCOLS)}")
+    tls = _tls(properties) if protocol.endswith("SSL") else None
+    if not protocol.startswith("SASL"):
+        return ClientSecurity(tls)
+    mechanism = properties.get("sasl.mechanism", "PLAIN")
+    if mechanism != "PLAIN" and mechanism not in {each.value for each in ScramMechanism}:
+        raise CommandConfigError("sasl.mechanism: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+    # Module and control flag, then options.
+    options = "".join(properties.get("sasl.jaas.config", "").split(maxsplit=2)[2:])
+    try:
+        login = login_options(options)
+        return ClientSecurity(tls, mechanism, login["username"], login["password"])
+    except (ValueError, KeyError):
+        raise CommandConfigError(
+            'sasl.jaas.config: expected MODULE required username="..." password="...";'
+        ) from None
+
+
+def _properties(text: str) -> Mapping[str, str]:
+    found = {}
+    for line in text.replace("\\\n", "").splitlines():
+        pair = _LINE.fullmatch(line)
+        if pair is not None and pair[1] in _KEYS:
+            found[pair[1]] = pair[2]
+    return found
+
+
+def _tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=properties.get("ssl.truststore.location"))
+        keystore = properties.get("ssl.keystore.location")
+        if keystore is not None:
+            context.load_cert_chain(keystore, password=properties.get("ssl.key.password", ""))
+    except OSError as error:
+        raise CommandConfigError(f"the files for TLS cannot be used: {error}") from error
+    context.check_hostname = properties.get("ssl.endpoint.identification.algorithm", "https") != ""
+    return context
