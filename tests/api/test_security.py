@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 import time
+import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +301,8 @@ class Secured:
     """A broker with an authorizer; everybody's password is `secret`."""
 
     def __init__(self) -> None:
-        users = ["admin", "nobody", "other", *(f"u{number}" for number in range(len(TABLE)))]
+        users = ["admin", "nobody", "other", "lister", "fetcher", "creator", "writer"]
+        users += [f"u{number}" for number in range(len(TABLE))]
         listed = " ".join(f'user_{user}="secret"' for user in users)
         self.sasl_port = free_port()
         self.server = KorvetServer()
@@ -479,13 +481,13 @@ def test_what_does_not_exist_is_answered_as_what_is_not_allowed(secured: Secured
 
 
 def test_lists_leave_out_what_may_not_be_seen(secured: Secured, let: Callable[..., None]) -> None:
-    other = secured.authenticated("other")
+    other = secured.authenticated("lister")
     assert other("Metadata", 12, topics=None).topics == ()
     assert other("ListGroups", 5).groups == ()
     assert other("DescribeTopicPartitions", 0, response_partition_limit=10).topics == ()
     let(
-        binding("other", DESCRIBE, TOPIC, "ord", prefixed=True),
-        binding("other", DESCRIBE, GROUP, READERS),
+        binding("lister", DESCRIBE, TOPIC, "ord", prefixed=True),
+        binding("lister", DESCRIBE, GROUP, READERS),
     )
     assert [topic.name for topic in other("Metadata", 12, topics=None).topics] == [ORDERS]
     assert [group.group_id for group in other("ListGroups", 5).groups] == [READERS]
@@ -504,13 +506,62 @@ def test_a_topic_id_tells_no_name(secured: Secured) -> None:
     assert (deleted.error_code, deleted.name, deleted.topic_id) == (NO_TOPIC, None, topic.topic_id)
 
 
+def test_topics_named_by_id_are_guarded_as_by_name(secured: Secured, let: Callable[..., None]) -> None:
+    let(binding("other", READ, GROUP, "others"))
+    admin, other = secured.authenticated("admin"), secured.authenticated("other")
+    (topic,) = admin("Metadata", 12, topics=[{"name": "hidden"}]).topics
+    for topic_id, error in ((topic.topic_id, NO_TOPIC), (uuid.UUID(int=77), ErrorCode.unknown_topic_id)):
+        data = {"topic_id": topic_id, "partition_data": [{"index": 0, "records": batch()}]}
+        assert errors_of(other("Produce", 13, acks=1, timeout=1000, topic_data=[data])) == {error}
+        part = {"partition": 0, "partition_max_bytes": 1000}
+        topics: list[dict[str, Any]] = [{"topic_id": topic_id, "partitions": [part]}]
+        assert errors_of(other("Fetch", 13, session_epoch=-1, max_bytes=1000, topics=topics)) == {error}
+        commit = {"group_id": "others", "generation_id_or_member_epoch": -1}
+        topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+        assert errors_of(other("OffsetCommit", 10, **commit, topics=topics)) == {error}
+        topics = [{"topic_id": topic_id, "partition_indexes": [0]}]
+        groups = [{"group_id": "others", "topics": topics}]
+        (group,) = other("OffsetFetch", 10, groups=groups).groups
+        assert [each.topic_id for each in group.topics] == [topic_id]
+        assert errors_of(group) == {error}
+
+
+def test_a_group_alone_is_not_enough_for_its_topics(secured: Secured, let: Callable[..., None]) -> None:
+    let(binding("other", READ, GROUP, "others"), binding("other", DELETE, GROUP, "others"))
+    other = secured.authenticated("other")
+    commit = [{"name": "hidden", "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+    member = {"group_id": "others", "generation_id_or_member_epoch": -1}
+    assert errors_of(other("OffsetCommit", 9, **member, topics=commit)) == {NO_TOPIC}
+    asked = [{"group_id": "others", "topics": [{"name": "hidden", "partition_indexes": [0]}]}]
+    (group,) = other("OffsetFetch", 9, groups=asked).groups
+    assert group.error_code is ErrorCode.none
+    (partition,) = group.topics[0].partitions
+    assert (partition.error_code, partition.committed_offset) == (NO_TOPIC, -1)
+    deleted = other("OffsetDelete", 0, group_id="others", topics=commit)
+    assert deleted.error_code is ErrorCode.none
+    assert errors_of(deleted) == {NO_TOPIC}
+    admin = secured.authenticated("admin")
+    (group,) = admin("OffsetFetch", 9, groups=asked).groups
+    assert group.topics[0].partitions[0].committed_offset == 0
+
+
+def test_a_created_topics_configs_are_for_who_may_see_them(
+    secured: Secured, let: Callable[..., None]
+) -> None:
+    let(binding("creator", CREATE, CLUSTER, CLUSTER_NAME))
+    made = {"name": "unseen", "num_partitions": 2, "replication_factor": 1}
+    (topic,) = secured.authenticated("creator")("CreateTopics", 7, topics=[made], timeout=10_000).topics
+    assert (topic.error_code, topic.topic_config_error_code) == (ErrorCode.none, NO_TOPIC)
+    assert (topic.num_partitions, topic.replication_factor, topic.configs) == (-1, -1, ())
+
+
 def test_authorized_operations_are_those_that_are_allowed(secured: Secured, let: Callable[..., None]) -> None:
-    let(binding("nobody", WRITE, TOPIC, "written"), binding("nobody", CREATE, TOPIC, "written"))
-    nobody = secured.authenticated("nobody")
+    let(binding("writer", WRITE, TOPIC, "written"), binding("writer", CREATE, TOPIC, "written"))
+    writer = secured.authenticated("writer")
     asked = {"topics": [{"name": "written"}], "include_topic_authorized_operations": True}
-    (topic,) = nobody("Metadata", 12, **asked, allow_auto_topic_creation=True).topics
+    (topic,) = writer("Metadata", 12, **asked, allow_auto_topic_creation=True).topics
     assert topic.topic_authorized_operations == 1 << WRITE | 1 << CREATE | 1 << DESCRIBE
-    cluster = nobody("DescribeCluster", 2, endpoint_type=1, include_cluster_authorized_operations=True)
+    cluster = writer("DescribeCluster", 2, endpoint_type=1, include_cluster_authorized_operations=True)
     assert cluster.cluster_authorized_operations == 0
     cluster = secured.authenticated("admin")(
         "DescribeCluster", 2, endpoint_type=1, include_cluster_authorized_operations=True
@@ -520,14 +571,14 @@ def test_authorized_operations_are_those_that_are_allowed(secured: Secured, let:
 
 def test_a_denial_wins_also_over_a_fetch_that_is_repeated(secured: Secured, let: Callable[..., None]) -> None:
     (fetch,) = (one for one in TABLE if one.name == "Fetch")
-    let(binding("other", READ, TOPIC, "orders"))
-    other = secured.authenticated("other")
+    let(binding("fetcher", READ, TOPIC, "orders"))
+    other = secured.authenticated("fetcher")
     for _ in range(3):
         assert not errors_of(other("Fetch", fetch.version, **fetch.fields))
-    let(binding("other", READ, TOPIC, "orders", deny=True))
+    let(binding("fetcher", READ, TOPIC, "orders", deny=True))
     assert errors_of(other("Fetch", fetch.version, **fetch.fields)) == {NO_TOPIC}
     admin = secured.authenticated("admin")
-    wanted = {**ANY_ACL, "principal_filter": "User:other", "permission_type": int(Permission.DENY)}
+    wanted = {**ANY_ACL, "principal_filter": "User:fetcher", "permission_type": int(Permission.DENY)}
     (gone,) = admin("DeleteAcls", 3, filters=[wanted]).filter_results
     assert len(gone.matching_acls) == 1
     assert not errors_of(other("Fetch", fetch.version, **fetch.fields))
