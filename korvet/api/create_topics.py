@@ -61,7 +61,7 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
         context.may(Operation.CREATE, ResourceType.CLUSTER)
         or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
     ):
-        return _failed(context, asked.name, ErrorCode.topic_authorization_failed, None)
+        return _failed(context, asked.name, ErrorCode.topic_authorization_failed, "Authorization failed.")
     try:
         partitions = _partitions(context, asked)
         configs = _configs(asked)

@@ -7,16 +7,18 @@ cluster; without an authorizer SECURITY_DISABLED is answered.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.acl_messages import NO_AUTHORIZER, UNKNOWN_ELEMENTS, description, filter_of
+from korvet.api.acl_messages import UNKNOWN_ELEMENTS, description, filter_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, Operation, ResourceType, find
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+
+_NO_AUTHORIZER: Final = "No Authorizer is configured on the broker"
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
@@ -32,7 +34,7 @@ async def describe_acls(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     security = context.services.security
     if security.authorizer is None:
-        return refuse(context, request, ErrorCode.security_disabled, NO_AUTHORIZER)
+        return refuse(context, request, ErrorCode.security_disabled, _NO_AUTHORIZER)
     wanted = filter_of(request)
     if not wanted.is_known:
         return refuse(context, request, ErrorCode.invalid_request, UNKNOWN_ELEMENTS)

@@ -6,6 +6,8 @@ The numbers of all enumerations are those of the protocol.
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import lru_cache
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -87,11 +89,15 @@ class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
     permission: int
 
     def check(self) -> None:
-        """Raises InvalidAcl for what Kafka's controller does not store."""
-        if self.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-            raise InvalidAcl(f"Invalid patternType {_named(PatternType, self.pattern_type)}")
+        """Raises InvalidAcl for what Kafka does not store, in its order."""
+        if self.resource_type == ResourceType.CLUSTER and self.name != CLUSTER_NAME:
+            raise InvalidAcl(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
+        if not self.name:
+            raise InvalidAcl("Invalid empty resource name")
         if self.resource_type not in set(ResourceType) - {ResourceType.UNKNOWN, ResourceType.ANY}:
             raise InvalidAcl(f"Invalid resourceType {_named(ResourceType, self.resource_type)}")
+        if self.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+            raise InvalidAcl(f"Invalid patternType {_named(PatternType, self.pattern_type)}")
         if self.operation not in set(Operation) - {Operation.UNKNOWN, Operation.ANY}:
             raise InvalidAcl(f"Invalid operation {_named(Operation, self.operation)}")
         if self.permission not in (Permission.DENY, Permission.ALLOW):
@@ -101,10 +107,7 @@ class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
                 f"Could not parse principal from `{self.principal}` (no colon is present separating the "
                 "principal type from the principal name)"
             )
-        if self.resource_type == ResourceType.CLUSTER and self.name != CLUSTER_NAME:
-            raise InvalidAcl(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
-        if not self.name:
-            raise InvalidAcl("Invalid empty resource name")
+        _check_host(self.host)
 
     def names(self, resource_name: str) -> bool:
         """Whether the pattern includes the resource of that name."""
@@ -166,6 +169,27 @@ def encode(acl: Acl) -> bytes:
 def decode(field: bytes) -> Acl:
     """Read `encode`. Raises msgspec.DecodeError for anything else."""
     return msgspec.json.decode(field, type=Acl)
+
+
+@lru_cache(maxsize=65_536)
+def host_matches(pattern: str, host: str) -> bool:
+    """Whether a binding's host means an address: any, this one however it is written, or a CIDR range."""
+    if pattern in (WILDCARD, host):
+        return True
+    try:
+        return ip_address(host.partition("%")[0]) in ip_network(pattern, strict=False)
+    except ValueError:
+        return False
+
+
+def _check_host(host: str) -> None:
+    if not host:
+        raise InvalidAcl("Host pattern cannot be null or empty")
+    if "/" in host:
+        try:
+            ip_network(host, strict=False)
+        except ValueError as error:
+            raise InvalidAcl(f"Invalid CIDR notation '{host}': {error}") from error
 
 
 def _named(kind: type[IntEnum], number: int) -> str:

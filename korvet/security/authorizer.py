@@ -17,6 +17,7 @@ from korvet.security.acls import (
     PatternType,
     Permission,
     ResourceType,
+    host_matches,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Authorizer:
             return self._allow_everyone
         allowed = False
         for acl in found:
-            if acl.principal not in (principal, EVERYBODY) or acl.host not in (host, WILDCARD):
+            if acl.principal not in (principal, EVERYBODY) or not host_matches(acl.host, host):
                 continue
             if acl.permission == Permission.DENY:
                 if acl.operation in (operation, Operation.ALL):
@@ -129,7 +130,7 @@ class Authorizer:
             for acl in self.acls
             if acl.resource_type == kind
             and acl.principal in (principal, EVERYBODY)
-            and acl.host in (host, WILDCARD)
+            and host_matches(acl.host, host)
             and acl.operation in (operation, Operation.ALL)
         ]
         denials = [acl for acl in mine if acl.permission == Permission.DENY]

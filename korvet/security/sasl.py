@@ -103,8 +103,8 @@ class SaslSession:
         try:
             if self._again and self._mechanism != self._mechanism_before:
                 raise SaslFailure(
-                    f"Cannot change the SASL mechanism from {self._mechanism_before} to {self._mechanism} "
-                    "during re-authentication"
+                    f"SASL mechanism '{self._mechanism}' requested by client is not supported for "
+                    f"re-authentication of mechanism '{self._mechanism_before}'"
                 )
             answer = self._server.evaluate(token)
             if self._server.complete:
@@ -128,9 +128,8 @@ class SaslSession:
 
     def _complete(self, principal: str) -> None:
         if self._again and principal != self.principal:
-            raise SaslFailure(
-                f"Cannot change principals during re-authentication from {self.principal} to {principal}"
-            )
+            before, now = self.principal.replace(":", ".", 1), principal.replace(":", ".", 1)
+            raise SaslFailure(f"Cannot change principals during re-authentication from {before}: {now}")
         self.principal = principal
         self._server = None
         self.state = State.AUTHENTICATED

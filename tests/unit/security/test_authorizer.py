@@ -17,6 +17,7 @@ from korvet.security.acls import (
     decode,
     encode,
     find,
+    host_matches,
 )
 from korvet.security.authorizer import Authorizer, all_operations, parse_super_users
 
@@ -65,6 +66,10 @@ R, W, D = Operation.READ, Operation.WRITE, Operation.DESCRIBE
         ([acl(R, principal="User:bob")], R, False),
         ([acl(R, host=HOST)], R, True),
         ([acl(R, host="10.0.0.2")], R, False),
+        ([acl(R, host="10.0.0.0/30")], R, True),
+        ([acl(R, host="10.0.1.0/24")], R, False),
+        ([acl(R, host="::/0")], R, False),
+        ([acl(R), acl(R, host="10.0.0.0/8", deny=True)], R, False),
         ([acl(R), acl(R, deny=True)], R, False),
         ([acl(R), acl(Operation.ALL, deny=True)], R, False),
         ([acl(R), acl(W, deny=True)], R, True),
@@ -187,6 +192,8 @@ def test_filters(wanted: AclFilter, names: list[str]) -> None:
         ({"operation": Operation.ANY}, "Invalid operation ANY"),
         ({"permission": 0}, "Invalid permissionType UNKNOWN"),
         ({"principal": "alice"}, "Could not parse principal from `alice`"),
+        ({"host": ""}, "Host pattern cannot be null or empty"),
+        ({"host": "10.0.0.0/33"}, "Invalid CIDR notation"),
         ({"name": ""}, "Invalid empty resource name"),
         ({"resource_type": ResourceType.CLUSTER}, "The only valid name for the CLUSTER resource"),
     ],
@@ -229,3 +236,9 @@ def test_decisions_agree_with_looking_at_every_binding(
     )
     assert may(acls, operation, name) is expected
     assert [decode(encode(each)) for each in acls] == acls
+
+
+def test_an_address_is_the_same_however_it_is_written() -> None:
+    assert host_matches("0:0:0:0:0:0:0:1", "::1")
+    assert host_matches("fe80::/10", "fe80::1%eth0")
+    assert not host_matches("localhost", "127.0.0.1")

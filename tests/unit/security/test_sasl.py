@@ -115,14 +115,14 @@ def test_nobody_becomes_somebody_else_or_changes_the_mechanism() -> None:
     plain(session, "alice", "secret")
     session.begin_session(0.0)
     session.handshake("PLAIN", 1, 5.0)
-    with pytest.raises(SaslFailure, match="Cannot change principals during re-authentication"):
+    with pytest.raises(SaslFailure, match=r"from User\.alice: User\.bob"):
         session.evaluate(b"\0bob\0hidden")
     assert session.state is State.FAILED
     session = session_of(10_000)
     plain(session, "carol", "pw")
     session.begin_session(0.0)
     session.handshake("SCRAM-SHA-512", 1, 5.0)
-    with pytest.raises(SaslFailure, match="SASL mechanism"):
+    with pytest.raises(SaslFailure, match="re-authentication of mechanism 'PLAIN'"):
         session.evaluate(b"n,,n=carol,r=abc")
 
 
