@@ -312,7 +312,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     ssl_client_auth: Annotated[
         Literal["none", "requested", "required"],
-        Meta(description="Whether clients of TLS listeners show a certificate."),
+        Meta(description="Whether clients of SSL listeners show a certificate."),
     ] = "none"
     ssl_enabled_protocols: Annotated[
         Literal["TLSv1.2,TLSv1.3", "TLSv1.3"], Meta(description="TLS versions that are spoken.")

@@ -49,7 +49,11 @@ class Listener:
             config.connections_max_idle_ms,
         )
         specs = config.listener_specs
-        self._tls = ServerTls(config) if any(spec.encrypted for spec in specs) else None
+        # By whether clients authenticate by SASL: those need no certificate beside it, as in Kafka.
+        self._tls = {
+            sasl: ServerTls(config, "none" if sasl else config.ssl_client_auth)
+            for sasl in {spec.authenticates for spec in specs if spec.encrypted}
+        }
         self._specs = specs
         self._servers: list[asyncio.Server] = []
         self._dispatch: Dispatcher | None = None
@@ -70,7 +74,7 @@ class Listener:
             spec.port,
             backlog=_BACKLOG,
             start_serving=False,
-            ssl=self._tls.context if self._tls is not None and spec.encrypted else None,
+            ssl=self._tls[spec.authenticates].context if spec.encrypted else None,
         )
         self._servers.append(server)
         if spec.advertised is not None:
@@ -82,8 +86,8 @@ class Listener:
         """Accept clients."""
         self._dispatch = dispatch
         self._watches.append(asyncio.create_task(self._connections.keep_watch(), name="connections"))
-        if self._tls is not None:
-            self._watches.append(asyncio.create_task(self._tls.keep_up(), name="TLS files"))
+        for tls in self._tls.values():
+            self._watches.append(asyncio.create_task(tls.keep_up(), name="TLS files"))
         for server in self._servers:
             await server.start_serving()
 

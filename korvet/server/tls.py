@@ -18,11 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class ServerTls:
-    """The TLS context of all listeners; new connections get the newest certificate and authorities."""
+    """A TLS context for listeners; new connections get the newest certificate and authorities."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises ConfigError where a file cannot be used."""
+    def __init__(self, config: Config, client_auth: str) -> None:
+        """client_auth: whether clients show certificates, as in `ssl.client.auth`. Raises ConfigError where a
+        file cannot be used.
+        """
         self._config = config
+        self._verify_mode = _VERIFY[client_auth]
         self._seen = self._state()
         try:
             self._newest = self._read()
@@ -71,7 +74,7 @@ class ServerTls:
             context.set_ciphers(config.ssl_cipher_suites)
         # Without one a key that needs a password would ask for it on the terminal.
         context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
-        context.verify_mode = _VERIFY[config.ssl_client_auth]
+        context.verify_mode = self._verify_mode
         if config.ssl_truststore_location is not None:
             context.load_verify_locations(config.ssl_truststore_location)
         return context

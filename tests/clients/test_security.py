@@ -53,7 +53,7 @@ SESSION_MS = 2000
 class Secured:
     """A broker with four listeners, and what clients need for each of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, client_auth: str = "requested") -> None:
         self.folder = folder
         self.authority = Authority(folder)
         self.keystore = folder / "keystore.pem"
@@ -69,7 +69,7 @@ class Secured:
         for pair in (
             f"ssl.keystore.location={self.keystore}",
             f"ssl.truststore.location={self.truststore}",
-            "ssl.client.auth=requested",
+            f"ssl.client.auth={client_auth}",
             r"ssl.principal.mapping.rules=RULE:^CN=(.*?),O=korvet$/$1/,DEFAULT",
             f'plain.sasl.jaas.config={MODULE} required user_admin="secret";',
             f"connections.max.reauth.ms={SESSION_MS}",
@@ -351,3 +351,17 @@ def test_the_commands_authenticate(secured: Secured, mechanism: str, tmp_path: P
     assert done.returncode != 0
     assert b"SASL_AUTHENTICATION_FAILED" in done.stderr
     assert b"wrong" not in done.stderr
+
+
+def test_a_certificate_can_be_required_but_not_beside_sasl(tmp_path: Path) -> None:
+    strict = Secured(tmp_path, "required")
+    try:
+        strict.server.start()
+        certificate = strict.authority.issue("someone", "/O=korvet/CN=someone")
+        assert AdminClient(strict.mutual(certificate)).list_topics(timeout=TIMEOUT_S).topics == {}
+        with pytest.raises(KafkaException):
+            AdminClient(strict.mutual(None)).list_topics(timeout=2)
+        admin = strict.sasl("PLAIN", "admin", "secret", tls=True)
+        assert AdminClient(admin).list_topics(timeout=TIMEOUT_S).brokers
+    finally:
+        strict.server.discard()
