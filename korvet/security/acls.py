@@ -20,7 +20,13 @@ EVERYBODY: Final = "User:*"
 CLUSTER_NAME: Final = "kafka-cluster"
 
 
-class ResourceType(IntEnum):
+class _Number(IntEnum):
+    """Hashed as the number it is: decisions are looked up by these, and Enum would hash their names."""
+
+    __hash__ = int.__hash__
+
+
+class ResourceType(_Number):
     """What a binding is about (org.apache.kafka.common.resource.ResourceType)."""
 
     UNKNOWN = 0
@@ -33,7 +39,7 @@ class ResourceType(IntEnum):
     USER = 7
 
 
-class PatternType(IntEnum):
+class PatternType(_Number):
     """How a binding's resource name is meant; ANY and MATCH are for filters (KIP-290)."""
 
     UNKNOWN = 0
@@ -43,7 +49,7 @@ class PatternType(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class Operation(_Number):
     """What somebody wants to do (org.apache.kafka.common.acl.AclOperation)."""
 
     UNKNOWN = 0
@@ -64,7 +70,7 @@ class Operation(IntEnum):
     TWO_PHASE_COMMIT = 15
 
 
-class Permission(IntEnum):
+class Permission(_Number):
     """Whether a binding allows or denies (org.apache.kafka.common.acl.AclPermissionType)."""
 
     UNKNOWN = 0

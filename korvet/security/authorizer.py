@@ -165,15 +165,19 @@ class Access:
 
     def allows(self, operation: int, kind: int, name: str = CLUSTER_NAME) -> bool:
         """Whether the operation on the resource is allowed."""
+        asked = operation, kind, name
+        if self._version == self._authorizer.version:
+            known = self._decisions.get(asked)
+            if known is not None:
+                return known
+        return self._decide(asked)
+
+    def _decide(self, asked: tuple[int, int, str]) -> bool:
         if self._version != self._authorizer.version or len(self._decisions) >= _MOST_DECISIONS:
             self._version = self._authorizer.version
             self._decisions.clear()
-        asked = operation, kind, name
-        known = self._decisions.get(asked)
-        if known is None:
-            known = self._authorizer.decide(self.principal, self.host, operation, kind, name)
-            self._decisions[asked] = known
-        return known
+        allowed = self._decisions[asked] = self._authorizer.decide(self.principal, self.host, *asked)
+        return allowed
 
     def allows_any(self, operation: int, kind: int) -> bool:
         """Whether the operation is allowed on some resource of the type."""
