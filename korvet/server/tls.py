@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from korvet.config import Config, ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 # How often it is looked whether the files have changed.
@@ -27,12 +31,9 @@ class ServerTls:
         self._config = config
         self._verify_mode = _VERIFY[client_auth]
         self._seen = self._state()
-        try:
-            self._newest = self._read()
-            # Servers keep the context that they began with: each connection changes to the newest one.
-            self.context = self._read()
-        except OSError as error:
-            raise ConfigError(f"the files of the TLS listeners cannot be used: {error}") from error
+        self._newest = self._read()
+        # Servers keep the context that they began with: each connection changes to the newest one.
+        self.context = self._read()
         self.context.sni_callback = self._take_newest
 
     async def keep_up(self) -> None:
@@ -51,7 +52,7 @@ class ServerTls:
         self._seen = state
         try:
             self._newest = self._read()
-        except OSError as error:
+        except ConfigError as error:
             log.error("the TLS files have changed and cannot be used, the old ones stay: %s", error)
         else:
             log.info("the TLS files were read again")
@@ -70,18 +71,30 @@ class ServerTls:
         # A ticket would let somebody in whose certificate is not trusted any more.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
-        if config.ssl_cipher_suites is not None:
-            context.set_ciphers(config.ssl_cipher_suites)
-        # Without one a key that needs a password would ask for it on the terminal.
-        context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
         context.verify_mode = self._verify_mode
+        if config.ssl_cipher_suites is not None:
+            with _naming("ssl.cipher.suites", config.ssl_cipher_suites):
+                context.set_ciphers(config.ssl_cipher_suites)
+        with _naming("ssl.keystore.location", config.ssl_keystore_location):
+            # Without a password a key that needs one would ask for it on the terminal.
+            context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
         if config.ssl_truststore_location is not None:
-            context.load_verify_locations(config.ssl_truststore_location)
+            with _naming("ssl.truststore.location", config.ssl_truststore_location):
+                context.load_verify_locations(config.ssl_truststore_location)
         return context
 
     def _state(self) -> list[tuple[int, int, int] | None]:
         files = self._config.ssl_keystore_location, self._config.ssl_truststore_location
         return [_state_of(Path(file)) for file in files if file is not None]
+
+
+@contextlib.contextmanager
+def _naming(key: str, value: str) -> Iterator[None]:
+    """Say which setting it is that OpenSSL cannot use. Raises ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{key} = {value} cannot be used: {error.strerror or error}") from error
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:

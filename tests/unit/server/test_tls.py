@@ -1,0 +1,120 @@
+"""TLS contexts from files: what cannot be used is named, and what changes is read again."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.config import Config, ConfigError
+from korvet.server.tls import ServerTls
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def config_of(keystore: Path, truststore: Path, **settings: str) -> Config:
+    return Config(
+        ssl_keystore_location=str(keystore),
+        ssl_truststore_location=str(truststore),
+        **settings,  # type: ignore[arg-type]
+    )
+
+
+def common_name(tls: ServerTls, authority: Authority, client: Path | None = None) -> str:
+    """Of the certificate that a client gets to see, in a handshake without a socket."""
+    context = ssl.create_default_context(cafile=str(authority.certificate))
+    if client is not None:
+        context.load_cert_chain(client)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    mine = context.wrap_bio(to_client, to_server, server_hostname="localhost")
+    theirs = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    unfinished = [mine, theirs]
+    for _ in range(10):
+        for side in list(unfinished):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            unfinished.remove(side)
+    assert not unfinished
+    certificate = mine.getpeercert()
+    assert certificate is not None
+    names = dict(pair for names in certificate["subject"] for pair in names)
+    return str(names["commonName"])
+
+
+def test_new_files_are_taken_and_bad_ones_are_not(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    keystore = tmp_path / "keystore"
+    first, second = (authority.issue(name, f"/CN={name}") for name in ("first", "second"))
+    keystore.write_bytes(first.read_bytes())
+    tls = ServerTls(config_of(keystore, authority.certificate), "none")
+    assert common_name(tls, authority) == "first"
+    keystore.write_bytes(b"rubbish")
+    tls.reload()
+    assert common_name(tls, authority) == "first"
+    keystore.unlink()
+    tls.reload()
+    assert common_name(tls, authority) == "first"
+    keystore.write_bytes(second.read_bytes())
+    tls.reload()
+    assert common_name(tls, authority) == "second"
+
+
+def test_a_new_authority_is_taken_for_clients(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    truststore = tmp_path / "truststore"
+    truststore.write_bytes(authority.certificate.read_bytes())
+    tls = ServerTls(config_of(authority.issue("server", "/CN=server"), truststore), "required")
+    old, new = authority.issue("old", "/CN=old"), other.issue("new", "/CN=new")
+    assert common_name(tls, authority, old) == "server"
+    for stranger in (None, new):
+        with pytest.raises(ssl.SSLError):
+            common_name(tls, authority, stranger)
+    truststore.write_bytes(other.certificate.read_bytes())
+    tls.reload()
+    assert common_name(tls, authority, new) == "server"
+    with pytest.raises(ssl.SSLError):
+        common_name(tls, authority, old)
+
+
+def test_keys_may_have_a_password(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    plain = authority.issue("server", "/CN=server")
+    locked = subprocess.run(
+        ["openssl", "pkey", "-in", str(plain), "-aes256", "-passout", "pass:secret"],
+        check=True,
+        capture_output=True,
+        timeout=60,
+    ).stdout
+    keystore = tmp_path / "keystore"
+    keystore.write_bytes(locked + plain.with_suffix(".crt").read_bytes())
+    tls = ServerTls(config_of(keystore, authority.certificate, ssl_key_password="secret"), "none")
+    assert common_name(tls, authority) == "server"
+    for wrong in ({}, {"ssl_key_password": "hidden"}):
+        with pytest.raises(ConfigError, match=r"ssl\.keystore\.location") as caught:
+            ServerTls(config_of(keystore, authority.certificate, **wrong), "none")
+        assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("ssl_keystore_location", "/none"),
+        ("ssl_truststore_location", "/none"),
+        ("ssl_cipher_suites", "rubbish"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, setting: str, value: str) -> None:
+    authority = Authority(tmp_path)
+    settings = {
+        "ssl_keystore_location": str(authority.issue("server", "/CN=server")),
+        "ssl_truststore_location": str(authority.certificate),
+        setting: value,
+    }
+    with pytest.raises(ConfigError, match=f"{setting.replace('_', '.')} = {value} cannot be used"):
+        ServerTls(Config(**settings), "none")  # type: ignore[arg-type]
