@@ -6,6 +6,7 @@ resource `allow.everyone.if.no.acl.found` decides.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from korvet.security.acls import (
@@ -22,6 +23,8 @@ from korvet.security.acls import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+log = logging.getLogger(__name__)
 
 _IMPLY_DESCRIBE: Final = frozenset(
     {Operation.DESCRIBE, Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER, Operation.ALL}
@@ -177,6 +180,16 @@ class Access:
             self._version = self._authorizer.version
             self._decisions.clear()
         allowed = self._decisions[asked] = self._authorizer.decide(self.principal, self.host, *asked)
+        if not allowed:
+            operation, kind, name = asked
+            log.debug(
+                "%s at %s is denied %s on %s %r",
+                self.principal,
+                self.host,
+                Operation(operation).name,
+                ResourceType(kind).name,
+                name,
+            )
         return allowed
 
     def allows_any(self, operation: int, kind: int) -> bool:

@@ -17,7 +17,7 @@ from korvet.config import STANDARD_AUTHORIZER
 from korvet.protocol import registry
 from korvet.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from korvet.security.scram import ScramMechanism, salt_password
-from tests.api.asking import KEYS, Client, frame
+from tests.api.asking import KEYS, Client, frame, versions
 from tests.api.batches import batch
 from tests.support.polling import until
 from tests.support.ports import free_port
@@ -606,6 +606,62 @@ def test_raw_tokens_after_the_first_version_of_the_handshake(secured: Secured) -
     assert not errors_of(client("SaslHandshake", 0, mechanism="PLAIN"))
     client.raw.send(b"\0a\0b")
     assert client.raw.closed_by_server()
+
+
+@versions("SaslAuthenticate")
+def test_every_version_authenticates(secured: Secured, version: int) -> None:
+    client = secured.connect()
+    assert not errors_of(client("SaslHandshake", 1, mechanism="SCRAM-SHA-256"))
+    # Refused in the first step already, as there is no such user; every version has the text.
+    refused = client("SaslAuthenticate", version, auth_bytes=b"n,,n=erin,r=abc")
+    assert refused.error_code is ErrorCode.sasl_authentication_failed
+    assert refused.error_message == (
+        "Authentication failed during authentication due to invalid credentials with SASL mechanism "
+        "SCRAM-SHA-256"
+    )
+    assert client.raw.closed_by_server()
+    client = secured.connect()
+    assert not errors_of(client("SaslHandshake", 1, mechanism="PLAIN"))
+    assert not errors_of(client("SaslAuthenticate", version, auth_bytes=b"\0nobody\0secret"))
+    again = client("SaslAuthenticate", version, auth_bytes=b"\0nobody\0secret")
+    assert again.error_code is ErrorCode.illegal_sasl_state
+    assert client.raw.works()
+
+
+@versions("CreateAcls")
+def test_every_version_makes_finds_and_deletes_acls(secured: Secured, version: int) -> None:
+    admin = secured.authenticated("admin")
+    name = f"acl-{version}"
+    made = [
+        binding("dave", READ, TOPIC, name),
+        binding("dave", WRITE, TOPIC, name, deny=True),
+        binding("dave", READ, TOPIC, name, prefixed=True),
+        binding("dave", READ, TOPIC, ""),
+    ]
+    results = admin("CreateAcls", version, creations=made).results
+    assert [each.error_code for each in results] == [*[ErrorCode.none] * 3, ErrorCode.invalid_request]
+    assert results[3].error_message == "Invalid empty resource name"
+    wanted = {**ANY_ACL, "resource_name_filter": name, "principal_filter": "User:dave"}
+    found = admin("DescribeAcls", version, **wanted)
+    listed = [
+        (each.resource_type, each.resource_name, each.pattern_type, acl.operation, acl.permission_type)
+        for each in found.resources
+        for acl in each.acls
+    ]
+    literal, prefixed = int(PatternType.LITERAL), int(PatternType.PREFIXED)
+    deny, allow = int(Permission.DENY), int(Permission.ALLOW)
+    assert listed == [
+        (2, name, literal, int(READ), allow),
+        (2, name, literal, int(WRITE), deny),
+        (2, name, prefixed, int(READ), allow),
+    ]
+    only = {**wanted, "pattern_type_filter": literal}
+    unknown = {**wanted, "operation": 99}
+    first, second, third = admin("DeleteAcls", version, filters=[only, unknown, wanted]).filter_results
+    assert (len(first.matching_acls), len(third.matching_acls)) == (2, 3)
+    assert second.error_code is ErrorCode.invalid_request
+    assert admin("DescribeAcls", version, **wanted).resources == ()
+    assert admin("DescribeAcls", version, **unknown).error_code is ErrorCode.invalid_request
 
 
 def test_a_mechanism_that_is_not_enabled(secured: Secured) -> None:
