@@ -46,11 +46,11 @@ async def alter_resources(
     results = []
     for resource in request.resources:
         try:
+            if times[resource.resource_type, resource.resource_name] > 1:
+                raise InvalidTopicRequest("Each resource must appear at most once.")
             if not may_configure(context, Operation.ALTER_CONFIGS, resource):
                 results.append(result(context, resource, *denial_of(resource)))
                 continue
-            if times[resource.resource_type, resource.resource_name] > 1:
-                raise InvalidTopicRequest("Each resource must appear at most once.")
             _check(resource, nullable)
             await context.services.topics.alter_configs(
                 resource.resource_name, alteration(resource.configs), validate_only=request.validate_only

@@ -34,7 +34,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def join_group(context: RequestContext, request: Any) -> Any:
     """Join and wait for the next generation."""
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return refuse(context, request, ErrorCode.group_authorization_failed)
+        return _response(context, JoinReply(ErrorCode.group_authorization_failed, member_id=""))
     session_timeout_ms = milliseconds(request.session_timeout)
     rebalance_timeout = getattr(request, "rebalance_timeout", None)
     join = JoinRequest(
