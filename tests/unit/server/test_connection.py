@@ -5,11 +5,18 @@ from __future__ import annotations
 import logging
 import random
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 
 from korvet.protocol.primitives import MalformedRequest
+from korvet.security.credentials import Credentials
+from korvet.security.sasl import SaslSession
+from korvet.server.door import Door
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
+
+if TYPE_CHECKING:
+    import asyncio
 
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
 SMALL_BUFFER = 4096
@@ -340,3 +347,63 @@ def test_shutting_down_takes_no_more_requests(wire: Wire, held: Held) -> None:
     held.answers[0]([b"a"])
     assert unframed(wire.transport.written) == b"a"
     assert len(held.frames) == 1
+
+
+def test_an_end_waits_for_the_answers_under_way(wire: Wire, held: Held, caplog) -> None:
+    wire.feed(framed(request(1, PRODUCE)) + framed(request(2, PRODUCE)) + framed(request(3)))
+    with caplog.at_level(logging.WARNING):
+        wire.connection.end("it failed")
+    assert "it failed" in caplog.text
+    held.answers[0]([b"a"])
+    held.end_turn()
+    assert not wire.transport.closed
+    held.answers[1]([b"b"])
+    assert wire.transport.closed
+    assert unframed(wire.transport.written) == b"ab"
+    assert len(held.frames) == 2, "nothing more is taken from the buffer"
+
+
+def test_an_end_without_requests_is_at_once(wire: Wire) -> None:
+    wire.connection.end("it failed")
+    assert wire.transport.closed
+    assert not wire.transport.aborted
+
+
+class _Asking(Door):
+    """Asks everybody for an authentication."""
+
+    def new_session(self) -> SaslSession:
+        return SaslSession(Credentials({"alice": "secret"}), ["PLAIN"])
+
+
+class _Refusing(Door):
+    """Knows nobody."""
+
+    def principal_of(self, transport: asyncio.BaseTransport) -> str:
+        raise ValueError("nobody we know")
+
+
+def test_sizes_of_frames_before_and_after_the_authentication(held: Held) -> None:
+    wire = Wire(held, door=_Asking())
+    wire.connection.expect_tokens(raw=True)
+    wire.feed(framed(b"ab"))
+    assert held.frames == [b"ab"]
+    held.answers[0]([b""])
+    wire.connection.expect_tokens(raw=False)
+    wire.connection.become("User:alice")
+    large = request(1, size=MAX_REQUEST_BYTES - 10)
+    wire.feed(framed(large))
+    assert held.frames[1] == large
+    held.answers[1]([b""])
+    wire.feed(framed(b"ab"))
+    assert wire.transport.closed
+    early = Wire(held, door=_Asking())
+    early.feed(struct.pack(">i", MAX_REQUEST_BYTES - 10))
+    assert early.transport.closed
+
+
+def test_a_client_that_is_nobody_is_cut(held: Held, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        wire = Wire(held, door=_Refusing())
+    assert wire.transport.aborted
+    assert "nobody we know" in caplog.text

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from korvet.server.connection import Connection
 from korvet.server.connections import Connections
+from korvet.server.door import OPEN_DOOR, Door
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -97,10 +98,10 @@ def unframed(written: bytes | bytearray) -> bytes:
 class Wire:
     """A connection with both of its ends in the test's hands."""
 
-    def __init__(self, dispatch: Any, connections: Connections | None = None) -> None:
+    def __init__(self, dispatch: Any, connections: Connections | None = None, door: Door = OPEN_DOOR) -> None:
         self.connections = Connections(10, 10, -1) if connections is None else connections
         self.transport = MockTransport()
-        self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections)
+        self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections, door)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
 
     def feed(self, data: bytes, most: int = 2**30) -> int:
