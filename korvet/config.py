@@ -211,6 +211,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Limit,
         Meta(description="Size of a partition above which its oldest records are deleted; -1 is unlimited."),
     ] = -1
+    log_offset_assignment: Annotated[
+        Literal["clock", "dense"],
+        Meta(description="Of new topics: offsets from the clock, or 0, 1, 2 and so on as in Kafka."),
+    ] = "clock"
     log_storage_layout: Annotated[
         Literal["record", "batch"],
         Meta(description="Of new topics: a stream entry for each record, or for each record batch."),

@@ -197,6 +197,7 @@ _OURS: Final = (
         ConfigType.STRING,
         "clock",
         _one_of("clock", "dense"),
+        "log.offset.assignment",
         documentation="clock: offset = entry ms << 10 | sequence. dense: 0, 1, 2 and so on as in Kafka.",
     ),
     TopicConfig(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from korvet.storage.store import Store
     from korvet.topics.alterations import Alteration
 
+_ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
@@ -91,9 +92,10 @@ class TopicDirectory:
     def broker_configs(self, topic: Topic) -> Mapping[str, str]:
         """What stands behind the topic's own configs: the broker's, by their synonyms.
 
-        The layout's is the one in force when the topic was made, since that is fixed.
+        Those that are fixed when a topic is made are the ones in force then.
         """
-        return {**self._broker_configs, _LAYOUT_SYNONYM: topic.storage_layout}
+        fixed = {_ASSIGNMENT_SYNONYM: topic.offset_assignment, _LAYOUT_SYNONYM: topic.storage_layout}
+        return {**self._broker_configs, **fixed}
 
     def check_name(self, name: str) -> None:
         """Raises InvalidTopicName unless a topic of that name may be made."""
@@ -123,7 +125,7 @@ class TopicDirectory:
         if partitions > MAX_PARTITIONS:
             raise TooManyPartitions("Excessively large number of partitions per request.")
         checked = _checked(configs)
-        assignment: OffsetAssignment = "dense" if checked.get(OFFSET_ASSIGNMENT) == "dense" else "clock"
+        assignment = self._assignment(checked)
         layout = self._layout(checked)
         if validate_only:
             return Topic(
@@ -147,6 +149,13 @@ class TopicDirectory:
                 raise TopicExists(f"Topic '{name}' already exists.") from None
         await self._spread()
         return topic
+
+    def _assignment(self, configs: Mapping[str, str]) -> OffsetAssignment:
+        """How a new topic's offsets are assigned."""
+        asked = configs.get(OFFSET_ASSIGNMENT)
+        if asked is None:
+            return self._config.log_offset_assignment
+        return "dense" if asked == "dense" else "clock"
 
     def _layout(self, configs: Mapping[str, str]) -> StorageLayout:
         """A new topic's layout."""

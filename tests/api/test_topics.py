@@ -7,6 +7,9 @@ import uuid
 import pytest
 
 from tests.api.asking import connect, newest, versions
+from tests.api.batches import batch
+from tests.api.test_produce import put
+from tests.support.admin import create_topic
 from tests.support.polling import until
 from tests.support.servers import Broker
 
@@ -326,3 +329,29 @@ def test_no_auto_creation_when_it_is_off(own_korvet, tmp_path, fresh):
         for version in (3, 13):
             assert metadata(client, name, version=version, create=True).topics[0].error_code == UNKNOWN_TOPIC
         assert create(client, wanted(name, -1, -1))[0].num_partitions == 3
+
+
+def test_the_brokers_offset_assignment_is_for_new_topics(own_korvet):
+    server = own_korvet("--set", "log.offset.assignment=dense")
+    create_topic(server.bootstrap, "plain", 1)
+    create_topic(server.bootstrap, "own", 1, {"offset.assignment": "clock"})
+    seen = {"plain": ("dense", 4), "own": ("clock", 1)}
+    check_assignments(server, seen)
+    server.stop()
+    server.options.clear()
+    server.restart()
+    create_topic(server.bootstrap, "later", 1)
+    check_assignments(server, {**seen, "later": ("clock", 5)})
+
+
+def check_assignments(server, expected):
+    """Values and sources (1 topic, 4 broker, 5 default) of offset.assignment, and what records get."""
+    client = connect(server)
+    with client.raw:
+        for name, shown in expected.items():
+            asked = {"resource_type": 2, "resource_name": name, "configuration_keys": ["offset.assignment"]}
+            (result,) = client("DescribeConfigs", 4, resources=[asked], include_synonyms=True).results
+            (config,) = result.configs
+            assert (config.value, config.config_source) == shown
+            base = put(client, name, batch([(None, b"1")])).base_offset
+            assert (base < 10) == (shown[0] == "dense")
