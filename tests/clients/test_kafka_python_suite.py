@@ -1,0 +1,102 @@
+"""kafka-python's own integration tests, from its source distribution, against a broker of their own.
+
+They count offsets from 0 and know the broker as number 0, with sessions of three seconds: the broker is
+configured as they expect of theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.support.processes import run
+
+pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(900)]
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache" / "kafka-python"
+DOWNLOAD_TIMEOUT_S = 200
+SUITE_TIMEOUT_S = 600
+
+BROKER = {
+    "node_id": "0",
+    "num.partitions": "4",
+    "log.offset.assignment": "dense",
+    "group.min.session.timeout.ms": "1000",
+}
+# The version that kafka-python finds out from ApiVersions.
+KAFKA_VERSION = "4.3"
+
+# Whatever needs brokers that the tests start themselves.
+LEFT_OUT = ("test_sasl_integration.py", "test_ssl_integration.py")
+# What can't pass, with the reason.
+NOT_THERE = {
+    "test_create_describe_delete_acls": "ACLs",
+    "test_describe_configs_broker_resource_returns_configs": "the name of the listeners' setting",
+    "test_alter_replica_log_dirs": "the log is a Redis stream: it lies in no folder that could be another",
+    "test_alter_partition_reassignments": "partitions have one replica, where the brokers agree",
+    "test_describe_metadata_quorum": "brokers agree through Redis: there is no quorum",
+    "test_transactional_producer_messages": "transactions",
+    "test_transactional_producer_offsets": "transactions",
+}
+
+# A module that the distribution lacks, as far as an external broker needs it.
+SERVICE = '''
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+
+    def stop(self):
+        """Somebody else does."""
+
+
+class SpawnedService:
+    """Not used: the broker is external."""
+'''
+
+
+@pytest.fixture(scope="module")
+def suite() -> Path:
+    """The source distribution of the kafka-python that is installed, unpacked; skips where there is none."""
+    number = version("kafka-python")
+    name, wanted = f"kafka_python-{number}", f"kafka-python=={number}"
+    unpacked = CACHE / name
+    if not unpacked.is_dir():
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:"]
+        done = run([*command, "-d", str(CACHE), wanted], DOWNLOAD_TIMEOUT_S)
+        if done.returncode != 0:
+            pytest.skip(f"no source distribution of {wanted}: {done.stderr.decode(errors='replace')[-500:]}")
+        with tarfile.open(CACHE / f"{name}.tar.gz") as archive:
+            archive.extractall(CACHE, filter="data")
+    (unpacked / "test" / "__init__.py").touch()
+    (unpacked / "test" / "service.py").write_text(SERVICE)
+    return unpacked
+
+
+def test_its_own_integration_tests(suite, own_korvet, tmp_path):
+    server = own_korvet(*(part for key, value in BROKER.items() for part in ("--set", f"{key}={value}")))
+    report = tmp_path / "report.xml"
+    env = {**os.environ, "KAFKA_URI": f"kafka://{server.bootstrap}", "KAFKA_VERSION": KAFKA_VERSION}
+    # It looks whether there is such a folder, and starts nothing from it.
+    env["KAFKA_ROOT"] = str(tmp_path)
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:warnings"]
+    left_out = [f"--ignore=test/integration/{name}" for name in LEFT_OUT]
+    options = ["-p", "no:cacheprovider", f"--junit-xml={report}", *left_out, "test/integration"]
+    done = run([*command, *options], SUITE_TIMEOUT_S, env=env, cwd=suite)
+    said = done.stdout.decode(errors="replace")[-8000:]
+    assert report.exists(), said
+    cases = list(ElementTree.parse(report).iter("testcase"))
+    failed = {
+        case.attrib["name"]
+        for case in cases
+        if case.find("failure") is not None or case.find("error") is not None
+    }
+    assert failed == set(NOT_THERE), said
+    skipped = [case.attrib["name"] for case in cases if case.find("skipped") is not None]
+    assert skipped == ["test_kafka_consumer_offsets_for_time_old"]
+    assert len(cases) - len(failed) - len(skipped) >= 48
