@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.rig.servers import Cluster
 
 GROUPS = 100
-CONNECTIONS = 10
+# Of each group, on a connection of its own.
 IN_FLIGHT = 10
 COORDINATOR_TIMEOUT_S = 30
 # Offsets that a group commits one after the other.
@@ -46,7 +46,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def committed(cluster: Cluster, seconds: float) -> Sample:
-    """Commit for a while on a few connections, each for groups of its own."""
+    """Commit for a while, every group on a connection of its own."""
     topic = cluster.new_topic()
     filling = write_requests("commits-fill", produce_requests(topic, 1, Shape(100, 64 << 10), 2))
     programs.run("requests", cluster.bootstrap, filling, "--rounds", 1)
@@ -55,7 +55,7 @@ def committed(cluster: Cluster, seconds: float) -> Sample:
     requests = write_requests("commits", commit_requests(topic))
     rest()
     with cluster.meter() as meter:
-        options = ("--seconds", seconds, "--in-flight", IN_FLIGHT, "--connections", CONNECTIONS)
+        options = ("--seconds", seconds, "--in-flight", IN_FLIGHT, "--connections", GROUPS)
         outcome = programs.run("requests", cluster.bootstrap, requests, *options)
     requests.unlink()
     cluster.drop_topic(topic)
@@ -86,13 +86,11 @@ def group_name(number: int) -> str:
 
 
 def commit_requests(topic: str) -> list[Request]:
-    """One part per connection; in it each of its groups commits rising offsets in turn."""
-    share = GROUPS // CONNECTIONS
+    """One part per connection; in it a group commits rising offsets."""
     return [
         commit_request(group_name(group), topic, offset)
-        for first in range(0, GROUPS, share)
+        for group in range(GROUPS)
         for offset in range(COMMITS)
-        for group in range(first, first + share)
     ]
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.api.durations import milliseconds
+from korvet.api.offset_commit_form import AskedCommit
 from korvet.groups.messages import CommitPartition, CommitReply, CommitRequest, CommitTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.primitives import length, string
@@ -21,6 +22,7 @@ from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+    from korvet.api.offset_commit_form import AskedTopic
 
 _THROTTLE_SINCE: Final = 3
 _FLEXIBLE_SINCE: Final = 8
@@ -34,13 +36,8 @@ _PARTITION: Final = struct.Struct(">ih")
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
     topics = tuple(
-        _topic(
-            context,
-            getattr(topic, "name", ""),
-            getattr(topic, "topic_id", None),
-            [(each.partition_index, error) for each in topic.partitions],
-        )
-        for topic in request.topics
+        _topic(context, topic, [(each.partition, error) for each in topic.partitions])
+        for topic in _asked(request).topics
     )
     return context.make("OffsetCommitResponse", topics=topics)
 
@@ -48,34 +45,48 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @submit_api(8, "OffsetCommit", (2, 10), refuse=refuse)
 def offset_commit(context: RequestContext, request: Any, respond: Respond) -> None:
     """Commit the offsets of partitions that exist."""
-    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        respond([context.schema.encode(refuse(context, request, ErrorCode.group_authorization_failed))])
+    asked = _asked(request)
+    if not context.may(Operation.READ, ResourceType.GROUP, asked.group_id):
+        respond([context.schema.encode(refuse(context, asked, ErrorCode.group_authorization_failed))])
         return
-    retention = getattr(request, "retention_time", None)
     commit = CommitRequest(
-        group_id=request.group_id,
-        topics=tuple(_commit_topic(context, topic) for topic in request.topics),
-        generation_id=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        group_instance_id=getattr(request, "group_instance_id", None),
-        retention_time_ms=-1 if retention is None else milliseconds(retention),
+        group_id=asked.group_id,
+        topics=tuple([_commit_topic(context, topic) for topic in asked.topics]),
+        generation_id=asked.generation_id,
+        member_id=asked.member_id,
+        group_instance_id=asked.group_instance_id,
+        retention_time_ms=asked.retention_time_ms,
         knows_group_id_not_found=context.api_version >= _GROUP_ID_NOT_FOUND_SINCE,
     )
 
     def done(reply: Any) -> None:
-        respond([_encode(context.api_version, request, reply)])
+        respond([_body(context.api_version, asked, reply)])
 
-    context.services.coordinator.submit(request.group_id, GroupShard.commit, commit, done)
+    context.services.coordinator.submit(asked.group_id, GroupShard.commit, commit, done)
 
 
-def _encode(version: int, request: Any, reply: CommitReply) -> bytes:
+def _asked(request: Any) -> AskedCommit:
+    return request if isinstance(request, AskedCommit) else AskedCommit.of(request)
+
+
+def _body(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
+    """The encoded response; a form's is the same each time that every offset is taken."""
+    form = asked.form
+    if form is None or not reply.is_accepted:
+        return _encode(version, asked, reply)
+    if form.accepted is None:
+        form.accepted = _encode(version, asked, reply)
+    return form.accepted
+
+
+def _encode(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
     """The response (OffsetCommitResponse.json) written by hand: thousands a second say next to nothing."""
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     parts = [_NO_THROTTLE if version >= _THROTTLE_SINCE else b"", length(len(reply.topics), flexible)]
-    for asked, result in zip(request.topics, reply.topics, strict=True):
+    for topic, result in zip(asked.topics, reply.topics, strict=True):
         if version >= _TOPIC_IDS_SINCE:
-            parts.append(_NO_TOPIC_ID if asked.topic_id is None else asked.topic_id.bytes)
+            parts.append(_NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes)
         else:
             parts.append(string(result.name, flexible))
         parts.append(length(len(result.partitions), flexible))
@@ -85,7 +96,7 @@ def _encode(version: int, request: Any, reply: CommitReply) -> bytes:
     return b"".join(parts)
 
 
-def _commit_topic(context: RequestContext, asked: Any) -> CommitTopic:
+def _commit_topic(context: RequestContext, asked: AskedTopic) -> CommitTopic:
     directory = context.services.topics
     if context.api_version >= _TOPIC_IDS_SINCE:
         topic = None if asked.topic_id is None else directory.by_id(asked.topic_id)
@@ -93,32 +104,32 @@ def _commit_topic(context: RequestContext, asked: Any) -> CommitTopic:
     else:
         topic = directory.get(asked.name)
         unknown = ErrorCode.unknown_topic_or_partition
-    partitions = []
-    named = getattr(asked, "name", "") if topic is None else topic.name
-    denied = bool(named) and not context.may(Operation.READ, ResourceType.TOPIC, named)
-    for each in asked.partitions:
-        refusal = ErrorCode.none
-        if denied:
-            refusal = ErrorCode.topic_authorization_failed
-        elif topic is None:
-            refusal = unknown
-        elif not 0 <= each.partition_index < topic.partitions:
-            refusal = ErrorCode.unknown_topic_or_partition
-        partitions.append(
-            CommitPartition(
-                partition=each.partition_index,
-                offset=each.committed_offset,
-                leader_epoch=getattr(each, "committed_leader_epoch", -1),
-                metadata=each.committed_metadata,
-                refusal=refusal,
-            )
+    name = asked.name if topic is None else topic.name
+    partitions = asked.partitions
+    if name and not context.may(Operation.READ, ResourceType.TOPIC, name):
+        partitions = tuple(_refused(each, ErrorCode.topic_authorization_failed) for each in partitions)
+    elif topic is None:
+        partitions = tuple(_refused(each, unknown) for each in partitions)
+    else:
+        count = topic.partitions
+        partitions = tuple(
+            [
+                each if 0 <= each.partition < count else _refused(each, ErrorCode.unknown_topic_or_partition)
+                for each in partitions
+            ]
         )
-    return CommitTopic(named, tuple(partitions), None if topic is None else topic.topic_id.bytes)
+    return CommitTopic(name, partitions, None if topic is None else topic.topic_id.bytes)
 
 
-def _topic(context: RequestContext, name: str, topic_id: Any, partitions: list[tuple[int, ErrorCode]]) -> Any:
+def _refused(partition: CommitPartition, error: ErrorCode) -> CommitPartition:
+    return msgspec.structs.replace(partition, refusal=error)
+
+
+def _topic(context: RequestContext, asked: AskedTopic, partitions: list[tuple[int, ErrorCode]]) -> Any:
     results = tuple(
         context.make("OffsetCommitResponsePartition", partition_index=partition, error_code=error)
         for partition, error in partitions
     )
-    return context.make("OffsetCommitResponseTopic", name=name, topic_id=topic_id, partitions=results)
+    return context.make(
+        "OffsetCommitResponseTopic", name=asked.name, topic_id=asked.topic_id, partitions=results
+    )

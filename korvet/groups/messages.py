@@ -157,7 +157,7 @@ class LeaveReply(msgspec.Struct, frozen=True):
         return self.members[0].error
 
 
-class CommitPartition(msgspec.Struct, frozen=True):
+class CommitPartition(msgspec.Struct, frozen=True, gc=False):
     """An offset to commit.
 
     refusal: an error found outside the group (an unknown topic, a missing permission); it is answered after
@@ -171,7 +171,7 @@ class CommitPartition(msgspec.Struct, frozen=True):
     refusal: ErrorCode = ErrorCode.none
 
 
-class CommitTopic(msgspec.Struct, frozen=True):
+class CommitTopic(msgspec.Struct, frozen=True, gc=False):
     """The offsets to commit for one topic; topic_id (16 bytes) is written in OffsetCommitValue version 4."""
 
     name: str
@@ -196,7 +196,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
     knows_group_id_not_found: bool = False
 
 
-class PartitionResult(msgspec.Struct, frozen=True):
+class PartitionResult(msgspec.Struct, frozen=True, gc=False):
     """The error of one partition."""
 
     partition: int
@@ -215,6 +215,15 @@ class CommitReply(msgspec.Struct, frozen=True):
     """The answer to a CommitRequest: topics and partitions in the order of the request."""
 
     topics: tuple[TopicResult, ...]
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether every offset was taken."""
+        for topic in self.topics:
+            for partition in topic.partitions:
+                if partition.error is not ErrorCode.none:
+                    return False
+        return True
 
 
 class FetchTopic(msgspec.Struct, frozen=True):

@@ -148,6 +148,7 @@ class Connection(asyncio.BufferedProtocol):
         "client_host",
         "closed",
         "closing",
+        "commits",
         "kept",
         "listener",
         "principal",
@@ -188,6 +189,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.repeats: dict[int, Repeatable] = {}
         """By API key: the last request of the APIs that clients call over and over."""
+        self.commits: tuple[str, int] | None = None
+        """Group and bytes of the newest OffsetCommit that had to be decoded."""
         self.kept: Any = None
         self.listener = door.name
         self.principal = ANONYMOUS

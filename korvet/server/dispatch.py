@@ -7,12 +7,13 @@ import logging
 import struct
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
+from korvet.api.offset_commit_form import AskedCommit, CommitForm
 from korvet.api.produce_form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
 from korvet.protocol import registry
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRODUCE: Final = 0
+_OFFSET_COMMIT: Final = 8
 _API_VERSIONS: Final = 18
 # Fetch of a consumer at the end of its partitions, and Heartbeat: sent again and again, hardly ever changed.
 _REPEATED: Final = frozenset((1, 12))
@@ -88,8 +90,13 @@ class Dispatcher:
         elif api_key == _PRODUCE:
             form = ProduceForm.of(api_version, request, frame, position)
             if form is not None:
-                connection.repeats[api_key] = _RepeatedProduce(self, api, context, form, frame)
-            self.submit_produce(api, context, request, len(frame), slot)
+                submit = partial(self._submit_produce, api, context)
+                connection.repeats[api_key] = _Repeated(form, frame, responses.flexible, submit)
+            self._submit_produce(api, context, request, slot, len(frame))
+        elif api_key == _OFFSET_COMMIT:
+            request = AskedCommit.of(request)
+            self._note_commit(connection, api, context, request, frame, position)
+            self._submit(api, context, request, slot)
         elif api.submit is not None:
             if api_key in _REPEATED:
                 again = partial(self._submit, api, context, request)
@@ -109,8 +116,32 @@ class Dispatcher:
         task = self._loop.create_task(take())
         self._end_with(connection, task)
 
-    def submit_produce(
-        self, api: registry.Api, context: RequestContext, request: Any, size_bytes: int, slot: Slot
+    def _note_commit(
+        self,
+        connection: Connection,
+        api: registry.Api,
+        context: RequestContext,
+        request: AskedCommit,
+        frame: memoryview,
+        position: int,
+    ) -> None:
+        """Know the next one by its form, if this is the second one of its kind.
+
+        A connection on which groups take turns would have each form made in vain.
+        """
+        kind = request.group_id, len(frame)
+        if connection.commits == kind:
+            form = CommitForm.of(context.api_version, request, frame, position)
+            if form is not None:
+
+                def submit(again: AskedCommit, slot: Slot, size_bytes: int) -> None:
+                    self._submit(api, context, again, slot)
+
+                connection.repeats[api.key] = _Repeated(form, frame, context.schema.flexible, submit)
+        connection.commits = kind
+
+    def _submit_produce(
+        self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
     ) -> None:
         """Handle a Produce request, counting its bytes until it is answered."""
         self._backpressure.take(size_bytes)
@@ -179,25 +210,28 @@ class Dispatcher:
         return api.refuse(context, request, code)
 
 
-class _RepeatedProduce:
-    """What a producer sends next is mostly another batch in a request of the same form."""
+class _Form(Protocol):
+    """What requests of one kind have in common."""
 
-    __slots__ = ("_api", "_context", "_dispatcher", "_form", "_head", "_tags")
+    def decode(self, frame: memoryview) -> Any:
+        """The request in a frame; None where it has another form."""
+
+
+class _Repeated:
+    """What a client sends next is mostly a request of the same form: another batch, later offsets.
+
+    submit(request, slot, size in bytes) handles it.
+    """
+
+    __slots__ = ("_form", "_head", "_submit", "_tags")
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        api: registry.Api,
-        context: RequestContext,
-        form: ProduceForm,
-        frame: memoryview,
+        self, form: _Form, frame: memoryview, flexible: bool, submit: Callable[[Any, Slot, int], None]
     ) -> None:
-        self._dispatcher = dispatcher
-        self._api = api
-        self._context = context
         self._form = form
         self._head = bytes(frame[:CORRELATION_AT])
-        self._tags = b"\x00" if context.schema.flexible else b""
+        self._tags = b"\x00" if flexible else b""
+        self._submit = submit
 
     def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
         if not buffer.startswith(self._head, begin):
@@ -207,7 +241,7 @@ class _RepeatedProduce:
             return False
         position = begin + CORRELATION_AT
         slot.header = bytes(buffer[position : position + 4]) + self._tags
-        self._dispatcher.submit_produce(self._api, self._context, request, end - begin, slot)
+        self._submit(request, slot, end - begin)
         return True
 
 

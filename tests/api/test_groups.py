@@ -297,6 +297,34 @@ def test_commits(ask, coordinator, new_topic, topic_ids, fresh, version):
 
 
 @versions("OffsetCommit")
+def test_a_consumer_commits_again_and_again(ask, another, group, new_topic, topic_ids, version):
+    name, gone = new_topic(2), new_topic(1)
+    named, parting = (topic_ids(name), topic_ids(gone)) if version >= 10 else (name, gone)
+    joined = stable(ask, group)
+    client = another()
+
+    def commits(at: int, generation: int = 1) -> list[int]:
+        parts = [(named, 0, at, "m"), (named, 1, at * 2**40, "m"), (parting, 0, at, "m")]
+        return commit(client, group, parts, version, generation=generation, member=joined.member_id)
+
+    for at in range(1, 6):
+        assert commits(at) == [0, 0, 0]
+        assert committed(ask, group, [(name, [0, 1])]) == {
+            (name, 0): (at, "m", 0),
+            (name, 1): (at * 2**40, "m", 0),
+        }
+    (deleted,) = ask("DeleteTopics", 6, topics=[{"name": gone}], timeout=20_000).responses
+    assert deleted.error_code == 0
+    unknown = UNKNOWN_TOPIC_ID if version >= 10 else UNKNOWN_TOPIC
+    assert commits(6) == [0, 0, unknown]
+    assert commits(7, generation=2) == [ILLEGAL_GENERATION] * 3
+    assert commits(8) == [0, 0, unknown]
+    assert ask("LeaveGroup", 1, group_id=group, member_id=joined.member_id).error_code == 0
+    assert commits(9) == [UNKNOWN_MEMBER] * 3
+    assert committed(ask, group, [(name, [0])])[name, 0][0] == 8
+
+
+@versions("OffsetCommit")
 def test_commits_that_are_refused(ask, group, topic, topic_ids, version):
     named = topic_ids(topic) if version >= 10 else topic
     joined = stable(ask, group)

@@ -1,0 +1,174 @@
+"""OffsetCommit requests recognised by their form say what the schema's decoder says, or are left to it."""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from typing import Any
+
+import kio.index
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.static.constants import EntityType
+
+from korvet.api.offset_commit_form import AskedCommit, CommitForm
+from korvet.protocol.headers import parse_header
+from korvet.protocol.messages import request_schema
+from tests.unit.protocol.instances import encode
+
+OFFSET_COMMIT = 8
+VERSIONS = (5, 7, 8, 10)
+OFFSETS = st.integers(-(2**63), 2**63 - 1)
+EPOCHS = st.integers(-(2**31), 2**31 - 1)
+PARTITION = st.tuples(EPOCHS, st.none() | st.text(max_size=30))
+TOPIC = st.tuples(st.text(max_size=150), st.uuids(), st.lists(PARTITION, max_size=3))
+SETTINGS = st.fixed_dictionaries(
+    {
+        "group_id": st.text(max_size=150),
+        "generation": EPOCHS,
+        "member_id": st.text(max_size=40),
+        "instance": st.none() | st.text(max_size=20),
+        "client_id": st.none() | st.text(max_size=40),
+        "topics": st.lists(TOPIC, max_size=3),
+    }
+)
+NUMBERS = st.lists(st.tuples(OFFSETS, EPOCHS), min_size=9, max_size=9)
+ONE = {
+    "group_id": "group",
+    "generation": 3,
+    "member_id": "member",
+    "instance": None,
+    "client_id": "client",
+    "topics": [("topic", None, [(0, ""), (1, None)])],
+}
+
+
+def frame(
+    version: int, settings: dict[str, Any], numbers: list[tuple[int, int]], correlation_id: int = 1
+) -> bytes:
+    """A request that commits these offsets with these leader epochs, one after the other."""
+    schema: Any = kio.index.load_request_schema(OFFSET_COMMIT, version)
+    module = kio.index.load_payload_module(OFFSET_COMMIT, version, EntityType.request)
+    left = iter(numbers)
+
+    def partition(index: int, metadata: str | None) -> Any:
+        offset, epoch = next(left)
+        epochs = {"committed_leader_epoch": epoch} if version >= 6 else {}
+        return module.OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata=metadata, **epochs
+        )
+
+    topics = tuple(
+        module.OffsetCommitRequestTopic(
+            **({"topic_id": topic_id} if version >= 10 else {"name": name}),
+            partitions=tuple(partition(*each) for each in partitions),
+        )
+        for name, topic_id, partitions in settings["topics"]
+    )
+    instance = {"group_instance_id": settings["instance"]} if version >= 7 else {}
+    body = schema(
+        group_id=settings["group_id"],
+        generation_id_or_member_epoch=settings["generation"],
+        member_id=settings["member_id"],
+        topics=topics,
+        **instance,
+    )
+    client_id = settings["client_id"]
+    encoded = b"" if client_id is None else client_id.encode()
+    length = -1 if client_id is None else len(encoded)
+    head = struct.pack(">hhih", OFFSET_COMMIT, version, correlation_id, length)
+    return head + encoded + (b"\x00" if version >= 8 else b"") + encode(body)
+
+
+def decoded(version: int, content: bytes) -> tuple[AskedCommit, memoryview, int]:
+    view = memoryview(content)
+    schema = request_schema(OFFSET_COMMIT, version)
+    _, position = parse_header(view, schema.flexible)
+    return AskedCommit.of(schema.decode(view, position)), view, position
+
+
+def said(asked: AskedCommit) -> tuple[Any, ...]:
+    """All that is asked for."""
+    return (
+        asked.group_id,
+        asked.generation_id,
+        asked.member_id,
+        asked.group_instance_id,
+        asked.retention_time_ms,
+        asked.topics,
+    )
+
+
+def form_of(version: int, content: bytes) -> CommitForm | None:
+    return CommitForm.of(version, *decoded(version, content))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(settings=SETTINGS, first=NUMBERS, second=NUMBERS)
+def test_the_next_commit_of_a_form(
+    version: int, settings: dict[str, Any], first: list[tuple[int, int]], second: list[tuple[int, int]]
+) -> None:
+    form = form_of(version, frame(version, settings, first))
+    assert form is not None
+    again = frame(version, settings, second, correlation_id=77)
+    found = form.decode(memoryview(again))
+    assert found is not None
+    assert found.form is form
+    assert said(found) == said(decoded(version, again)[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(settings=SETTINGS, other=SETTINGS, numbers=NUMBERS)
+def test_what_differs_is_left_to_the_schema(
+    version: int, settings: dict[str, Any], other: dict[str, Any], numbers: list[tuple[int, int]]
+) -> None:
+    form = form_of(version, frame(version, settings, numbers))
+    assert form is not None
+    content = frame(version, other, numbers)
+    found = form.decode(memoryview(content))
+    assert found is None or said(found) == said(decoded(version, content)[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(numbers=NUMBERS, data=st.data())
+def test_damaged_frames_are_left_to_the_schema(
+    version: int, numbers: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Cut, lengthened or changed anywhere: what the form accepts, the schema's decoder reads the same."""
+    settings = ONE if version < 10 else {**ONE, "topics": [("", data.draw(st.uuids()), [(0, ""), (1, None)])]}
+    content = frame(version, settings, numbers)
+    form = form_of(version, content)
+    assert form is not None
+    end = data.draw(st.integers(0, len(content) - 1))
+    assert form.decode(memoryview(content[:end])) is None
+    assert form.decode(memoryview(content + b"\x00")) is None
+    changed = bytearray(content)
+    changed[data.draw(st.integers(8, len(content) - 1))] ^= data.draw(st.integers(1, 255))
+    found = form.decode(memoryview(bytes(changed)))
+    if found is not None:
+        assert said(found) == said(decoded(version, bytes(changed))[0])
+
+
+def test_tagged_fields_are_left_to_the_schema() -> None:
+    content = frame(9, ONE, [(1, 1), (2, 2)])
+    tagged = content[:-1] + b"\x01\x07\x01\x00"
+    assert form_of(9, tagged) is None
+
+
+def test_a_retention_time_is_left_to_the_schema() -> None:
+    schema: Any = kio.index.load_request_schema(OFFSET_COMMIT, 4)
+    body = schema(
+        group_id="group",
+        generation_id_or_member_epoch=1,
+        member_id="",
+        retention_time=datetime.timedelta(seconds=1),
+        topics=(),
+    )
+    assert form_of(4, struct.pack(">hhih", OFFSET_COMMIT, 4, 1, -1) + encode(body)) is None
+
+
+def test_large_requests_are_left_to_the_schema() -> None:
+    topics = [("topic", None, [(number, "") for number in range(400)])]
+    numbers = [(number, 0) for number in range(400)]
+    assert form_of(9, frame(9, {**ONE, "topics": topics}, numbers)) is None
