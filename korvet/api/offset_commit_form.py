@@ -30,6 +30,8 @@ _OFFSET: Final = struct.Struct(">q")
 _OFFSET_AND_EPOCH: Final = struct.Struct(">qi")
 # A form stays with its connection; a larger request costs little more per offset when it is decoded anew.
 _MOST_BYTES: Final = 4096
+# What a connection keeps forms of.
+_MOST_GROUPS: Final = 128
 
 
 class AskedTopic(msgspec.Struct, frozen=True):
@@ -138,6 +140,50 @@ class CommitForm:
             topics,
             self,
         )
+
+
+class CommitForms:
+    """The forms of the commits that come over one connection, in one version and under one header.
+
+    Mostly of one group. Where several take turns each has its own, made when it commits for the second time.
+    """
+
+    __slots__ = ("_forms", "_position", "_sizes", "_version", "header")
+
+    def __init__(self, header: tuple[int, bytes], position: int) -> None:
+        """header: the version, and what is between correlation id and body. The body lies at `position`."""
+        self.header = header
+        self._version = header[0]
+        self._position = position
+        self._forms: dict[bytes, CommitForm] = {}
+        self._sizes: dict[str, int] = {}
+
+    def note(self, request: AskedCommit, frame: memoryview) -> None:
+        """Know the next one like this, if it is the second one."""
+        if self._sizes.get(request.group_id) != len(frame):
+            if len(self._sizes) == _MOST_GROUPS:
+                self._sizes.clear()
+                self._forms.clear()
+            self._sizes[request.group_id] = len(frame)
+            return
+        form = CommitForm.of(self._version, request, frame, self._position)
+        if form is not None:
+            self._forms[self._group_of(frame)] = form
+
+    def decode(self, frame: memoryview) -> AskedCommit | None:
+        """The request in a frame of the same version; None where no form of it is known."""
+        if len(frame) < self._position + 2:
+            return None
+        form = self._forms.get(self._group_of(frame))
+        return None if form is None else form.decode(frame)
+
+    def _group_of(self, frame: memoryview) -> bytes:
+        """The group's name with its length; something else where that takes more than one byte of a varint,
+        which is told by its form then.
+        """
+        at = self._position
+        size = frame[at] if self._version >= _FLEXIBLE_SINCE else 2 + (frame[at] << 8 | frame[at + 1])
+        return bytes(frame[at : at + size])
 
 
 def _moved(partition: CommitPartition, numbers: tuple[int, ...]) -> CommitPartition:

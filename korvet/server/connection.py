@@ -148,7 +148,6 @@ class Connection(asyncio.BufferedProtocol):
         "client_host",
         "closed",
         "closing",
-        "commits",
         "kept",
         "listener",
         "principal",
@@ -189,8 +188,6 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.repeats: dict[int, Repeatable] = {}
         """By API key: the last request of the APIs that clients call over and over."""
-        self.commits: tuple[str, int] | None = None
-        """Group and bytes of the newest OffsetCommit that had to be decoded."""
         self.kept: Any = None
         self.listener = door.name
         self.principal = ANONYMOUS

@@ -13,11 +13,11 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
-from korvet.api.offset_commit_form import AskedCommit, CommitForm
+from korvet.api.offset_commit_form import AskedCommit, CommitForms
 from korvet.api.produce_form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
 from korvet.protocol import registry
-from korvet.protocol.headers import parse_header, peek_api, response_header
+from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
@@ -125,20 +125,18 @@ class Dispatcher:
         frame: memoryview,
         position: int,
     ) -> None:
-        """Know the next one by its form, if this is the second one of its kind.
+        """Know the next one by its form."""
+        header = context.api_version, bytes(frame[FIXED_HEADER_BYTES:position])
+        known = connection.repeats.get(api.key)
+        if not (isinstance(known, _RepeatedCommit) and known.forms.header == header):
 
-        A connection on which groups take turns would have each form made in vain.
-        """
-        kind = request.group_id, len(frame)
-        if connection.commits == kind:
-            form = CommitForm.of(context.api_version, request, frame, position)
-            if form is not None:
+            def submit(again: AskedCommit, slot: Slot, size_bytes: int) -> None:
+                self._submit(api, context, again, slot)
 
-                def submit(again: AskedCommit, slot: Slot, size_bytes: int) -> None:
-                    self._submit(api, context, again, slot)
-
-                connection.repeats[api.key] = _Repeated(form, frame, context.schema.flexible, submit)
-        connection.commits = kind
+            forms = CommitForms(header, position)
+            known = _RepeatedCommit(forms, frame, context.schema.flexible, submit)
+            connection.repeats[api.key] = known
+        known.forms.note(request, frame)
 
     def _submit_produce(
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
@@ -243,6 +241,22 @@ class _Repeated:
         slot.header = bytes(buffer[position : position + 4]) + self._tags
         self._submit(request, slot, end - begin)
         return True
+
+
+class _RepeatedCommit(_Repeated):
+    """The same with the forms at hand, for there to be more of them."""
+
+    __slots__ = ("forms",)
+
+    def __init__(
+        self,
+        forms: CommitForms,
+        frame: memoryview,
+        flexible: bool,
+        submit: Callable[[AskedCommit, Slot, int], None],
+    ) -> None:
+        super().__init__(forms, frame, flexible, submit)
+        self.forms = forms
 
 
 def _unsupported(api_key: int) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.static.constants import EntityType
 
-from korvet.api.offset_commit_form import AskedCommit, CommitForm
+from korvet.api.offset_commit_form import AskedCommit, CommitForm, CommitForms
 from korvet.protocol.headers import parse_header
 from korvet.protocol.messages import request_schema
 from tests.unit.protocol.instances import encode
@@ -148,6 +148,42 @@ def test_damaged_frames_are_left_to_the_schema(
     found = form.decode(memoryview(bytes(changed)))
     if found is not None:
         assert said(found) == said(decoded(version, bytes(changed))[0])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@given(groups=st.lists(st.text(max_size=200), min_size=1, max_size=5, unique=True), data=st.data())
+def test_groups_that_take_turns(version: int, groups: list[str], data: st.DataObject) -> None:
+    """The first commit of a group is left to the schema, the second makes its form, the third has it."""
+    forms: CommitForms | None = None
+    for turn in range(3):
+        for group in groups:
+            content = frame(version, {**ONE, "group_id": group, "topics": []}, [])
+            found = None if forms is None else forms.decode(memoryview(content))
+            asked, view, position = decoded(version, content)
+            if forms is None:
+                forms = CommitForms((version, content[8:position]), position)
+            assert (found is not None) == (turn == 2)
+            if found is None:
+                forms.note(asked, view)
+            else:
+                assert said(found) == said(asked)
+    damaged = bytearray(frame(version, {**ONE, "group_id": groups[0], "topics": []}, []))
+    end = data.draw(st.integers(0, len(damaged) - 1))
+    assert forms is not None
+    assert forms.decode(memoryview(bytes(damaged[:end]))) is None
+
+
+def test_a_connection_keeps_forms_of_so_many_groups() -> None:
+    """An administrator's tool may commit for thousands of them, one after the other."""
+    contents = [frame(8, {**ONE, "group_id": f"g{number:04}", "topics": []}, []) for number in range(300)]
+    _, _, position = decoded(8, contents[0])
+    forms = CommitForms((8, contents[0][8:position]), position)
+    for content in contents:
+        for _ in range(2):
+            asked, view, _ = decoded(8, content)
+            forms.note(asked, view)
+    known = sum(forms.decode(memoryview(content)) is not None for content in contents)
+    assert 0 < known <= 128
 
 
 def test_tagged_fields_are_left_to_the_schema() -> None:
