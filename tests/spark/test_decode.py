@@ -1,4 +1,4 @@
-"""Decoded tables: native expressions and mapInArrow against the codec, on golden and on random records."""
+"""Decoded tables against the codec, on golden and on random records."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value, encode_key, encode_value
 from korvet.offsets.schema import (
@@ -19,7 +21,8 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
-from korvet.spark.decode import group_metadata, offset_commits, quarantine
+from korvet.spark.commits import read_commits, refused_commits
+from korvet.spark.decode import COMMIT_TYPE, QUARANTINE_TYPE, group_metadata, offset_commits, quarantine
 from korvet.spark.source import SCHEMA
 
 if TYPE_CHECKING:
@@ -227,17 +230,8 @@ def damaged(source: random.Random, record: Record) -> Record:
     return halves[0], halves[1]
 
 
-def has_unknown_tags(record: Record) -> bool:
-    """Whether the value has, or seems to have, tagged fields that native decoding skips unchecked."""
-    key, value = record
-    if not key or value is None or key[:2] not in (b"\0\0", b"\0\1") or value[:2] != b"\0\4":
-        return False
-    read = codec_reads(record)
-    return read is None or bool(read[1].unknown_tags)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_random_records_and_damaged_ones(spark: SparkSession, seed: int) -> None:
+def random_records(seed: int) -> list[Record]:
+    """Whole ones, damaged ones and odd ones."""
     source = random.Random(seed)
     whole = [random_commit(source) for _ in range(1500)] + [random_group(source) for _ in range(200)]
     broken = [damaged(source, source.choice(whole)) for _ in range(3000)]
@@ -255,11 +249,74 @@ def test_random_records_and_damaged_ones(spark: SparkSession, seed: int) -> None
         (whole[0][0], b"\xff\xffpast"),
         (whole[0][0], b""),
     ]
-    records = whole + [record for record in broken if not has_unknown_tags(record)] + odd
-    commits, groups, refused = check_against_codec(spark, records)
+    records = whole + broken + odd
+    source.shuffle(records)
+    return records
+
+
+def test_random_records_and_damaged_ones(spark: SparkSession) -> None:
+    commits, groups, refused = check_against_codec(spark, random_records(0))
     assert commits >= 1500
     assert groups >= 200
     assert refused > 500
+
+
+def arrow(records: list[Record]) -> pa.RecordBatch:
+    """As mapInArrow gets them."""
+    rows = len(records)
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([key for key, _ in records], type=pa.binary()),
+            "value": pa.array([value for _, value in records], type=pa.binary()),
+            "partition": pa.array([0] * rows, type=pa.int32()),
+            "offset": pa.array(range(rows), type=pa.int64()),
+            "timestamp": pa.array([None] * rows, type=pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_batches_of_random_records(seed: int) -> None:
+    records = random_records(seed)
+    # A part of a batch begins within its buffers.
+    batch = arrow(records).slice(seed * 10)
+    commit_rows = read_commits(batch, to_arrow_schema(COMMIT_TYPE, timezone="UTC")).to_pylist()
+    refused_rows = refused_commits(batch, to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")).to_pylist()
+    commits = {row["src_offset"]: row for row in commit_rows}
+    refused = {row["src_offset"]: row for row in refused_rows}
+    assert (len(commits), len(refused)) == (len(commit_rows), len(refused_rows))
+    for at, record in list(enumerate(records))[seed * 10 :]:
+        read = codec_reads(record)
+        if read is not None:
+            assert at not in refused
+            assert (at in commits) == isinstance(read[0], OffsetCommitKey)
+            if at in commits:
+                check_commit(commits[at], *read)
+        elif record[0] is None or len(record[0]) < 2 or record[0][:2] in (b"\0\0", b"\0\1"):
+            assert at not in commits
+            assert (refused[at]["key"], refused[at]["value"]) == record
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        (None, b"", "no key"),
+        (b"\0", b"", "the key is shorter than its version"),
+        (b"\0\1\0\1g", b"", "damaged offset commit key: 2 bytes needed at byte 5 of 5"),
+        (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0", "damaged offset commit value: 2 bytes needed at byte 0 of 1"),
+        (b"\0\1\0\1g\0\1t\0\0\0\0", b"\0\5", "unknown offset commit value version 5"),
+    ],
+)
+def test_why_a_commit_is_refused(key: bytes | None, value: bytes, reason: str) -> None:
+    schema = to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")
+    (row,) = refused_commits(arrow([(key, value)]), schema).to_pylist()
+    assert row["reason"] == reason
+
+
+def test_batches_without_commits() -> None:
+    schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
+    assert read_commits(arrow([]), schema).num_rows == 0
+    assert read_commits(arrow([(b"\0\2\0\1g", None)]), schema).num_rows == 0
 
 
 def test_unknown_tags_do_not_hide_the_commit(spark: SparkSession) -> None:
@@ -276,10 +333,3 @@ def test_unknown_tags_do_not_hide_the_commit(spark: SparkSession) -> None:
         (5, None),
         (6, topic_id),
     ]
-
-
-def test_unused_columns_are_not_computed(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    offset_commits(frame(spark, [(b"\0\1", None)])).select("group").explain()
-    plan = capsys.readouterr().out
-    assert "Python" not in plan
-    assert "topic_id" not in plan
