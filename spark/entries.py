@@ -76,8 +76,8 @@ class Columns:
     rows of all lists belong together. `timestamps_ms` holds None where Spark has no such time.
     """
 
-    keys: Sequence[bytes | None]
-    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | pa.Array
+    values: Sequence[bytes | None] | pa.Array
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64] | list[int | None]
     headers: list[list[Header] | None] | None
@@ -462,10 +462,9 @@ def record_batch(columns: Columns, origin: Origin, schema: pa.Schema) -> pa.Reco
 def _array(field: pa.Field, columns: Columns, origin: Origin) -> pa.Array:
     rows = len(columns.keys)
     name = field.name
-    if name == "key":
-        return pa.array(columns.keys, type=field.type)
-    if name == "value":
-        return pa.array(columns.values, type=field.type)
+    if name in {"key", "value"}:
+        data = columns.keys if name == "key" else columns.values
+        return data if isinstance(data, pa.Array) else pa.array(data, type=field.type)
     if name == "topic":
         return _constant(origin.topic, field.type, rows)
     if name == "partition":

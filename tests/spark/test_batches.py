@@ -114,6 +114,7 @@ def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> 
         assert [row["offset"] for row in rows(part)] == [*range(BASE + first, BASE + last)]
 
 
+# Often several alike in a row.
 RECORDS = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=200),
@@ -123,6 +124,8 @@ RECORDS = st.lists(
     ),
     min_size=1,
     max_size=5,
+).flatmap(
+    lambda records: st.sampled_from([1, 7]).map(lambda times: [r for r in records for _ in range(times)])
 )
 
 
@@ -159,5 +162,15 @@ def test_many_batches_at_once_are_what_each_is(
     headers = found.headers or [None] * len(found.keys)
     columns = (found.offsets, found.timestamps_ms, found.log_append_times, found.producers)
     offsets, times_ms, appended, producers = (column.tolist() for column in columns)
-    got = zip(found.keys, found.values, offsets, times_ms, headers, appended, producers, strict=True)
+    keys, values = found.keys.to_pylist(), found.values.to_pylist()
+    got = zip(keys, values, offsets, times_ms, headers, appended, producers, strict=True)
     assert list(got) == rows
+
+
+def test_long_records_whose_lengths_differ_late() -> None:
+    sizes = [1 << 20] * 6 + [1 << 21, 1 << 20]
+    records = [forms.Record(None, bytes(size), 0) for size in sizes]
+    plain = forms.batch_bytes(forms.records_bytes(records, base_ms=0), len(records), base_ms=0)
+    found = read_records([[b"batch", stored(plain, 0)]], [len(records) - 1], range(len(records)))
+    assert found is not None
+    assert [len(value) for value in found.values.to_pylist()] == sizes
