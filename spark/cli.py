@@ -16,16 +16,15 @@ from korvet.spark.export import export_batch, export_stream
 from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
 from korvet.spark.loading import batch_table, stream_table, table_named
 from korvet.spark.options import (
-    address_of,
+    RedisOptions,
     master_option,
-    parse_address,
     progress,
     spark_session,
     user_errors,
     with_redis,
 )
 from korvet.spark.report import write_report
-from korvet.spark.store import OFFSETS_TOPIC
+from korvet.spark.store import OFFSETS_TOPIC, connected
 from korvet.spark.tables import KafkaReader, RedisReader
 from korvet.spark.target import (
     BYTES_AS,
@@ -80,9 +79,7 @@ JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
 )
 @master_option
 def report(
-    redis_url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    redis: RedisOptions,
     bootstrap: str | None,
     source: str | None,
     out: Path,
@@ -111,7 +108,10 @@ def report(
         else:
             if bootstrap is not None:
                 raise click.UsageError("--bootstrap goes with --source kafka; give --redis URL")
-            reader = RedisReader(address_of(redis_url, data_dir, keyspace))
+            reader = RedisReader(redis.address())
+            # Tried before Spark takes its seconds to start.
+            with connected(reader.address):
+                pass
         notify("Starting Spark")
         with spark_session("korvet report", master, jars=jars) as spark:
             now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
@@ -221,9 +221,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 def export(
     topics: tuple[str, ...],
     source_table: str | None,
-    redis_url: str | None,
-    data_dir: Path,
-    keyspace: str,
+    redis: RedisOptions,
     location: str,
     form: str,
     table: str | None,
@@ -268,7 +266,7 @@ def export(
             raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
         if source_table is not None:
             table_named(source_table)
-        address = parse_address(redis_url, data_dir, keyspace)
+        address = redis.address()
         check_topics(address, topics or [OFFSETS_TOPIC], source_options, streaming=streams)
         jars, conf = _session_needs(form, files, packages)
         notify("Starting Spark")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
 import click
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -16,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from korvet.spark.browser import BrowserError
 from korvet.spark.jars import JarsMissing
 from korvet.spark.session import JavaMissing, build_session, is_submitted, submitted_session
-from korvet.spark.store import DEFAULT_KEYSPACE, Address, SourceError, connected
+from korvet.spark.store import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls
 from korvet.spark.target import ExportError
 
 if TYPE_CHECKING:
@@ -44,6 +46,25 @@ _REDIS_OPTIONS = [
         help="Folder of the embedded server, which must be running.",
     ),
     click.option("--keyspace", default=DEFAULT_KEYSPACE, envvar="KORVET_KEYSPACE", show_default=True),
+    click.option(
+        "--redis-user", metavar="NAME", envvar="KORVET_REDIS_USER", help="The user, unless the URL names one."
+    ),
+    click.option(
+        "--redis-password-file",
+        metavar="FILE",
+        envvar="KORVET_REDIS_PASSWORD_FILE",
+        help="Holds the password, wherever Spark reads. Else it is in the URL, or KORVET_REDIS_PASSWORD.",
+    ),
+    click.option(
+        "--redis-ca",
+        metavar="FILE",
+        envvar="KORVET_REDIS_CA",
+        help="For rediss://: PEM file of the authorities to trust.  [default: the system's]",
+    ),
+    click.option(
+        "--redis-cert", metavar="FILE", envvar="KORVET_REDIS_CERT", help="The client's certificate, PEM."
+    ),
+    click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="Its key, PEM."),
 ]
 master_option = click.option(
     "--master",
@@ -53,40 +74,82 @@ master_option = click.option(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """What the user says about Redis."""
+
+    redis_url: str | None
+    data_dir: Path
+    keyspace: str = DEFAULT_KEYSPACE
+    redis_user: str | None = None
+    redis_password_file: str | None = None
+    redis_ca: str | None = None
+    redis_cert: str | None = None
+    redis_key: str | None = None
+
+    def address(self) -> Address:
+        """The address, with the password taken out of the URL, where plans and logs would show it.
+
+        Raises SourceError where there is neither a URL nor an embedded server, and for what does not go
+        together.
+        """
+        if self.redis_url:
+            url, user, secret = _without_password(self.redis_url)
+        else:
+            socket = (self.data_dir / EMBEDDED_SOCKET).absolute()
+            if not socket.exists():
+                raise SourceError(
+                    f"no embedded server in {self.data_dir}: start `korvet serve`, or give --redis URL"
+                )
+            url, user, secret = f"unix://{quote(str(socket))}", None, None
+        if secret is not None and self.redis_password_file is not None:
+            raise SourceError("the password is in the redis URL or in --redis-password-file, not in both")
+        if secret is None and self.redis_password_file is None:
+            secret = os.environ.get("KORVET_REDIS_PASSWORD")
+        ca, cert, key = map(_absolute, (self.redis_ca, self.redis_cert, self.redis_key))
+        return Address(
+            url,
+            self.keyspace,
+            user=self.redis_user or user,
+            password=Secret(value=secret, file=_absolute(self.redis_password_file)),
+            tls=Tls(ca, cert, key) if ca or cert or key else None,
+        )
+
+
+def _absolute(file: str | None) -> str | None:
+    """Executors have another working folder."""
+    return None if file is None else str(Path(file).absolute())
+
+
+def _without_password(url: str) -> tuple[str, str | None, str | None]:
+    """The URL without password and without what is said behind its question mark of who we are; these two."""
+    try:
+        parts = urlsplit(url)
+        password = None if parts.password is None else unquote(parts.password)
+    except ValueError:
+        raise SourceError("the redis URL can't be parsed") from None
+    user, at, place = parts.netloc.rpartition("@")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name, other = query.pop("username", None), query.pop("password", None)
+    named = user.partition(":")[0]
+    netloc = named + at + place if named else place
+    rest = parts._replace(netloc=netloc, query=urlencode(query))
+    return urlunsplit(rest), None if named else name, other if password is None else password
+
+
 def with_redis(command: Any) -> Any:
-    """Add the options that say where Redis is."""
+    """Add the options that say where Redis is, as one argument `redis`, RedisOptions."""
+    names = [field.name for field in fields(RedisOptions)]
+
+    @wraps(command)
+    def gathered(**given: Any) -> Any:
+        redis = RedisOptions(**{name: given.pop(name) for name in names})
+        return command(redis=redis, **given)
+
+    found: Any = gathered
     for option in reversed(_REDIS_OPTIONS):
-        command = option(command)
-    return command
-
-
-def address_of(url: str | None, data_dir: Path, keyspace: str) -> Address:
-    """The address with the password taken out of the URL, where plans and logs would show it.
-
-    It is tried before Spark takes its seconds to start. Raises SourceError when there is neither a URL nor an
-    embedded server, or no Redis answers.
-    """
-    address = parse_address(url, data_dir, keyspace)
-    with connected(address):
-        return address
-
-
-def parse_address(url: str | None, data_dir: Path, keyspace: str) -> Address:
-    """As address_of, without trying it."""
-    password = os.environ.get("KORVET_REDIS_PASSWORD")
-    if not url:
-        socket = (data_dir / EMBEDDED_SOCKET).absolute()
-        if not socket.exists():
-            raise SourceError(f"no embedded server in {data_dir}: start `korvet serve`, or give --redis URL")
-        return Address(f"unix://{quote(str(socket))}", None, keyspace)
-    parts = urlsplit(url)
-    if parts.password is not None:
-        password = unquote(parts.password)
-        user, _, place = parts.netloc.rpartition("@")
-        name = user.partition(":")[0]
-        parts = parts._replace(netloc=f"{name}@{place}" if name else place)
-        url = urlunsplit(parts)
-    return Address(url, password, keyspace)
+        found = option(found)
+    return found
 
 
 @contextmanager

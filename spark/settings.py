@@ -229,9 +229,41 @@ def _address(given: Mapping[str, str]) -> Address:
         url=given.get("redis", DEFAULT_URL),
         keyspace=given.get("keyspace", DEFAULT_KEYSPACE),
         user=given.get("redis.user"),
-        secret=_secret(given, "redis.password"),
+        password=_secret(given, "redis.password"),
         tls=tls,
     )
+
+
+def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The options that lead to an address: the reverse of how SourceOptions reads them.
+
+    Options in `more` go before, in any case; a password among them, in whichever of its forms, replaces the
+    address's.
+    """
+    given = {"redis": address.url, "keyspace": address.keyspace, **_secret_options(address.password)}
+    if address.user is not None:
+        given["redis.user"] = address.user
+    tls = address.tls
+    if tls is not None:
+        files = {
+            "redis.ssl.ca": tls.ca_file,
+            "redis.ssl.cert": tls.certificate_file,
+            "redis.ssl.key": tls.key_file,
+        }
+        given |= {name: file for name, file in files.items() if file is not None}
+        given |= _secret_options(tls.key_password)
+        given["redis.ssl.checkHostname"] = str(tls.check_hostname).lower()
+    own = {name.lower() for name in more or {}}
+    for secret in (address.password.name, tls.key_password.name if tls else ""):
+        forms = {secret.lower() + form for form in ("", "file", "env")}
+        if own & forms:
+            own |= forms
+    return {name: value for name, value in given.items() if name.lower() not in own} | dict(more or {})
+
+
+def _secret_options(secret: Secret) -> dict[str, str]:
+    forms = {"": secret.value, "File": secret.file, "Env": secret.variable}
+    return {secret.name + form: text for form, text in forms.items() if text is not None}
 
 
 def _secret(given: Mapping[str, str], name: str) -> Secret:

@@ -124,15 +124,13 @@ class Tls:
 class Address:
     """A Redis server, or nodes of a cluster, and the keyspace in it.
 
-    The password is apart from the URL and never in a repr. Hosts of several nodes are separated by commas.
+    The password is apart from the URL. Hosts of several nodes are separated by commas.
     """
 
     url: str = DEFAULT_URL
-    password: str | None = field(default=None, repr=False)
     keyspace: str = DEFAULT_KEYSPACE
     user: str | None = None
-    secret: Secret = field(default_factory=Secret)
-    """The password, where `password` is None."""
+    password: Secret = field(default_factory=Secret)
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
@@ -160,7 +158,7 @@ class Address:
     def arguments(self) -> dict[str, Any]:
         """What redis-py needs beside the URL. Raises SourceError for a file or a secret that is not there."""
         found: dict[str, Any] = {}
-        password = self.password if self.password is not None else self.secret.reveal()
+        password = self.password.reveal()
         if password is not None:
             found["password"] = password
         if self.user is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from korvet.spark.kafka import cluster_of
+from korvet.spark.settings import options_of
 from korvet.spark.source import FORMAT, SCHEMA
 from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics
 
@@ -67,17 +68,13 @@ class RedisReader:
             return {name: topic.partitions for name, topic in load_topics(connection, self.address).items()}
 
     def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
-        options = {
-            "redis": self.address.url,
-            "keyspace": self.address.keyspace,
+        more = {
             "topics": ",".join(starting),
             "startingOffsets": json.dumps(starting),
             # Commits on records that retention took since have lag all the same.
             "failOnDataLoss": "false",
         }
-        if self.address.password is not None:
-            options["redis.password"] = self.address.password
-        return spark.read.format(FORMAT).options(**options).load()
+        return spark.read.format(FORMAT).options(**options_of(self.address, more)).load()
 
 
 @dataclass(frozen=True, slots=True)

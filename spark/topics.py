@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.spark.settings import SourceOptions
+from korvet.spark.settings import SourceOptions, options_of
 from korvet.spark.source import FORMAT
 from korvet.spark.store import Address, connected, load_topics, select_topics
 
@@ -43,14 +43,7 @@ def check_topics(
 
     Raises SourceError when Redis does not answer, there is no such topic, or an option is none.
     """
-    given = {
-        "redis": address.url,
-        "keyspace": address.keyspace,
-        "topics": ",".join(topics),
-        **(options or {}),
-    }
-    if address.password is not None:
-        given["redis.password"] = address.password
+    given = options_of(address, {"topics": ",".join(topics), **(options or {})})
     address = SourceOptions.parse(given, streaming=streaming).address
     with connected(address) as connection:
         select_topics(load_topics(connection, address), topics, address)

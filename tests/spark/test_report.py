@@ -17,11 +17,11 @@ from pyspark.sql import functions as sf
 
 from korvet.spark import cli, jars
 from korvet.spark.catalog import TABLES
-from korvet.spark.options import parse_address
+from korvet.spark.options import RedisOptions
 from korvet.spark.page import series
 from korvet.spark.report import PAGE_NAME, write_report
 from korvet.spark.session import JavaMissing, java_command, parse_java_version
-from korvet.spark.store import Address
+from korvet.spark.store import Address, SourceError, Tls
 from korvet.spark.tables import RedisReader
 from korvet.spark.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
 from korvet.spark.words import duration
@@ -163,11 +163,34 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert "Traceback" not in result.output
 
 
-def test_password_leaves_the_url(tmp_path: Path) -> None:
-    address = parse_address("redis://user:p%40ss@host:1/2", tmp_path, "k")
-    assert (address.url, address.password) == ("redis://user@host:1/2", "p@ss")
-    assert "p@ss" not in repr(address)
-    assert parse_address("redis://:pw@host", tmp_path, "k").url == "redis://host"
+def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def address(url: str, **more: str) -> Address:
+        return RedisOptions(url, tmp_path, **more).address()
+
+    def login(url: str, **more: str) -> tuple[str, object, object]:
+        found = address(url, **more)
+        return found.url, found.arguments().get("username"), found.arguments().get("password")
+
+    assert login("redis://user:p%40ss@host:1/2") == ("redis://user@host:1/2", None, "p@ss")
+    assert "p@ss" not in repr(address("redis://user:p%40ss@host:1/2"))
+    assert login("redis://:pw@one,two") == ("redis://one,two", None, "pw")
+    assert login("redis://h?username=me&password=p%40ss&db=2") == ("redis://h?db=2", "me", "p@ss")
+    (tmp_path / "secret").write_text("from a file\n")
+    file = str(tmp_path / "secret")
+    assert login("redis://h", redis_user="me", redis_password_file=file) == ("redis://h", "me", "from a file")
+    monkeypatch.setenv("KORVET_REDIS_PASSWORD", "from outside")
+    assert login("redis://h") == ("redis://h", None, "from outside")
+    assert login("redis://:pw@h")[2] == "pw"
+    assert login("redis://h", redis_password_file=file)[2] == "from a file"
+    for url, more, message in [
+        ("redis://:pw@h", {"redis_password_file": file}, "not in both"),
+        ("redis://me@h", {"redis_user": "you"}, "not in both"),
+        ("redis://h", {"redis_ca": "ca.pem"}, "rediss://"),
+    ]:
+        with pytest.raises(SourceError, match=message):
+            address(url, **more)
+    tls = address("rediss://h", redis_ca=file, redis_cert=file, redis_key=file).tls
+    assert tls == Tls(file, file, file)
 
 
 def fake_maven(folder: Path, content: str) -> None:

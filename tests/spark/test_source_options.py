@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from korvet.spark.settings import EARLIEST, LATEST, OPTIONS, SourceOptions
-from korvet.spark.store import Address, Secret, SourceError
+from korvet.spark.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
+from korvet.spark.store import Address, Secret, SourceError, Tls
 
 TOPIC = {"topic": "t"}
 
@@ -131,7 +131,7 @@ def test_secrets_are_in_no_repr() -> None:
     found = parse(topic="t", redis_password="hush", redis="rediss://h", redis_ssl_keyPassword="hush")
     assert found.address.arguments()["password"] == "hush"
     assert "hush" not in repr(found)
-    assert "hush" not in repr(Address(password="hush"))
+    assert "hush" not in repr(Address(password=Secret(value="hush")))
     assert pickle.loads(pickle.dumps(found)) == found
 
 
@@ -157,3 +157,25 @@ def test_every_option_is_documented() -> None:
 
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
     assert [name for name in OPTIONS if f"`{name}`" not in text] == []
+
+
+def test_options_lead_to_the_address_that_they_are_made_of() -> None:
+    tls = Tls("ca", "cert", "key", Secret("redis.ssl.keyPassword", variable="KEY"), check_hostname=False)
+    for address in (
+        Address(),
+        Address("redis://one,two", "k", "me", Secret(value="hush")),
+        Address("rediss://h", "k", None, Secret(file="f"), tls),
+    ):
+        assert SourceOptions.parse(options_of(address, TOPIC)).address == address
+
+
+def test_options_that_go_before_those_of_the_address() -> None:
+    address = Address("redis://h", user="me", password=Secret(value="hush"))
+    assert options_of(address, {"Redis.User": "you"}) == {
+        "redis": "redis://h",
+        "keyspace": "korvet",
+        "redis.password": "hush",
+        "Redis.User": "you",
+    }
+    found = SourceOptions.parse(options_of(address, {**TOPIC, "redis.passwordenv": "VARIABLE"}))
+    assert found.address.password == Secret(variable="VARIABLE")

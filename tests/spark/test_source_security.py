@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.spark.options import RedisOptions
+from korvet.spark.settings import options_of
 from korvet.spark.store import SourceError
+from korvet.spark.topics import check_topics
 from tests.spark.direct import batch, values
 from tests.support.ports import free_port
 
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.keyspace import Keyspace
+
+
+# What reading takes, and no more.
+READING = ("~*", "-@all", "+@read", "+@connection", "+xinfo", "+cluster|slots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,23 +165,29 @@ def test_the_host_name_is_checked(keyspace: Keyspace, front: Front) -> None:
     assert values(batch(keyspace, **options(elsewhere, checkHostname="false"))) == [b"v"]
 
 
+def test_commands_reach_a_redis_with_all_of_it(keyspace: Keyspace, front: Front, tmp_path: Path) -> None:
+    keyspace.client.execute_command("ACL", "SETUSER", "reader", "on", ">hush", *READING)
+    (tmp_path / "password").write_text("hush\n")
+    found = RedisOptions(
+        front.url,
+        tmp_path,
+        redis_user="reader",
+        redis_password_file=str(tmp_path / "password"),
+        redis_ca=front.file("ca.pem"),
+        redis_cert=front.file("client.pem"),
+        redis_key=front.file("client.key"),
+    ).address()
+    # Exports of topics, and tables and reports.
+    for given in (check_topics(found, ["t"]), options_of(found, {"topic": "t"})):
+        assert given.pop("keyspace") == "korvet"
+        assert values(batch(keyspace, **given)) == [b"v"]
+    keyspace.client.execute_command("ACL", "DELUSER", "reader")
+
+
 def test_users_and_passwords(keyspace: Keyspace, tmp_path: Path) -> None:
     keyspace.topic("t")
     keyspace.add("t", 0, "5-0", b"value", b"v")
-    # What reading takes, and no more.
-    keyspace.client.execute_command(
-        "ACL",
-        "SETUSER",
-        "reader",
-        "on",
-        ">hush",
-        "~*",
-        "-@all",
-        "+@read",
-        "+@connection",
-        "+xinfo",
-        "+cluster|slots",
-    )
+    keyspace.client.execute_command("ACL", "SETUSER", "reader", "on", ">hush", *READING)
     secret = tmp_path / "password"
     secret.write_text("hush\n")
     login = {"redis.user": "reader", "redis.passwordFile": str(secret)}
