@@ -193,5 +193,5 @@ def java() -> JavaTools:
 
 @pytest.fixture(scope="session")
 def node() -> NodeTools:
-    """Node with kafkajs; skips where node or npm is missing."""
+    """Node with its clients; skips where node or npm is missing."""
     return NodeTools.resolve()

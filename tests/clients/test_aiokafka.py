@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from tests.support.polling import until_async
 from tests.support.records import CODECS, NOW_MS
@@ -142,6 +142,34 @@ def test_admin(broker, fresh):
                 return name not in await admin.list_topics()
 
             await until_async(gone, 10, "the topic is gone")
+        finally:
+            await admin.close()
+
+    asyncio.run(scenario())
+
+
+def test_admin_describes_groups_and_deletes_records(broker, topic, group):
+    async def scenario() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
+            offsets = [(await producer.send_and_wait(topic, b"%d" % n)).offset for n in range(4)]
+        partition = TopicPartition(topic, 0)
+        admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+        await admin.start()
+        try:
+            async with AIOKafkaConsumer(
+                topic, bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest"
+            ) as consumer:
+                await asyncio.wait_for(consumer.getone(), 20)
+                await consumer.commit()
+                (described,) = (await admin.describe_consumer_groups([group]))[0].groups
+                assert described[1:3] == (group, "Stable")
+                assert len(described[5]) == 1
+                end = (await consumer.end_offsets([partition]))[partition]
+            assert (group, "consumer") in await admin.list_consumer_groups()
+            committed = (await admin.list_consumer_group_offsets(group))[partition].offset
+            assert (committed, end) == (offsets[0] + 1, offsets[3] + 1)
+            deleted = await admin.delete_records({partition: RecordsToDelete(before_offset=offsets[2])})
+            assert deleted == {partition: offsets[2]}
         finally:
             await admin.close()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 pytestmark = pytest.mark.clients
@@ -30,3 +32,14 @@ def test_a_whole_session(broker, node, fresh):
     assert int(answer["end"]) == int(answer["committed"]) == offsets[-1] + 1
     assert answer["state"] == "Empty"
     assert answer["listed"] is True
+
+
+def test_two_members_and_a_seek(broker, node, fresh):
+    names = {"topic": fresh("js"), "group": fresh("js-group")}
+    answer = node.run("members.js", {"bootstrap": broker.bootstrap, **names})
+    assert [sorted(itertools.chain(*answer[stage])) for stage in ("first", "second", "last")] == [
+        [0, 1, 2, 3]
+    ] * 3
+    assert [len(owned) for owned in answer["second"]] == [2, 2]
+    assert answer["sought"] == answer["wanted"]
+    assert answer["lag"] == [0, 0, 0, 0]

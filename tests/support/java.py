@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "clients" / "java"
+POM = SOURCES / "pom.xml"
 CACHE = ROOT / ".cache" / "kafka-tools"
 # Class data (JEP 350) of the tools: they start in half the time.
 ARCHIVE = CACHE / "tools.jsa"
@@ -35,6 +36,10 @@ COMMANDS = {
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "configs": "kafka.admin.ConfigCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+}
+SERVICES = {
+    "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
+    "connect-mirror-maker": "org.apache.kafka.connect.mirror.MirrorMaker",
 }
 
 
@@ -57,7 +62,8 @@ class JavaTools:
             pytest.skip(f"needs a JDK: no {' and '.join(missing)} on PATH")
         libraries = CACHE / "libs"
         with _alone():
-            if not libraries.is_dir():
+            fetched = libraries / POM.name
+            if not fetched.exists() or fetched.read_bytes() != POM.read_bytes():
                 _fetch(libraries)
             class_path = os.pathsep.join(
                 map(str, [*sorted(libraries.glob("*.jar")), _jar_of_ours(libraries)])
@@ -69,7 +75,8 @@ class JavaTools:
         """The argument list that runs a tool (or a class of ours)."""
         # Without the archive they start, too; nothing of the JVM's own shall stand among what they print.
         head = [self.java, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable", "-Xmx512m"]
-        return [*head, "-cp", self.class_path, COMMANDS.get(name, name), *arguments]
+        main = COMMANDS.get(name) or SERVICES.get(name, name)
+        return [*head, "-cp", self.class_path, main, *arguments]
 
     def run(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
         """What the tool printed. Raises ToolFailed when it exits with an error."""
@@ -107,10 +114,14 @@ def _fetch(libraries: Path) -> None:
         pytest.skip("needs Maven (mvn) on PATH once, to resolve Apache Kafka's jars")
     partial = CACHE / f"libs.{os.getpid()}"
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
-    done = run([maven, "-q", "-B", "-f", str(SOURCES / "pom.xml"), *goal], RESOLVE_TIMEOUT_S)
+    done = run([maven, "-q", "-B", "-f", str(POM), *goal], RESOLVE_TIMEOUT_S)
     if done.returncode != 0:
         shutil.rmtree(partial, ignore_errors=True)
         pytest.skip(f"Maven could not resolve Apache Kafka's jars: {_text(done)[-500:]}")
+    shutil.copy(POM, partial)
+    shutil.rmtree(libraries, ignore_errors=True)
+    # It is of the jars that were there.
+    ARCHIVE.unlink(missing_ok=True)
     partial.rename(libraries)
 
 

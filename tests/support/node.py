@@ -38,6 +38,12 @@ class NodeTools:
             installed.write_bytes(wanted)
         return cls(str(shutil.which("node")))
 
+    def needs(self, *version: int) -> None:
+        """Skip the test where Node is older."""
+        found = run([self.node, "--version"], 20).stdout.decode().strip()
+        if tuple(map(int, found.removeprefix("v").split("."))) < version:
+            pytest.skip(f"needs Node {'.'.join(map(str, version))}, this one is {found}")
+
     def run(self, script: str, arguments: dict[str, Any], timeout_s: float = 60) -> Any:
         """Run a script with one JSON argument; it prints one JSON answer as its last line."""
         env = {**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}

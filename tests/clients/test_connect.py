@@ -1,0 +1,187 @@
+"""Kafka Connect in distributed mode, and MirrorMaker 2, as they come.
+
+Only addresses and intervals are set; their topics have one replica, as there is one broker.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.support.admin import create_topic
+from tests.support.confluent import Read, consumer, producer, read_all, send, take
+from tests.support.polling import until
+from tests.support.ports import free_port
+from tests.support.records import NOW_MS, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.support.java import JavaTools
+    from tests.support.processes import Child
+
+pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(600)]
+
+START_TIMEOUT_S = 120
+# What they do next waits for intervals and rebalances of theirs.
+DONE_TIMEOUT_S = 90
+
+WORKER = """
+bootstrap.servers={bootstrap}
+group.id={name}
+key.converter=org.apache.kafka.connect.storage.StringConverter
+value.converter=org.apache.kafka.connect.storage.StringConverter
+config.storage.topic={name}-configs
+offset.storage.topic={name}-offsets
+status.storage.topic={name}-status
+config.storage.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+offset.flush.interval.ms=500
+listeners=http://127.0.0.1:{port}
+"""
+
+MIRROR = """
+clusters=a,b
+a.bootstrap.servers={a}
+b.bootstrap.servers={b}
+a->b.enabled=true
+b->a.enabled=false
+a->b.topics=orders
+replication.factor=1
+checkpoints.topic.replication.factor=1
+heartbeats.topic.replication.factor=1
+offset-syncs.topic.replication.factor=1
+config.storage.replication.factor=1
+offset.storage.replication.factor=1
+status.storage.replication.factor=1
+sync.group.offsets.enabled=true
+sync.group.offsets.interval.seconds=1
+emit.checkpoints.interval.seconds=1
+refresh.topics.interval.seconds=1
+refresh.groups.interval.seconds=1
+offset.lag.max=0
+offset.flush.interval.ms=500
+"""
+
+
+@pytest.fixture
+def start(java: JavaTools, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
+    """Starts a service with the text of its properties; it is ended with the test."""
+    started: list[Child] = []
+
+    def begin(service: str, properties: str) -> Child:
+        file = tmp_path / "service.properties"
+        file.write_text(properties)
+        started.append(java.start(service, str(file), log=tmp_path / f"{service}.log"))
+        return started[-1]
+
+    yield begin
+    for child in started:
+        child.kill()
+
+
+def call(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
+    """The worker's answer; None while it can't give one."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return None
+
+
+def test_file_source_and_sink(korvet, start, fresh, tmp_path, ask_configs):
+    """Lines go from one file into another; a worker that starts again knows where it was."""
+    name, port = fresh("connect"), free_port()
+    properties = WORKER.format(bootstrap=korvet.bootstrap, name=name, port=port)
+    lines, copied = tmp_path / "lines", tmp_path / "copied"
+    lines.write_text("".join(f"line {number}\n" for number in range(100)))
+    worker = start("connect-distributed", properties)
+    until(lambda: call(port, "/connectors") == [], START_TIMEOUT_S, "the worker is ready")
+    topic = f"{name}-lines"
+    source = {"connector.class": "FileStreamSource", "file": str(lines), "topic": topic}
+    sink = {"connector.class": "FileStreamSink", "file": str(copied), "topics": topic}
+    for kind, config in (("source", source), ("sink", sink)):
+        body = {"name": f"{name}-{kind}", "config": {"tasks.max": "1", **config}}
+        assert until(lambda body=body: call(port, "/connectors", body), 30, kind)["type"] == kind
+
+    def so_far() -> bool:
+        return copied.exists() and copied.read_text() == lines.read_text()
+
+    until(so_far, DONE_TIMEOUT_S, "all lines are copied")
+    where = f"/connectors/{name}-source/offsets"
+
+    def stored() -> bool:
+        offsets = (call(port, where) or {}).get("offsets")
+        return bool(offsets) and offsets[0]["offset"]["position"] == lines.stat().st_size
+
+    until(stored, DONE_TIMEOUT_S, "the source's position is stored")
+    for kind in ("configs", "offsets", "status"):
+        assert ask_configs(f"{name}-{kind}")["cleanup.policy"] == "compact"
+
+    worker.kill()
+    with lines.open("a") as file:
+        file.write("last line\n")
+    start("connect-distributed", properties)
+    until(so_far, START_TIMEOUT_S + DONE_TIMEOUT_S, "only the line that came meanwhile is copied")
+
+
+@pytest.fixture
+def ask_configs(java: JavaTools, korvet) -> Callable[[str], dict[str, str]]:
+    """A topic's own configs."""
+
+    def ask(topic: str) -> dict[str, str]:
+        at = ("--bootstrap-server", korvet.bootstrap)
+        shown = java.run("configs", *at, "--describe", "--entity-type", "topics", "--entity-name", topic)
+        return dict(re.findall(r"^\s+([\w.]+)=(\S*)", shown, re.MULTILINE))
+
+    return ask
+
+
+def test_mirror_maker_between_two_brokers(own_korvet, start):
+    """Records, headers and times arrive, and so do the offsets of groups."""
+    a, b = own_korvet(), own_korvet()
+    create_topic(a.bootstrap, "orders", 2, {"retention.ms": "7200000"})
+    records = [Record(b"k%d" % n, b"v%d" % n, (("trace", b"%d" % n),), NOW_MS + n) for n in range(40)]
+    for partition in (0, 1):
+        send(producer(a.bootstrap), "orders", partition, records)
+    start("connect-mirror-maker", MIRROR.format(a=a.bootstrap, b=b.bootstrap))
+
+    admin = AdminClient({"bootstrap.servers": b.bootstrap})
+    limit_s = START_TIMEOUT_S + DONE_TIMEOUT_S
+    until(lambda: "a.orders" in admin.list_topics(timeout=20).topics, limit_s, "the topic is mirrored")
+
+    def arrived(partition: int) -> list[Read] | None:
+        found = read_all(b.bootstrap, "a.orders", partition)
+        return found if len(found) >= len(records) else None
+
+    there = [until(lambda n=n: arrived(n), DONE_TIMEOUT_S, "all records are mirrored") for n in (0, 1)]
+    assert [[read.record for read in found] for found in there] == [records, records]
+
+    # It translates nothing for groups behind what it remembers of a partition: this one is at the end.
+    group = consumer(a.bootstrap, "accounting", auto_offset_reset="earliest")
+    group.assign([TopicPartition("orders", 0, 0)])
+    read = take(group, len(records))
+    group.commit(offsets=[TopicPartition("orders", 0, read[-1].offset + 1)], asynchronous=False)
+    group.close()
+    moved = consumer(b.bootstrap, "accounting")
+
+    def translated() -> int:
+        (found,) = moved.committed([TopicPartition("a.orders", 0)], timeout=20)
+        return max(found.offset, 0)
+
+    # It may come again to records that it has read, and can't miss one.
+    offset = until(translated, DONE_TIMEOUT_S, "the group's offset is translated")
+    assert there[0][0].offset < offset <= there[0][-1].offset + 1
+    moved.close()
