@@ -2,19 +2,10 @@
 // Two members of kafkajs in one group, the second of which leaves; then a seek. Prints what it saw as one JSON line.
 
 const { Kafka, AssignerProtocol, logLevel } = require('kafkajs')
-const { setTimeout: pause } = require('node:timers/promises')
+const { until } = require('./until')
 
 const { bootstrap, topic, group } = JSON.parse(process.argv[2])
 const kafka = new Kafka({ brokers: [bootstrap], logLevel: logLevel.ERROR })
-
-async function until(what, ready) {
-  for (let tries = 0; tries < 1500; tries++) {
-    const answer = await ready()
-    if (answer) return answer
-    await pause(20)
-  }
-  throw new Error(`waited in vain: ${what}`)
-}
 
 async function join(seen) {
   const consumer = kafka.consumer({ groupId: group, heartbeatInterval: 300, maxWaitTimeInMs: 300 })

@@ -2,22 +2,13 @@
 // One session of @platformatic/kafka in its default configuration. Prints what it saw as one JSON line.
 
 const { once } = require('node:events')
-const { setTimeout: pause } = require('node:timers/promises')
 const { pathToFileURL } = require('node:url')
+const { until } = require('./until')
 
 const asked = JSON.parse(process.argv[2])
 const base = { clientId: 'platformatic', bootstrapBrokers: [asked.bootstrap] }
 const PARTITIONS = [0, 1, 2, 3]
 const numbers = (offsets) => Object.fromEntries(offsets.map((offset, partition) => [partition, Number(offset)]))
-
-async function until(what, ready) {
-  for (let tries = 0; tries < 1500; tries++) {
-    const answer = await ready()
-    if (answer) return answer
-    await pause(20)
-  }
-  throw new Error(`waited in vain: ${what}`)
-}
 
 async function produce({ Producer, stringSerializers }, codec) {
   const producer = new Producer({ ...base, serializers: stringSerializers, compression: codec, idempotent: true })

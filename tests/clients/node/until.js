@@ -1,0 +1,15 @@
+'use strict'
+// Asks until there is an answer, for half a minute at least.
+
+const { setTimeout: pause } = require('node:timers/promises')
+
+async function until(what, ready) {
+  for (let tries = 0; tries < 1500; tries++) {
+    const answer = await ready()
+    if (answer) return answer
+    await pause(20)
+  }
+  throw new Error(`waited in vain: ${what}`)
+}
+
+module.exports = { until }
