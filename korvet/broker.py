@@ -14,6 +14,7 @@ from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.groups.config import GroupConfig
+from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
 from korvet.security.plain import parse_jaas_users
@@ -70,7 +71,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             tail_cache_partition_bytes=config.tail_cache_partition_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
         )
-        security = SecurityStore(store, authorizer, credentials)
+        security = SecurityStore(store, authorizer, credentials, ClientQuotas())
         coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
         try:
             await _run(config, store, security, coordinator, listener, lambda: ready(*endpoint))
@@ -112,16 +113,18 @@ async def _run(
         topics=topics,
         coordinator=coordinator,
         security=security,
+        quotas=security.quotas,
         new_producer_id=store.new_producer_id,
         clock_ms=_now_ms,
         deadlines=Deadlines(asyncio.get_running_loop()),
     )
+    guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
+    security.quotas.on_change = listener.forget_repeats
     housekeeping: list[asyncio.Task[None]] = [
         asyncio.create_task(keep_retention(topics, config, _now_ms)),
         asyncio.create_task(LogCleaner(store, topics, config, _now_ms).run()),
+        asyncio.create_task(security.keep_up(guards=guards)),
     ]
-    if security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs):
-        housekeeping.append(asyncio.create_task(security.keep_up()))
     if config.native_groups_enable:
         exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
         housekeeping.append(asyncio.create_task(exporter.run()))

@@ -8,6 +8,7 @@ writers are looked for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -78,6 +79,18 @@ def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
         return
     fresh = context.client.kept = _Fetch(context, request)
     fresh.begin(respond)
+
+
+def within(request: Any, most_bytes: int) -> Any:
+    """The request, asking for no more than so many bytes."""
+    if request.max_bytes <= most_bytes:
+        return request
+    return replace(request, max_bytes=most_bytes, min_bytes=min(request.min_bytes, most_bytes))
+
+
+def nothing(context: RequestContext, request: Any) -> list[bytes]:
+    """The response body for a client that has to wait: no partitions at all, as Kafka answers (KIP-219)."""
+    return encode_response(context.api_version, [], ErrorCode.none, request.isolation_level)
 
 
 def _locate(context: RequestContext, topic: Any, asked: Any) -> FetchedPart:

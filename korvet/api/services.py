@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from korvet.api.deadlines import Deadlines
     from korvet.config import Config
     from korvet.coordinator.service import CoordinatorService
+    from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.membership import Membership
     from korvet.storage.security import SecurityStore
     from korvet.topics.directory import TopicDirectory
@@ -26,6 +27,7 @@ class Services(msgspec.Struct, frozen=True):
     topics: TopicDirectory
     coordinator: CoordinatorService
     security: SecurityStore
+    quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ms: Callable[[], int]
     deadlines: Deadlines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import io
 from functools import cache
@@ -57,7 +58,7 @@ class RequestSchema:
 class ResponseSchema:
     """One version of a response: builds its structures by name and encodes the whole."""
 
-    __slots__ = ("_fields", "_module", "_write", "flexible")
+    __slots__ = ("_fields", "_module", "_write", "flexible", "throttle_at")
 
     def __init__(self, api_key: int, api_version: int) -> None:
         self._module = kio.index.load_payload_module(api_key, api_version, EntityType.response)
@@ -67,6 +68,8 @@ class ResponseSchema:
         # ApiVersions answers with header v0 in every version: a client can't yet know what we speak
         # (KIP-511).
         self.flexible: bool = bool(schema.__flexible__) and api_key != 18
+        self.throttle_at = _throttle_at(schema)
+        """Where the throttle time stands in the body, from its end if negative; None where it is not."""
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of this response by its schema name.
@@ -95,6 +98,20 @@ class ResponseSchema:
         buffer = io.BytesIO()
         self._write(buffer, response)
         return buffer.getvalue()
+
+
+def _throttle_at(schema: Any) -> int | None:
+    """At the begin, behind error codes, or at the end before tagged fields, of which we send none."""
+    fields = [field for field in dataclasses.fields(schema) if "tag" not in field.metadata]
+    names = [field.name for field in fields]
+    if "throttle_time" not in names:
+        return None
+    index = names.index("throttle_time")
+    if index == len(names) - 1 > 0:
+        return -5 if schema.__flexible__ else -4
+    if any(field.metadata["kafka_type"] != "error_code" for field in fields[:index]):
+        raise ValueError(f"{schema.__name__} has its throttle time between others")
+    return 2 * index
 
 
 @cache

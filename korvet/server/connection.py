@@ -43,6 +43,9 @@ _LENGTH: Final = struct.Struct(">i")
 _LEAST_TOKEN_BYTES: Final = 2
 # What a client may send before it has authenticated, as Kafka's sasl.server.max.receive.size.
 _UNAUTHENTICATED_BYTES: Final = 512 * 1024
+# Why no request is taken: the client does not read, or has used up a quota.
+_WRITING: Final = 1
+_MUTED: Final = 2
 # Where the correlation id stands in every request header, behind the API's key and version.
 CORRELATION_AT: Final = 4
 
@@ -132,6 +135,7 @@ class Connection(asyncio.BufferedProtocol):
         "_end",
         "_ending",
         "_expiry",
+        "_held",
         "_in_flight",
         "_max_request_bytes",
         "_min_request_bytes",
@@ -142,8 +146,8 @@ class Connection(asyncio.BufferedProtocol):
         "_reading_paused",
         "_start",
         "_transport",
+        "_unmuting",
         "_view",
-        "_writing_paused",
         "access",
         "client_host",
         "closed",
@@ -177,7 +181,9 @@ class Connection(asyncio.BufferedProtocol):
         # Of the requests at work, which are all of one API.
         self._newest_api = _PRODUCE
         self._reading_paused = False
-        self._writing_paused = False
+        # Reasons to take no more requests for now.
+        self._held = 0
+        self._unmuting: asyncio.TimerHandle | None = None
         self._blocked = False
         self._processing = False
         self._active = True
@@ -231,8 +237,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._connections.leave(self)
         self._in_flight.clear()
-        if self._expiry is not None:
-            self._expiry.cancel()
+        for timer in (self._expiry, self._unmuting):
+            if timer is not None:
+                timer.cancel()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
@@ -251,11 +258,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read its responses: take no more requests."""
-        self._writing_paused = True
+        self._held |= _WRITING
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._writing_paused = False
+        self._held &= ~_WRITING
         self._active = True
         self._process()
 
@@ -321,6 +328,25 @@ class Connection(asyncio.BufferedProtocol):
         self.repeats.clear()
         self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
+    def mute(self, lasts_s: float) -> None:
+        """Take no requests for so long; not for less than was said before."""
+        if self.closed:
+            return
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + lasts_s
+        if self._unmuting is not None:
+            if self._unmuting.when() >= ends_at:
+                return
+            self._unmuting.cancel()
+        self._held |= _MUTED
+        self._unmuting = loop.call_at(ends_at, self._unmute)
+
+    def _unmute(self) -> None:
+        self._unmuting = None
+        self._held &= ~_MUTED
+        self._active = True
+        self._process()
+
     def shut_down(self) -> None:
         """Close after what is written has been sent."""
         self._flush()
@@ -378,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer = self._buffer
         api_key = buffer[begin] << 8 | buffer[begin + 1]
         in_flight = self._in_flight
-        if self._writing_paused or (
+        if self._held or (
             in_flight and (api_key != self._newest_api or len(in_flight) >= _OVERLAPPING.get(api_key, 1))
         ):
             return False

@@ -22,12 +22,14 @@ from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.connection import CORRELATION_AT, Repeat
+from korvet.server.throttle import ThrottledSlot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from korvet.api.context import Client
     from korvet.api.services import Services
+    from korvet.quotas.limits import Limit
     from korvet.server.backpressure import Backpressure
     from korvet.server.connection import Connection, Slot
 
@@ -47,6 +49,7 @@ class Dispatcher:
 
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
         self._services = services
+        self._quotas = services.quotas
         self._backpressure = backpressure
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,6 +90,11 @@ class Dispatcher:
         if untimely:
             slot([responses.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
             connection.end("it sent another request in the middle of an authentication")
+        elif self._quotas.active and (limits := self._limits_of(connection, header.client_id)):
+            throttled = ThrottledSlot(
+                slot, self._quotas, limits, connection, context, api, request, len(frame)
+            )
+            self._handle_throttled(api, context, throttled, slot, len(frame))
         elif api_key == _PRODUCE:
             form = ProduceForm.of(api_version, request, frame, position)
             if form is not None:
@@ -104,6 +112,28 @@ class Dispatcher:
             self._submit(api, context, request, slot)
         else:
             self._start(api, context, request, slot)
+
+    def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
+        return self._quotas.of(connection.principal.partition(":")[2], client_id or "")
+
+    def _handle_throttled(
+        self,
+        api: registry.Api,
+        context: RequestContext,
+        throttled: ThrottledSlot,
+        slot: Slot,
+        size_bytes: int,
+    ) -> None:
+        """Handle a request of a client that has quotas; its next one takes no shorter way."""
+        if api.submit is None:
+            handle = partial(self._handle, api, context, throttled.request, throttled)
+            self._keep(api, context, self._loop.create_task(throttled.timed(handle)))
+            return
+        if api.key == _PRODUCE:
+            self._count_bytes(size_bytes, slot)
+        throttled.resume()
+        self._submit(api, context, throttled.request, throttled)
+        throttled.pause()
 
     def _take_raw_token(self, connection: Connection, token: bytes, slot: Slot) -> None:
         """A token without a request around it, as after version 0 of the handshake."""
@@ -142,9 +172,12 @@ class Dispatcher:
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
     ) -> None:
         """Handle a Produce request, counting its bytes until it is answered."""
+        self._count_bytes(size_bytes, slot)
+        self._submit(api, context, request, slot)
+
+    def _count_bytes(self, size_bytes: int, slot: Slot) -> None:
         self._backpressure.take(size_bytes)
         slot.on_answer = partial(self._backpressure.give_back, size_bytes)
-        self._submit(api, context, request, slot)
 
     async def finish(self) -> None:
         """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
@@ -152,8 +185,11 @@ class Dispatcher:
             await asyncio.wait(self._tasks)
 
     def _start(self, api: registry.Api, context: RequestContext, request: Any, slot: Slot) -> None:
-        """Handle the request in a task; one that merely waits ends with its connection."""
-        task = self._loop.create_task(self._handle(api, context, request, slot))
+        """Handle the request in a task."""
+        self._keep(api, context, self._loop.create_task(self._handle(api, context, request, slot)))
+
+    def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:
+        """Wait for a handler's task at the end; one that merely waits ends with its connection."""
         if not api.waits:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

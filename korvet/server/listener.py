@@ -91,6 +91,11 @@ class Listener:
         for server in self._servers:
             await server.start_serving()
 
+    def forget_repeats(self) -> None:
+        """Quotas have changed: requests that took a shorter way are looked at again."""
+        for connection in self._connections:
+            connection.repeats.clear()
+
     async def stop(self) -> None:
         """Accept no more, answer what is at work, close all connections."""
         for server in self._servers:

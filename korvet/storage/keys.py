@@ -19,7 +19,7 @@ class Keyspace:
     Raises ValueError where the prefix is empty, longer than 100 characters, or holds braces or white space.
     """
 
-    __slots__ = ("acls", "brokers", "cluster", "prefix", "topics", "users")
+    __slots__ = ("acls", "brokers", "cluster", "prefix", "quotas", "topics", "users")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -35,6 +35,8 @@ class Keyspace:
         """Hash: mechanism and user -> SCRAM credential."""
         self.acls = self._shared("acls")
         """Hash: ACL binding as JSON -> nothing."""
+        self.quotas = self._shared("quotas")
+        """Hash: entity and key as JSON -> client quota."""
 
     def stream(self, topic: str, partition: int) -> bytes:
         """The log itself, under a plain name that native clients can guess."""

@@ -1,4 +1,6 @@
-"""Users and ACLs in Redis, and their counterparts in this process, which follow what any broker changes."""
+"""Users, ACLs and client quotas in Redis, and their counterparts in this process, which follow what any
+broker changes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
 from korvet.security.scram import ScramCredential
@@ -16,14 +19,17 @@ from korvet.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from korvet.quotas.entities import Entity
+    from korvet.quotas.throttle import ClientQuotas
     from korvet.security.acls import Acl
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.scram import ScramMechanism
     from korvet.storage.store import Store
 
-# How soon changes of other brokers are in force here.
+# How soon changes of other brokers are in force here, where clients have to be known and where not.
 _POLL_S: Final = 0.25
+_QUOTAS_POLL_S: Final = 1.0
 # Fields that one call of the library takes: a script has room for some thousands of arguments.
 _FIELDS_AT_ONCE: Final = 1000
 
@@ -35,30 +41,37 @@ class SecurityStore:
     not answer.
     """
 
-    def __init__(self, store: Store, authorizer: Authorizer | None, credentials: Credentials) -> None:
+    def __init__(
+        self, store: Store, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
+    ) -> None:
         """authorizer: None where everybody may do everything."""
         self._store = store
         self.authorizer = authorizer
         self.credentials = credentials
+        self.quotas = quotas
         self._version = -1
         self._loading = asyncio.Lock()
 
-    async def keep_up(self) -> None:
-        """Follow what is changed elsewhere, until cancelled."""
+    async def keep_up(self, *, guards: bool) -> None:
+        """Follow what is changed elsewhere, until cancelled; sooner where a listener or an authorizer
+        `guards`.
+        """
         failing = False
         while True:
-            await asyncio.sleep(_POLL_S)
+            await asyncio.sleep(_POLL_S if guards else _QUOTAS_POLL_S)
             try:
                 await self.refresh()
             except StorageError as error:
                 if not failing:
-                    log.warning("users and ACLs cannot be read, those that were known stay: %s", error)
+                    log.warning(
+                        "users, ACLs and quotas cannot be read, those that were known stay: %s", error
+                    )
                 failing = True
             else:
                 failing = False
 
     async def refresh(self) -> None:
-        """Take over users and ACLs where somebody has changed them (HGETALL)."""
+        """Take over users, ACLs and quotas where somebody has changed them (HGETALL)."""
         async with self._loading:
             keys = self._store.keyspace
             version = int(await self._store.call("HGET", keys.cluster, "security") or 0)
@@ -66,7 +79,9 @@ class SecurityStore:
                 return
             users = await self._store.call("HGETALL", keys.users)
             bindings = await self._store.call("HKEYS", keys.acls)
+            quotas = await self._store.call("HGETALL", keys.quotas)
             self.credentials.replace(_credentials(users))
+            self.quotas.replace(_quotas(quotas))
             if self.authorizer is not None:
                 self.authorizer.replace(_acls(bindings))
             # What is changed in between has a later version, and is read again.
@@ -90,6 +105,18 @@ class SecurityStore:
             self._store.keyspace.acls,
             [(acls.encode(acl), b"") for acl in added],
             [acls.encode(acl) for acl in removed],
+        )
+
+    async def change_quotas(self, changes: Mapping[tuple[Entity, str], float | None]) -> None:
+        """Store client quotas by entity and key, and forget those that are None (KIP-546)."""
+        await self._change(
+            self._store.keyspace.quotas,
+            [
+                (entities.field_of(*quota), repr(value).encode())
+                for quota, value in changes.items()
+                if value is not None
+            ],
+            [entities.field_of(*quota) for quota, value in changes.items() if value is None],
         )
 
     async def _change(
@@ -121,4 +148,14 @@ def _acls(reply: list[bytes]) -> list[Acl]:
             found.append(acls.decode(field))
         except msgspec.DecodeError:
             log.error("the ACLs' hash has a field that is no binding: %r", field)
+    return found
+
+
+def _quotas(reply: list[bytes]) -> dict[tuple[Entity, str], float]:
+    found = {}
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            found[entities.parse_field(field)] = float(value)
+        except ValueError:
+            log.error("the quotas' hash has a field that is no quota: %r", field)
     return found

@@ -267,6 +267,15 @@ TABLE = [
         denied=NO_GROUP,
         allowed=ErrorCode.group_id_not_found,
     ),
+    row("DescribeClientQuotas", 1, {}, (DESCRIBE_CONFIGS, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
+    row(
+        "AlterClientQuotas",
+        1,
+        {"entries": [{"entity": [{"entity_type": "user", "entity_name": ""}]}]},
+        (ALTER_CONFIGS, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+        allowed=ErrorCode.invalid_request,
+    ),
     row("DescribeUserScramCredentials", 0, {}, (DESCRIBE, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
     row(
         "AlterUserScramCredentials",

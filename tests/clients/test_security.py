@@ -43,9 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.java import JavaTools
+
 pytestmark = pytest.mark.clients
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 TIMEOUT_S = 30
 SESSION_MS = 2000
 
@@ -351,6 +354,41 @@ def test_the_commands_authenticate(secured: Secured, mechanism: str, tmp_path: P
     assert done.returncode != 0
     assert b"SASL_AUTHENTICATION_FAILED" in done.stderr
     assert b"wrong" not in done.stderr
+
+
+def test_javas_tools_make_a_user_and_let_it_work(secured: Secured, java: JavaTools) -> None:
+    at = ("--bootstrap-server", f"localhost:{secured.ports['SASL_SSL']}")
+
+    def login(user: str, password: str, mechanism: str, module: str) -> tuple[str, ...]:
+        file = secured.folder / f"{user}.properties"
+        file.write_text(
+            f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\n"
+            f"ssl.truststore.type=PEM\nssl.truststore.location={secured.authority.certificate}\n"
+            f'sasl.jaas.config={module} required username="{user}" password="{password}";\n'
+        )
+        return (*at, "--command-config", str(file))
+
+    admin = login("admin", "secret", "PLAIN", MODULE)
+    judy = login("judy", "pw", "SCRAM-SHA-512", SCRAM_MODULE)
+    user = ("--entity-type", "users", "--entity-name", "judy")
+    for added in ("SCRAM-SHA-512=[password=pw]", "consumer_byte_rate=1048576"):
+        java.run("configs", *admin, "--alter", *user, "--add-config", added)
+    described = java.run("configs", *admin, "--describe", *user)
+    assert "Quota configs for user-principal 'judy' are consumer_byte_rate=1048576.0" in described
+    assert "SCRAM credential configs for user-principal 'judy' are SCRAM-SHA-512=iterations=4096" in described
+    client = AdminClient(secured.sasl("PLAIN", "admin", "secret"))
+    for done in client.create_topics([NewTopic("shared-java", 1, 1)]).values():
+        done.result(TIMEOUT_S)
+    send = ("console-producer", *judy, "--topic", "shared-java")
+    assert "TopicAuthorizationException" in java.attempt(*send, stdin=b"refused\n")
+    allow = ("--add", "--allow-principal", "User:judy", "--resource-pattern-type", "prefixed")
+    allow += ("--topic", "shared-j")
+    made = java.run("acls", *admin, *allow, "--producer")
+    assert "principal=User:judy, host=*, operation=WRITE, permissionType=ALLOW" in made
+    java.run("acls", *admin, *allow, "--consumer", "--group", "shared-j")
+    java.run(*send, stdin=b"one\ntwo\n")
+    read = ("console-consumer", *judy, "--topic", "shared-java", "--from-beginning", "--max-messages", "2")
+    assert java.run(*read, "--group", "shared-java").split() == ["one", "two"]
 
 
 def test_a_certificate_can_be_required_but_not_beside_sasl(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "configs": "kafka.admin.ConfigCommand",
+    "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
 }
 SERVICES = {
@@ -85,9 +86,9 @@ class JavaTools:
             raise ToolFailed(f"{name} {arguments} ended with {done.returncode}\n{_text(done)}")
         return done.stdout.decode()
 
-    def attempt(self, name: str, *arguments: str, timeout_s: float = 90) -> str:
+    def attempt(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
         """Everything that the tool wrote, whatever its exit code."""
-        return _text(run(self.command(name, arguments), timeout_s))
+        return _text(run(self.command(name, arguments), timeout_s, stdin))
 
     def start(self, name: str, *arguments: str, log: Path) -> Child:
         """Start a tool that runs until it is ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -117,3 +118,24 @@ def test_fields_of_other_versions_are_left_out() -> None:
     assert not schema.has("Unknown", "error_code")
     with pytest.raises(AttributeError):
         schema.make("Unknown")
+
+
+@pytest.mark.parametrize("case", VERSIONS, ids=version_id)
+def test_the_throttle_time_is_found_in_every_response(case: tuple[int, int]) -> None:
+    api_key, api_version = case
+    api = registry.find(api_key)
+    assert api is not None
+    schema = response_schema(api_key, api_version)
+    known = kio.index.load_response_schema(api_key, api_version).__dataclass_fields__
+    assert (schema.throttle_at is not None) == ("throttle_time" in known)
+    if schema.throttle_at is None:
+        return
+    request = random_request(random.Random(repr(case)), api_key, api_version)
+    refusal = api.refuse(context_of(schema, api_version), request, ErrorCode.invalid_request)
+    body = bytearray(schema.encode(refusal))
+    at = schema.throttle_at % len(body)
+    assert body[at : at + 4] == bytes(4)
+    body[at : at + 4] = (1234).to_bytes(4)
+    told = decode_response(api_key, api_version, bytes(body))
+    assert told.throttle_time == datetime.timedelta(milliseconds=1234)
+    assert errors_in(told) == errors_in(refusal)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import struct
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,9 +14,6 @@ from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
 from korvet.server.door import Door
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
-
-if TYPE_CHECKING:
-    import asyncio
 
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
 SMALL_BUFFER = 4096
@@ -407,3 +404,31 @@ def test_a_client_that_is_nobody_is_cut(held: Held, caplog) -> None:
         wire = Wire(held, door=_Refusing())
     assert wire.transport.aborted
     assert "nobody we know" in caplog.text
+
+
+def test_a_muted_client_is_not_listened_to(wire: Wire, held: Held) -> None:
+    async def mute() -> None:
+        wire.feed(framed(request(1)))
+        wire.connection.mute(60)
+        longest = wire.connection._unmuting
+        wire.connection.mute(1)
+        assert wire.connection._unmuting is longest
+        # What it asked before is answered.
+        held.answers[0]([b"a"])
+        assert unframed(wire.transport.written) == b"a"
+        wire.feed(framed(request(2)))
+        wire.connection.pause_writing()
+        wire.connection.resume_writing()
+        assert len(held.frames) == 1
+        wire.connection.mute(120)
+        assert longest is not None
+        assert longest.cancelled()
+        wire.connection._unmute()
+        assert held.frames == [request(1), request(2)]
+        wire.connection.mute(60)
+        wire.connection.connection_lost(None)
+        last = wire.connection._unmuting
+        assert last is not None
+        assert last.cancelled()
+
+    asyncio.run(mute())

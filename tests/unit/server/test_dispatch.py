@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.config import Config
 from korvet.protocol import registry
+from korvet.quotas.throttle import ClientQuotas
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.storage.assignment import Assignment, Broker
@@ -29,7 +30,9 @@ LIMIT_BYTES = 10_000
 
 def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
     membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
-    services: Any = SimpleNamespace(config=Config(), cluster_id="id", membership=membership)
+    services: Any = SimpleNamespace(
+        config=Config(), cluster_id="id", membership=membership, quotas=ClientQuotas()
+    )
     pressure = Backpressure(LIMIT_BYTES)
     return Dispatcher(services, pressure), pressure
 

@@ -1,0 +1,80 @@
+"""AlterClientQuotas (key 49), versions 0-1 (KIP-546).
+
+v1 is flexible. Needs AlterConfigs on the cluster. All changes of one entity are made or none. Enforced are
+`producer_byte_rate`, `consumer_byte_rate` and `request_percentage`, by each broker on its own (KIP-219).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.registry import api
+from korvet.quotas.entities import InvalidQuota, check_entity, check_value, entity_of
+from korvet.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.quotas.entities import Entity
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every entity with the error."""
+    entities = dict.fromkeys(_entity(entry) for entry in request.entries)
+    return _response(context, dict.fromkeys(entities, (error, None)))
+
+
+@api(49, "AlterClientQuotas", (0, 1), refuse=refuse)
+async def alter_client_quotas(context: RequestContext, request: Any) -> Any:
+    """Store and forget quotas; in force here when answered, and everywhere within two seconds."""
+    if not context.may(Operation.ALTER_CONFIGS, ResourceType.CLUSTER):
+        return refuse(context, request, ErrorCode.cluster_authorization_failed)
+    results: dict[Entity, tuple[ErrorCode, str | None]] = {}
+    changes: dict[tuple[Entity, str], float | None] = {}
+    for entry in request.entries:
+        entity = _entity(entry)
+        try:
+            values = _values(entity, entry.ops, repeated=entity in results)
+        except InvalidQuota as invalid:
+            results[entity] = ErrorCode.invalid_request, str(invalid)
+        else:
+            results[entity] = ErrorCode.none, None
+            changes.update(((entity, key), value) for key, value in values.items())
+    if changes and not request.validate_only:
+        await context.services.security.change_quotas(changes)
+    return _response(context, results)
+
+
+def _entity(entry: Any) -> Entity:
+    return entity_of({each.entity_type: each.entity_name for each in entry.entity})
+
+
+def _values(entity: Entity, ops: Any, *, repeated: bool) -> dict[str, float | None]:
+    """The entity's new values by key, None where one is removed. Raises InvalidQuota."""
+    values = {op.key: None if op.remove else op.value for op in ops}
+    if repeated or len(values) < len(ops):
+        shown = ", ".join(f"{kind}={name}" for kind, name in entity)
+        raise InvalidQuota(f"Ignoring duplicate entity ClientQuotaEntity(entries={{{shown}}})")
+    check_entity(entity)
+    for key, value in values.items():
+        if value is not None:
+            check_value(entity, key, value)
+    return values
+
+
+def _response(context: RequestContext, results: dict[Entity, tuple[ErrorCode, str | None]]) -> Any:
+    return context.make(
+        "AlterClientQuotasResponse",
+        entries=tuple(
+            context.make(
+                "EntryData",
+                error_code=error,
+                error_message=message,
+                entity=tuple(
+                    context.make("EntityData", entity_type=kind, entity_name=name) for kind, name in entity
+                ),
+            )
+            for entity, (error, message) in results.items()
+        ),
+    )

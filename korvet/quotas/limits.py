@@ -1,0 +1,78 @@
+"""Which quota is a client's: the most particular one that there is for its user and client id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.quotas.entities import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+    Entity,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# No name is empty: this stands for what an entity does not say.
+_UNSAID: Final = ""
+_ENFORCED: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+# Clients' quotas that are kept found: names that clients make up must not fill the memory.
+_MOST_FOUND: Final = 10_000
+
+
+class Limit(NamedTuple):
+    """A rate, in units per second, and who shares it."""
+
+    rate: float
+    sharers: tuple[str, str, str]
+    """Key, user and client id; empty where all of them share it."""
+
+
+class Limits:
+    """The limits of all entities."""
+
+    def __init__(self, quotas: Mapping[tuple[Entity, str], float]) -> None:
+        """quotas: values by entity and key."""
+        self._rates = {
+            (key, names.get(USER, _UNSAID), names.get(CLIENT_ID, _UNSAID)): value
+            for (entity, key), value in quotas.items()
+            if key in _ENFORCED
+            for names in [dict(entity)]
+        }
+        self._found: dict[tuple[str, str], dict[str, Limit]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rates)
+
+    def of(self, user: str, client_id: str) -> Mapping[str, Limit]:
+        """A client's limits by key."""
+        found = self._found.get((user, client_id))
+        if found is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            limits = ((key, self._look_up(key, user, client_id)) for key in _ENFORCED)
+            found = {key: limit for key, limit in limits if limit is not None}
+            self._found[user, client_id] = found
+        return found
+
+    def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
+        """In Kafka's order: users with client ids, users, client ids; names before defaults."""
+        both, user_only, client_only = (key, user, client_id), (key, user, ""), (key, "", client_id)
+        candidates: tuple[tuple[str | None, str | None, tuple[str, str, str]], ...] = (
+            (user, client_id, both),
+            (user, None, both),
+            (user, _UNSAID, user_only),
+            (None, client_id, both),
+            (None, None, both),
+            (None, _UNSAID, user_only),
+            (_UNSAID, client_id, client_only),
+            (_UNSAID, None, client_only),
+        )
+        for of_user, of_client, sharers in candidates:
+            rate = self._rates.get((key, of_user, of_client))
+            if rate is not None:
+                return Limit(rate, sharers)
+        return None

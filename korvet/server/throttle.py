@@ -1,0 +1,141 @@
+"""Answers to clients that have quotas: what they use is counted, and who has used too much is told to wait
+and is not listened to meanwhile (KIP-13, KIP-124, KIP-219).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+import types
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from korvet.api import fetch
+from korvet.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from korvet.quotas.throttle import most_bytes_of_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Generator, Mapping
+
+    from korvet.api.context import RequestContext
+    from korvet.protocol.registry import Api
+    from korvet.quotas.limits import Limit
+    from korvet.quotas.throttle import ClientQuotas
+    from korvet.server.connection import Connection, Slot
+
+_PRODUCE: Final = 0
+_FETCH: Final = 1
+_INT32: Final = struct.Struct(">i")
+
+
+class ThrottledSlot:
+    """In a slot's stead: the place of the response to a client that has quotas."""
+
+    __slots__ = (
+        "_api_key",
+        "_began",
+        "_connection",
+        "_context",
+        "_limits",
+        "_quotas",
+        "_size_bytes",
+        "_slot",
+        "_spent_s",
+        "request",
+    )
+
+    def __init__(
+        self,
+        slot: Slot,
+        quotas: ClientQuotas,
+        limits: Mapping[str, Limit],
+        connection: Connection,
+        context: RequestContext,
+        api: Api,
+        request: Any,
+        size_bytes: int,
+    ) -> None:
+        self._slot = slot
+        self._quotas = quotas
+        self._limits = limits
+        self._connection = connection
+        self._context = context
+        self._api_key = api.key
+        self._size_bytes = size_bytes
+        self.request = request
+        """The request to be handled: a Fetch asks for what it may get in one go."""
+        if api.key == _FETCH and CONSUMER_BYTE_RATE in limits:
+            self.request = fetch.within(request, most_bytes_of_window(limits[CONSUMER_BYTE_RATE]))
+        self._spent_s = 0.0
+        self._began: float | None = None
+
+    def resume(self) -> None:
+        """The broker works on the request from now on."""
+        self._began = time.perf_counter()
+
+    def pause(self) -> None:
+        """It waits, or is done."""
+        if self._began is not None:
+            self._spent_s += time.perf_counter() - self._began
+            self._began = None
+
+    async def timed(self, handle: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a handler, counting the time that it works."""
+        await self._steps(handle)
+
+    @types.coroutine
+    def _steps(self, handle: Callable[[], Coroutine[Any, Any, None]]) -> Generator[Any, Any, None]:
+        handler = handle()
+        step: Callable[[], Any] = partial(handler.send, None)
+        while True:
+            self.resume()
+            try:
+                awaited = step()
+            except StopIteration:
+                return
+            finally:
+                self.pause()
+            try:
+                step = partial(handler.send, (yield awaited))
+            except BaseException as error:  # noqa: BLE001 - goes on to the handler
+                step = partial(handler.throw, error)
+
+    def __call__(self, body: list[bytes] | None) -> None:
+        """Answer, at once also to a client that has to wait."""
+        running = self._began is not None
+        self.pause()
+        now_ms = time.monotonic() * 1000
+        wait_ms = 0
+        if body is not None and REQUEST_PERCENTAGE in self._limits:
+            wait_ms = self._quotas.worked(self._limits[REQUEST_PERCENTAGE], self._spent_s, now_ms)
+        if self._api_key == _PRODUCE and PRODUCER_BYTE_RATE in self._limits:
+            produced_ms = self._quotas.produced(self._limits[PRODUCER_BYTE_RATE], self._size_bytes, now_ms)
+            wait_ms = max(wait_ms, produced_ms)
+        elif self._api_key == _FETCH and body is not None:
+            body, wait_ms = self._fetched(body, wait_ms, now_ms)
+        if wait_ms:
+            if body is not None:
+                body = self._told(body, wait_ms)
+            self._connection.mute(wait_ms / 1000)
+        self._slot(body)
+        if running:
+            self.resume()
+
+    def _fetched(self, body: list[bytes], wait_ms: int, now_ms: float) -> tuple[list[bytes], int]:
+        """What goes out for a fetched response, and how long the client waits then."""
+        limit = self._limits.get(CONSUMER_BYTE_RATE)
+        if wait_ms:
+            # Kafka gives nothing to who has to wait anyway, and does not count what it does not give.
+            return fetch.nothing(self._context, self.request), wait_ms
+        if limit is None:
+            return body, 0
+        wait_ms, passes = self._quotas.consumed(limit, sum(map(len, body)), now_ms)
+        return (body if passes else fetch.nothing(self._context, self.request)), wait_ms
+
+    def _told(self, body: list[bytes], wait_ms: int) -> list[bytes]:
+        at = self._context.schema.throttle_at
+        if at is None:
+            return body
+        first, *others = body
+        at = at if at >= 0 else len(first) + at
+        return [first[:at] + _INT32.pack(wait_ms) + first[at + 4 :], *others]

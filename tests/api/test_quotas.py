@@ -1,0 +1,246 @@
+"""Client quotas: altered, described, kept, and enforced with throttle times and by not listening."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.api.asking import KEYS, Client, versions
+from tests.api.batches import batch
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+from tests.support.wire import advertised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CLIENT = {"client-id": "api"}
+ANONYMOUS = {"user": "ANONYMOUS"}
+DEADLINE_S = 20.0
+EXACT, SPECIFIED = 0, 2
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[KorvetServer]:
+    found = KorvetServer()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.discard()
+
+
+@pytest.fixture
+def client(server: KorvetServer) -> Iterator[Client]:
+    asking = Client("127.0.0.1", server.port, advertised("127.0.0.1", server.port))
+    with asking.raw:
+        yield asking
+
+
+@pytest.fixture
+def another(server: KorvetServer) -> Iterator[Client]:
+    asking = Client("127.0.0.1", server.port, advertised("127.0.0.1", server.port))
+    with asking.raw:
+        yield asking
+
+
+@pytest.fixture(autouse=True)
+def no_quota_is_left(server: KorvetServer) -> Iterator[None]:
+    yield
+    server.redis.delete("{korvet}:quotas")
+    server.redis.hincrby("{korvet}:cluster", "security", 1)
+    asking = Client("127.0.0.1", server.port, advertised("127.0.0.1", server.port))
+    with asking.raw:
+        assert asking("DescribeClientQuotas", 1).entries == ()
+
+
+def entry(names: dict[str, str | None], **values: float | None) -> dict[str, Any]:
+    return {
+        "entity": [{"entity_type": kind, "entity_name": name} for kind, name in names.items()],
+        "ops": [
+            {"key": key, "value": value or 0.0, "remove": value is None} for key, value in values.items()
+        ],
+    }
+
+
+def alter(client: Client, *entries: dict[str, Any], version: int = 1, **fields: Any) -> list[ErrorCode]:
+    answer = client("AlterClientQuotas", version, entries=list(entries), **fields)
+    return [each.error_code for each in answer.entries]
+
+
+def described(client: Client, *components: tuple[str, int, str | None], version: int = 1) -> dict[Any, Any]:
+    answer = client(
+        "DescribeClientQuotas",
+        version,
+        components=[
+            {"entity_type": kind, "match_type": how, "match": name} for kind, how, name in components
+        ],
+    )
+    assert answer.error_code is ErrorCode.none
+    return {
+        tuple((part.entity_type, part.entity_name) for part in each.entity): {
+            value.key: value.value for value in each.values
+        }
+        for each in answer.entries
+    }
+
+
+@versions("AlterClientQuotas")
+def test_every_version_alters_and_describes(client: Client, version: int) -> None:
+    both = {"user": "alice", "client-id": None}
+    assert (
+        alter(
+            client,
+            entry(both, producer_byte_rate=1024.0, request_percentage=12.5),
+            entry({"ip": "127.0.0.1"}, connection_creation_rate=7.0),
+            version=version,
+        )
+        == [ErrorCode.none] * 2
+    )
+    key = (("client-id", None), ("user", "alice"))
+    found = described(client, ("user", EXACT, "alice"), version=version)
+    assert found == {key: {"producer_byte_rate": 1024.0, "request_percentage": 12.5}}
+    assert described(client, ("ip", SPECIFIED, None), version=version) == {
+        (("ip", "127.0.0.1"),): {"connection_creation_rate": 7.0}
+    }
+    assert alter(client, entry(both, producer_byte_rate=None), validate_only=True) == [ErrorCode.none]
+    assert described(client, ("user", EXACT, "alice")) == found
+    assert alter(client, entry(both, producer_byte_rate=None, request_percentage=1.0)) == [ErrorCode.none]
+    assert described(client, ("user", EXACT, "alice")) == {key: {"request_percentage": 1.0}}
+
+
+def test_each_entity_is_refused_on_its_own(client: Client) -> None:
+    answer = client(
+        "AlterClientQuotas",
+        1,
+        entries=[
+            entry({"user": "bob"}, producer_byte_rate=5.0),
+            entry({"user": "carol"}, producer_byte_rate=-5.0),
+            entry({"user": "dave"}, nonsense=5.0),
+            entry({}, producer_byte_rate=5.0),
+        ],
+    )
+    assert [(each.error_code, each.error_message) for each in answer.entries] == [
+        (ErrorCode.none, None),
+        (ErrorCode.invalid_request, "Quota producer_byte_rate must be greater than 0"),
+        (ErrorCode.invalid_request, "Invalid configuration key nonsense"),
+        (ErrorCode.invalid_request, "Invalid empty client quota entity"),
+    ]
+    assert described(client).keys() == {(("user", "bob"),)}
+    twice = entry({"user": "erin"}, producer_byte_rate=5.0)
+    assert alter(client, twice, twice) == [ErrorCode.invalid_request]
+
+
+def test_filters_that_make_no_sense(client: Client) -> None:
+    for component, error in (
+        ({"entity_type": "user", "match_type": EXACT, "match": None}, ErrorCode.invalid_request),
+        ({"entity_type": "group", "match_type": EXACT, "match": "g"}, ErrorCode.unsupported_version),
+    ):
+        answer = client("DescribeClientQuotas", 1, components=[component])
+        assert (answer.error_code, answer.entries) == (error, None)
+
+
+def waited_ms(answer: Any) -> float:
+    return answer.throttle_time.total_seconds() * 1000
+
+
+def produce(client: Client, topic: str, value: bytes, version: int = 12) -> Any:
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch(((b"k", value),))}]}]
+    return client("Produce", version, acks=-1, timeout=10_000, topic_data=data)
+
+
+@pytest.fixture
+def topic(client: Client, request: pytest.FixtureRequest) -> str:
+    name = f"quotas-{abs(hash(request.node.name))}"
+    made = {"name": name, "num_partitions": 1, "replication_factor": 1}
+    client("CreateTopics", 7, topics=[made], timeout=10_000)
+    return name
+
+
+@pytest.mark.parametrize("names", [CLIENT, {"user": None, "client-id": None}], ids=str)
+def test_a_producer_is_throttled(client: Client, topic: str, names: dict[str, str | None]) -> None:
+    assert waited_ms(produce(client, topic, bytes(20_000))) == 0
+    assert alter(client, entry(names, producer_byte_rate=10_000.0)) == [ErrorCode.none]
+    began = time.monotonic()
+    for version in (8, 9, 12):
+        told = produce(client, topic, bytes(39_000), version)
+        assert told.responses[0].partition_responses[0].error_code is ErrorCode.none
+    told_ms = waited_ms(told)
+    assert 0 < told_ms < 2000
+    # The answer came at once; the next request is not looked at before the time is over.
+    produce(client, topic, b"")
+    assert time.monotonic() - began >= told_ms / 1000
+    assert alter(client, entry(names, producer_byte_rate=None)) == [ErrorCode.none]
+    assert waited_ms(produce(client, topic, bytes(100_000))) == 0
+
+
+def fetch(client: Client, topic: str, max_bytes: int = 10_000_000) -> Any:
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": max_bytes}
+    asked = [{"topic": topic, "partitions": [part]}]
+    return client("Fetch", 12, session_epoch=-1, max_bytes=max_bytes, min_bytes=1, max_wait=500, topics=asked)
+
+
+def got(answer: Any) -> int:
+    return sum(len(part.records or b"") for topic in answer.responses for part in topic.partitions)
+
+
+def test_a_consumer_is_throttled(client: Client, another: Client, topic: str) -> None:
+    for _ in range(3):
+        produce(another, topic, bytes(6000))
+    whole = got(fetch(another, topic))
+    assert whole > 18_000
+    assert alter(another, entry(CLIENT, consumer_byte_rate=2000.0)) == [ErrorCode.none]
+    # A window of ten seconds may be used up at once, and not be exceeded.
+    first = fetch(client, topic)
+    assert (got(first), waited_ms(first)) == (whole, 0)
+    began = time.monotonic()
+    refused = fetch(client, topic, 1)
+    assert refused.responses == ()
+    assert 0 < waited_ms(refused) < 2300
+    client("Metadata", 12, topics=[])
+    assert time.monotonic() - began >= waited_ms(refused) / 1000
+
+
+def test_what_exceeds_a_window_reaches_the_consumer(client: Client, another: Client, topic: str) -> None:
+    produce(another, topic, bytes(12_000))
+    # Not the quota of the test before: what was used of that counts for ten seconds.
+    assert alter(another, entry(ANONYMOUS, consumer_byte_rate=1000.0)) == [ErrorCode.none]
+    told = fetch(client, topic)
+    assert got(told) > 12_000
+    assert waited_ms(told) > 2000
+
+
+def test_requests_are_throttled_whatever_they_ask(client: Client) -> None:
+    assert alter(client, entry(CLIENT, request_percentage=0.0001)) == [ErrorCode.none]
+    began = time.monotonic()
+    told = client("Metadata", 12, topics=[])
+    assert 0 < waited_ms(told) <= 1000
+    alter(client, entry(CLIENT, request_percentage=None))
+    assert time.monotonic() - began >= waited_ms(told) / 1000
+    assert waited_ms(client("Metadata", 12, topics=[])) == 0
+
+
+def test_others_are_not_throttled(client: Client, topic: str) -> None:
+    assert (
+        alter(
+            client,
+            entry({"client-id": "other"}, producer_byte_rate=1.0, request_percentage=0.001),
+            entry({"user": "other"}, producer_byte_rate=1.0),
+        )
+        == [ErrorCode.none] * 2
+    )
+    for _ in range(3):
+        assert waited_ms(produce(client, topic, bytes(1000))) == 0
+
+
+def test_quotas_of_elsewhere_are_in_force_soon(server: KorvetServer, client: Client, topic: str) -> None:
+    field = b'[[["client-id","api"]],"producer_byte_rate"]'
+    server.redis.hset("{korvet}:quotas", field, b"1000.0")
+    server.redis.hset("{korvet}:quotas", b"rubbish", b"1.0")
+    server.redis.hincrby("{korvet}:cluster", "security", 1)
+    until(lambda: waited_ms(produce(client, topic, bytes(11_000))) > 0, DEADLINE_S, "the quota is in force")
+    assert "rubbish" in server.tail(10**5)
+    assert KEYS["AlterClientQuotas"] == 49

@@ -1,0 +1,139 @@
+"""Whose quota is whose, and when a client has to wait, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from korvet.quotas.entities import entity_of
+from korvet.quotas.limits import Limit, Limits
+from korvet.quotas.throttle import SAMPLE_MS, ClientQuotas, Meter, most_bytes_of_window
+
+NOW_MS = 5_000_000.0
+PRODUCED = "producer_byte_rate"
+# From the most particular to the least: each is the client's where none before it is there.
+ORDER = [
+    ({"user": "alice", "client-id": "app"}, ("alice", "app")),
+    ({"user": "alice", "client-id": None}, ("alice", "app")),
+    ({"user": "alice"}, ("alice", "")),
+    ({"user": None, "client-id": "app"}, ("alice", "app")),
+    ({"user": None, "client-id": None}, ("alice", "app")),
+    ({"user": None}, ("alice", "")),
+    ({"client-id": "app"}, ("", "app")),
+    ({"client-id": None}, ("", "app")),
+]
+
+
+@pytest.mark.parametrize("first", range(len(ORDER)))
+def test_the_most_particular_quota_counts(first):
+    quotas = {
+        (entity_of(names), PRODUCED): float(rate) for rate, (names, _) in enumerate(ORDER) if rate >= first
+    }
+    limits = Limits(quotas)
+    assert limits.of("alice", "app") == {PRODUCED: Limit(float(first), (PRODUCED, *ORDER[first][1]))}
+
+
+def test_who_has_no_quota():
+    quotas = {
+        (entity_of({"user": "alice", "client-id": "app"}), PRODUCED): 1.0,
+        (entity_of({"ip": "127.0.0.1"}), "connection_creation_rate"): 1.0,
+        (entity_of({"client-id": "other"}), "controller_mutation_rate"): 1.0,
+    }
+    limits = Limits(quotas)
+    assert limits.of("alice", "other") == {}
+    assert limits.of("bob", "app") == {}
+    assert len(limits) == 1
+
+
+def test_keys_are_looked_for_one_by_one():
+    limits = Limits(
+        {
+            (entity_of({"user": "alice"}), PRODUCED): 1.0,
+            (entity_of({"client-id": None}), "request_percentage"): 50.0,
+        }
+    )
+    assert limits.of("alice", "app").keys() == {PRODUCED, "request_percentage"}
+
+
+def test_a_window_is_ten_whole_samples_at_first():
+    meter = Meter()
+    meter.add(10_000, NOW_MS)
+    assert meter.wait_ms(1000, NOW_MS) == 0
+    meter.add(500, NOW_MS)
+    assert meter.wait_ms(1000, NOW_MS) == 500
+    # The sample under way makes the window longer.
+    assert meter.wait_ms(1000, NOW_MS + 400) == 100
+    assert meter.wait_ms(1000, NOW_MS + 500) == 0
+
+
+def test_after_the_wait_the_rate_is_kept():
+    meter, now_ms = Meter(), NOW_MS
+    sent = 0
+    while now_ms < NOW_MS + 120_000:
+        meter.add(3000, now_ms)
+        sent += 3000
+        now_ms += max(meter.wait_ms(1000, now_ms), 1)
+    assert 0.9 < sent / 120_000 < 1.25
+
+
+def test_samples_are_forgotten():
+    meter = Meter()
+    for second in range(5):
+        meter.add(100, NOW_MS + second * SAMPLE_MS)
+    meter.forget(NOW_MS + 10_999)
+    assert meter.used == 500
+    meter.forget(NOW_MS + 11_000)
+    assert meter.used == 400
+    meter.forget(NOW_MS + 60_000)
+    assert meter.used == 0
+    assert meter.wait_ms(1, NOW_MS + 60_000) == 0
+
+
+@pytest.fixture
+def quotas() -> ClientQuotas:
+    return ClientQuotas()
+
+
+LIMIT = Limit(1000.0, ("consumer_byte_rate", "alice", ""))
+
+
+def test_what_exceeds_the_quota_is_not_given_and_not_counted(quotas):
+    assert quotas.consumed(LIMIT, 9000, NOW_MS) == (0, True)
+    assert quotas.consumed(LIMIT, 2000, NOW_MS) == (1000, False)
+    assert quotas.consumed(LIMIT, 1000, NOW_MS) == (0, True)
+
+
+def test_what_exceeds_a_whole_window_passes_after_an_idle_one(quotas):
+    assert quotas.consumed(LIMIT, 50_000, NOW_MS) == (40_000, True)
+    assert quotas.consumed(LIMIT, 50_000, NOW_MS + 1) == (89_999, False)
+    assert quotas.consumed(LIMIT, 50_000, NOW_MS + 40_000) == (40_000, True)
+    assert most_bytes_of_window(LIMIT) == 10_000
+    assert most_bytes_of_window(Limit(2.0**62, LIMIT.sharers)) == 2**31 - 1
+
+
+def test_work_is_a_share_of_the_time_and_costs_a_second_at_most(quotas):
+    limit = Limit(10.0, ("request_percentage", "", "app"))
+    assert quotas.worked(limit, 1.0, NOW_MS) == 0
+    assert quotas.worked(limit, 0.05, NOW_MS) == 500
+    assert quotas.worked(limit, 5.0, NOW_MS) == 1000
+
+
+def test_a_change_is_told_once_and_what_was_used_stays_used(quotas):
+    told = []
+    quotas.on_change = lambda: told.append(quotas.active)
+    values = {(entity_of({"user": "alice"}), PRODUCED): 1000.0}
+    quotas.replace(values)
+    quotas.replace(dict(values))
+    assert told == [True]
+    limit = quotas.of("alice", "app")[PRODUCED]
+    assert quotas.produced(limit, 11_000, NOW_MS) == 1000
+    quotas.replace({(entity_of({"user": "alice"}), PRODUCED): 500.0})
+    assert quotas.produced(quotas.of("alice", "x")[PRODUCED], 0, NOW_MS) == 12_000
+    quotas.replace({})
+    assert told == [True, True, False]
+    assert quotas.of("alice", "app") == {}
+
+
+def test_clients_that_have_gone_are_forgotten(quotas):
+    for number in range(5000):
+        quotas.produced(Limit(1.0, (PRODUCED, "", str(number))), 1, NOW_MS + number * 20)
+    assert len(quotas._meters) < 2000
