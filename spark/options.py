@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import click
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -133,8 +133,9 @@ def _without_password(url: str) -> tuple[str, str | None, str | None]:
     name, other = query.pop("username", None), query.pop("password", None)
     named = user.partition(":")[0]
     netloc = named + at + place if named else place
-    rest = parts._replace(netloc=netloc, query=urlencode(query))
-    return urlunsplit(rest), None if named else name, other if password is None else password
+    # Not by urlunsplit, which makes unix:/path of unix:///path.
+    rest = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
+    return rest, None if named else name, other if password is None else password
 
 
 def with_redis(command: Any) -> Any:

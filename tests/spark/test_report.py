@@ -175,6 +175,8 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "p@ss" not in repr(address("redis://user:p%40ss@host:1/2"))
     assert login("redis://:pw@one,two") == ("redis://one,two", None, "pw")
     assert login("redis://h?username=me&password=p%40ss&db=2") == ("redis://h?db=2", "me", "p@ss")
+    assert login("unix:///run/redis.sock") == ("unix:///run/redis.sock", None, None)
+    assert login("unix://me:pw@/run/redis.sock?db=1") == ("unix://me@/run/redis.sock?db=1", None, "pw")
     (tmp_path / "secret").write_text("from a file\n")
     file = str(tmp_path / "secret")
     assert login("redis://h", redis_user="me", redis_password_file=file) == ("redis://h", "me", "from a file")
