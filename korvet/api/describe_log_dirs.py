@@ -59,11 +59,16 @@ async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
     return context.make("DescribeLogDirsResponse", error_code=ErrorCode.none, results=(result,))
 
 
+def log_dir(context: RequestContext) -> str:
+    """The one place of all that a broker leads."""
+    return f"/{context.services.config.keyspace}"
+
+
 def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) -> Any:
     return context.make(
         "DescribeLogDirsResult",
         error_code=error,
-        log_dir=f"/{context.services.config.keyspace}",
+        log_dir=log_dir(context),
         topics=topics,
         total_bytes=_UNKNOWN,
         usable_bytes=_UNKNOWN,

@@ -9,6 +9,7 @@ from tests.api.batches import batch
 from tests.api.test_tail import put
 
 UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_REQUEST, NOT_NEEDED = 3, 17, 35, 42, 84
+INVALID_REPLICAS, NO_FOLDER, NO_REASSIGNMENT = 39, 57, 85
 
 
 @versions("ElectLeaders")
@@ -38,6 +39,31 @@ def test_nothing_is_reassigned(ask, topic, version):
     for topics in (None, [{"name": topic, "partition_indexes": [0]}]):
         answer = ask("ListPartitionReassignments", version, topics=topics, timeout=5_000)
         assert (answer.error_code, answer.topics) == (0, ())
+
+
+@versions("AlterPartitionReassignments")
+def test_partitions_are_where_they_can_be(ask, broker, new_topic, version):
+    name = new_topic(2)
+    node = ask("DescribeCluster", newest("DescribeCluster")).brokers[0].broker_id
+    wanted = [(0, [node]), (1, [node, 99]), (1, []), (1, None), (2, [node])]
+    partitions = [{"partition_index": index, "replicas": replicas} for index, replicas in wanted]
+    asked = [{"name": name, "partitions": partitions}]
+    asked.append({"name": "nobody-has-it", "partitions": partitions[:1]})
+    answer = ask("AlterPartitionReassignments", version, topics=asked, timeout=5_000)
+    assert answer.error_code == 0
+    found = [[int(one.error_code) for one in each.partitions] for each in answer.responses]
+    assert found == [[0, INVALID_REPLICAS, INVALID_REPLICAS, NO_REASSIGNMENT, UNKNOWN_TOPIC], [UNKNOWN_TOPIC]]
+
+
+@versions("AlterReplicaLogDirs")
+def test_there_is_one_folder(ask, korvet, new_topic, version):
+    name = new_topic(1)
+    dirs = [
+        {"path": path, "topics": [{"name": name, "partitions": [0, 1]}]} for path in ("/korvet", "/other")
+    ]
+    answer = ask("AlterReplicaLogDirs", version, dirs=dirs)
+    found = [[int(one.error_code) for one in each.partitions] for each in answer.results]
+    assert found == [[0, UNKNOWN_TOPIC], [NO_FOLDER, NO_FOLDER]]
 
 
 @versions("DescribeLogDirs")

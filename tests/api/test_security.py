@@ -258,6 +258,22 @@ TABLE = [
         denied=NO_CLUSTER,
         allowed=ErrorCode.invalid_request,
     ),
+    row(
+        "AlterPartitionReassignments",
+        1,
+        {"topics": [{"name": ORDERS, "partitions": [{"partition_index": 0, "replicas": None}]}]},
+        (ALTER, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+        allowed=ErrorCode.no_reassignment_in_progress,
+    ),
+    row(
+        "AlterReplicaLogDirs",
+        2,
+        {"dirs": [{"path": "/elsewhere", "topics": [{"name": ORDERS, "partitions": [0]}]}]},
+        (ALTER, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+        allowed=ErrorCode.log_dir_not_found,
+    ),
     row("ListPartitionReassignments", 0, {}, (DESCRIBE, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
     row(
         "OffsetDelete",
