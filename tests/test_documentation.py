@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
+from kio.schema.index import api_key_map
 
+from korvet import api
 from korvet.cli.app import korvet as korvet_command
 from korvet.config import settings
 from korvet.offsets.packing import entry_id
+from korvet.protocol import registry
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
-from tools import reference
+from tools import compatibility, reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +44,25 @@ def test_readme_names_every_page():
 @pytest.mark.parametrize("name", ["compatibility.md", "configuration.md", "spark.md"])
 def test_generated_references_are_up_to_date(name):
     expected = {path.name: text for path, text in reference.pages()}
-    assert (ROOT / "docs" / name).read_text() == expected[name], "run tools/reference.py"
+    assert (ROOT / "docs" / name).read_text() == expected[name], "run python -m tools.reference"
+
+
+def test_every_client_is_run_as_it_is_said():
+    folder = ROOT / "tests" / "clients"
+    for client in compatibility.clients():
+        for name in client.files:
+            is_long = re.search(r"^pytestmark = .*mark\.long", (folder / name).read_text(), re.MULTILINE)
+            assert bool(is_long) != client.every_run, name
+
+
+def test_every_api_exists_or_is_said_to_be_missing():
+    api.load_all()
+    there = {one.name for one in registry.registered()}
+    named = [name for one in compatibility.MISSING for name in one.apis]
+    known = {"".join(word.title() for word in folder.split("_")) for folder in api_key_map.values()}
+    assert len(set(named)) == len(named)
+    assert known - there - set(named) == set()
+    assert set(named) <= known
 
 
 def test_every_setting_is_documented():
@@ -65,7 +86,7 @@ def test_every_command_and_option_is_documented():
     text = (ROOT / "docs" / "commands.md").read_text()
     sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
     found = dict(commands(korvet_command, click.Context(korvet_command, info_name="korvet")))
-    assert set(sections) == set(found), "run tools/reference.py"
+    assert set(sections) == set(found), "run python -m tools.reference"
     for path, command in found.items():
         options = [word for option in command.params for word in option.opts if word.startswith("-")]
         assert [word for word in options if word not in sections[path]] == [], path

@@ -1,6 +1,6 @@
 """Writes the generated parts of docs/: settings, topic configs, APIs, commands. `--check` only compares.
 
-Run it in the environment: `./dev run python tools/reference.py`. Between `<!-- generated: NAME -->` and
+Run it in the environment: `./dev run python -m tools.reference`. Between `<!-- generated: NAME -->` and
 `<!-- end -->` of a page stands what the function of that name below gives.
 """
 
@@ -19,6 +19,7 @@ from korvet.config import settings
 from korvet.protocol import registry
 from korvet.spark.catalog import TABLES
 from korvet.topics import configs
+from tools import compatibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
             path.write_text(text)
         return 0
     for path in stale:
-        sys.stderr.write(f"{path.name} is out of date: run tools/reference.py\n")
+        sys.stderr.write(f"{path.name} is out of date: run python -m tools.reference\n")
     return int(bool(stale))
 
 
@@ -90,6 +91,33 @@ def apis() -> str:
     api.load_all()
     rows = ((str(one.key), one.name, _versions(one), _notes(one)) for one in registry.registered())
     return _table(("key", "API", "versions", "notes"), rows)
+
+
+def clients() -> str:
+    """Every client that is run against korvet."""
+    rows = (
+        (
+            client.name,
+            client.version,
+            client.what,
+            ", ".join(f"`{name}`" for name in client.files),
+            "yes" if client.every_run else "with `--all`",
+        )
+        for client in compatibility.clients()
+    )
+    return _table(("client", "version", "what is run", "tests/clients", "in every run"), rows)
+
+
+def missing() -> str:
+    """Every API of Kafka that is not advertised, with the reason."""
+    api.load_all()
+    there = {one.name for one in registry.registered()}
+    rows = (
+        (one.what, ", ".join(names), one.why)
+        for one in compatibility.MISSING
+        if (names := [name for name in one.apis if name not in there])
+    )
+    return _table(("what", "APIs", "why"), rows)
 
 
 def _versions(one: registry.Api) -> str:
@@ -150,6 +178,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "broker_settings": broker_settings,
     "topic_configs": topic_configs,
     "apis": apis,
+    "clients": clients,
+    "missing": missing,
     "commands": commands,
     "tables": tables,
 }

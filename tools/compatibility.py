@@ -1,0 +1,194 @@
+"""What docs/compatibility.md says beside the registry: which clients are run, why other APIs do not exist.
+
+A test finds clients that are not run as it is said, and APIs that exist or have no reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+TESTS: Final = Path(__file__).resolve().parents[1] / "tests" / "clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One client: where its version is from, what of it is run, by which files, and whether in every run."""
+
+    name: str
+    version: str
+    what: str
+    files: tuple[str, ...]
+    every_run: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """APIs that are not advertised, by the names of their requests, with the reason."""
+
+    what: str
+    apis: tuple[str, ...]
+    why: str
+
+
+_WHOLE_SESSION: Final = (
+    "create, produce with every codec, consume, a group that a second member joins and leaves, commit, seek, "
+    "describe, lag, delete"
+)
+
+
+def clients() -> tuple[Client, ...]:
+    """All that is run. Versions are those that the tests' own files pin; Python's are the newest."""
+    modules = (TESTS / "go" / "go.mod").read_text()
+    packages = json.loads((TESTS / "node" / "package.json").read_text())["dependencies"]
+    pom = (TESTS / "java" / "pom.xml").read_text()
+    kafka = re.findall(r"<artifactId>kafka-tools</artifactId>\s*<version>(.*?)</version>", pom)[0]
+
+    def module(name: str) -> str:
+        return re.findall(rf"{re.escape(name)} v(\S+)", modules)[0]
+
+    return (
+        Client(
+            "librdkafka (confluent-kafka)",
+            "newest",
+            f"{_WHOLE_SESSION}, static members, random records, native writers beside it, TLS and SASL",
+            ("test_confluent.py", "test_groups.py", "test_random_records.py", "test_security.py"),
+        ),
+        Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
+        Client(
+            "Apache Kafka, Java",
+            kafka,
+            "console producer and consumer with the formatters of `__consumer_offsets`, `kafka-topics`, "
+            "`kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, `kafka-broker-api-versions`",
+            ("test_java_tools.py",),
+        ),
+        Client(
+            "Kafka Connect and MirrorMaker 2",
+            kafka,
+            "file source and sink in distributed mode with a restart; records and offsets of groups from one "
+            "korvet to another",
+            ("test_connect.py",),
+            every_run=False,
+        ),
+        Client(
+            "kafka-python",
+            "newest",
+            "producers, codecs, groups, offsets, administration",
+            ("test_kafka_python.py",),
+        ),
+        Client(
+            "kafka-python's own integration tests",
+            "newest",
+            "from its source distribution, with `log.offset.assignment=dense`; the file lists those that "
+            "can't pass",
+            ("test_kafka_python_suite.py",),
+            every_run=False,
+        ),
+        Client(
+            "aiokafka",
+            "newest",
+            "idempotent and plain producers, codecs, groups, times, seeks, administration",
+            ("test_aiokafka.py",),
+        ),
+        Client("kafkajs", packages["kafkajs"], "administration, groups, gzip, seek", ("test_kafkajs.py",)),
+        Client(
+            "@platformatic/kafka", packages["@platformatic/kafka"], _WHOLE_SESSION, ("test_platformatic.py",)
+        ),
+        *(
+            Client(name, module(path), _WHOLE_SESSION, ("test_go.py",), every_run=False)
+            for name, path in (
+                ("franz-go", "github.com/twmb/franz-go"),
+                ("sarama", "github.com/IBM/sarama"),
+                ("segmentio/kafka-go", "github.com/segmentio/kafka-go"),
+            )
+        ),
+    )
+
+
+MISSING: Final = (
+    Missing(
+        "transactions",
+        (
+            "AddPartitionsToTxn",
+            "AddOffsetsToTxn",
+            "EndTxn",
+            "TxnOffsetCommit",
+            "WriteTxnMarkers",
+            "DescribeProducers",
+            "DescribeTransactions",
+            "ListTransactions",
+        ),
+        "need a transaction coordinator and markers in the log; idempotent producers work",
+    ),
+    Missing(
+        "consumer groups of KIP-848",
+        ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
+        "the coordinator speaks the classic protocol, which every client has",
+    ),
+    Missing(
+        "share groups, streams groups",
+        (
+            "ShareGroupHeartbeat",
+            "ShareGroupDescribe",
+            "ShareFetch",
+            "ShareAcknowledge",
+            "DescribeShareGroupOffsets",
+            "AlterShareGroupOffsets",
+            "DeleteShareGroupOffsets",
+            "StreamsGroupHeartbeat",
+            "StreamsGroupDescribe",
+        ),
+        "use a native Redis group for queues",
+    ),
+    Missing(
+        "delegation tokens",
+        (
+            "CreateDelegationToken",
+            "RenewDelegationToken",
+            "ExpireDelegationToken",
+            "DescribeDelegationToken",
+        ),
+        "SCRAM, PLAIN and certificates are there",
+    ),
+    Missing(
+        "truncation by leader epoch",
+        ("OffsetForLeaderEpoch",),
+        "leader epochs are told and checked, but a new leader finds the same log: nothing is truncated",
+    ),
+    Missing(
+        "the metadata quorum",
+        ("DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "UpdateFeatures"),
+        "brokers agree through Redis: there are no voters and no features to raise",
+    ),
+    Missing(
+        "metrics of clients",
+        ("GetTelemetrySubscriptions", "PushTelemetry"),
+        "clients send none where nobody subscribes",
+    ),
+    Missing(
+        "what brokers ask each other",
+        (
+            "AllocateProducerIds",
+            "AlterPartition",
+            "AssignReplicasToDirs",
+            "BeginQuorumEpoch",
+            "BrokerHeartbeat",
+            "BrokerRegistration",
+            "ControllerRegistration",
+            "DeleteShareGroupState",
+            "EndQuorumEpoch",
+            "Envelope",
+            "FetchSnapshot",
+            "InitializeShareGroupState",
+            "ReadShareGroupState",
+            "ReadShareGroupStateSummary",
+            "UpdateRaftVoter",
+            "Vote",
+            "WriteShareGroupState",
+        ),
+        "korvet's brokers ask Redis",
+    ),
+)
