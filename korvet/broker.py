@@ -17,7 +17,6 @@ from korvet.groups.config import GroupConfig
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
-from korvet.security.plain import parse_jaas_users
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
@@ -50,10 +49,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     when an address can't be listened on.
     """
     api.load_all()
-    authorizer, credentials = (
-        _authorizer(config),
-        Credentials(parse_jaas_users(config.plain_sasl_jaas_config)),
-    )
+    authorizer, credentials = _authorizer(config), Credentials()
     listener = Listener(config, authorizer, credentials)
     try:
         endpoints = await listener.bind()

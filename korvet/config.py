@@ -51,6 +51,22 @@ Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 SECRETS = frozenset({"redis", "plain.sasl.jaas.config", "ssl.key.password"})
 # Kafka's name of the authorizer whose rules ours follows.
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+# What a listener may have of its own, as `listener.name.NAME.KEY`.
+OF_A_LISTENER = frozenset(
+    {
+        "connections.max.reauth.ms",
+        "plain.sasl.jaas.config",
+        "sasl.enabled.mechanisms",
+        "ssl.cipher.suites",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.key.password",
+        "ssl.keystore.location",
+        "ssl.principal.mapping.rules",
+        "ssl.truststore.location",
+    }
+)
+_LISTENER_NAME = "listener.name."
 # The name of the one listener where `listeners` is not set.
 _PLAINTEXT = "PLAINTEXT"
 
@@ -85,6 +101,15 @@ def parse_address(text: str) -> Address:
     if not (port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ValueError(f"expected a port from 0 to 65535, not {port!r}")
     return Address(host, int(port))
+
+
+class ListenerSetting(NamedTuple):
+    """A setting of one listener, by the field of `Config` in whose stead it is there."""
+
+    listener: str
+    """Its name with underscores for dots and dashes, in capitals: variables have no others."""
+    field: str
+    value: object
 
 
 def _key(field: str) -> str:
@@ -341,6 +366,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool, Meta(description="Whether all may use what no ACL is about.")
     ] = False
 
+    listener_settings: tuple[ListenerSetting, ...] = ()
+    """`listener.name.NAME.KEY`, which are no fields of their own."""
+
+    def of_listener(self, name: str) -> "Config":
+        """The settings as they are for one listener."""
+        mine = {
+            each.field: each.value for each in self.listener_settings if each.listener == _in_variable(name)
+        }
+        return msgspec.structs.replace(self, **mine) if mine else self
+
     @property
     def listener_specs(self) -> tuple[ListenerSpec, ...]:
         """All listeners, with or without `listeners`. Raises ValueError where the settings do not fit."""
@@ -389,6 +424,8 @@ def settings() -> tuple[Setting, ...]:
 
 def _settings() -> Iterator[Setting]:
     for field in msgspec.structs.fields(Config):
+        if field.name == "listener_settings":
+            continue
         notes = [part for part in field.type.__metadata__ if isinstance(part, Meta)]
         description = next((note.description for note in reversed(notes) if note.description), "")
         key = field.encode_name
@@ -397,13 +434,22 @@ def _settings() -> Iterator[Setting]:
 
 def variable_of(key: str) -> str:
     """The environment variable of a key: `num.partitions` is `KORVET_NUM_PARTITIONS`."""
-    return PREFIX + re.sub(r"[.-]", "_", key).upper()
+    return PREFIX + _in_variable(key)
+
+
+def _in_variable(name: str) -> str:
+    return re.sub(r"[.-]", "_", name).upper()
 
 
 def clean_environment() -> dict[str, str]:
     """Ours without settings of korvet, which would lead to somebody's real data."""
     own = {setting.variable for setting in _settings()} | {"KORVET_CONFIG"}
-    return {name: value for name, value in os.environ.items() if name not in own}
+    of_listeners = variable_of(_LISTENER_NAME)
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if name not in own and not name.startswith(of_listeners)
+    }
 
 
 def redacted(url: str) -> str:
@@ -412,6 +458,30 @@ def redacted(url: str) -> str:
     if parts.password is None:
         return url
     return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+
+
+# A setting and the listener whose it is, None for all.
+_Found = tuple[str | None, Setting]
+
+
+def find(key: str) -> _Found | None:
+    """The setting of that key, which may be one listener's; None where there is none."""
+    setting = next((setting for setting in _settings() if setting.key == key), None)
+    if setting is not None:
+        return None, setting
+    return _of_a_listener(variable_of(key)) if key.startswith(_LISTENER_NAME) else None
+
+
+def _of_a_listener(variable: str) -> _Found | None:
+    """What `KORVET_LISTENER_NAME_...` means; None where that is nothing."""
+    rest = variable.removeprefix(variable_of(_LISTENER_NAME))
+    if rest == variable:
+        return None
+    for setting in _settings():
+        name = rest.removesuffix("_" + _in_variable(setting.key))
+        if setting.key in OF_A_LISTENER and name and name != rest:
+            return name, setting
+    return None
 
 
 def load(
@@ -426,25 +496,36 @@ def load(
     """
     by_key = {setting.key: setting for setting in settings()}
     values: dict[str, object] = {}
+    of_listeners: dict[tuple[str, str], object] = {}
     origins: dict[str, str] = {}
 
-    def take(setting: Setting, raw: object, origin: str, *, text: bool) -> None:
-        values[setting.field] = _convert(setting, raw, origin, text=text)
-        origins[setting.field] = origin
+    def take(found: _Found, raw: object, origin: str, *, text: bool) -> None:
+        listener, setting = found
+        value = _convert(setting, raw, origin, text=text)
+        if listener is None:
+            values[setting.field] = value
+            origins[setting.field] = origin
+        else:
+            of_listeners[listener, setting.field] = value
 
     if file is not None:
         for key, raw in _read_file(file):
-            if key not in by_key:
+            found = find(key)
+            if found is None:
                 raise ConfigError(f"{file}: unknown key {key!r}{_suggestion(key, by_key)}")
-            take(by_key[key], raw, f"{file}: {key}", text=False)
-    for variable, setting, raw in _read_environment(environ or {}, by_key):
-        take(setting, raw, variable, text=True)
+            take(found, raw, f"{file}: {key}", text=False)
+    for variable, found, raw in _read_environment(environ or {}, by_key):
+        take(found, raw, variable, text=True)
     by_field = {setting.field: setting for setting in by_key.values()}
     for field, flag in (flags or {}).items():
         if flag is not None:
-            take(by_field[field], flag, f"--{field.replace('_', '-')}", text=True)
+            found = (None, by_field[field]) if field in by_field else _of_a_listener(variable_of(field))
+            assert found is not None
+            take(found, flag, f"--{field.replace('_', '-')}", text=True)
 
-    config = msgspec.convert({by_field[field].key: value for field, value in values.items()}, Config)
+    named = {by_field[field].key: value for field, value in values.items()}
+    own = [(listener, field, value) for (listener, field), value in of_listeners.items()]
+    config = msgspec.convert({**named, "listener.settings": own}, Config)
     _check(config, lambda field: origins.get(field, "default"))
     return config
 
@@ -474,15 +555,16 @@ def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, ob
 
 def _read_environment(
     environ: Mapping[str, str], by_key: Mapping[str, Setting]
-) -> Iterator[tuple[str, Setting, str]]:
+) -> Iterator[tuple[str, _Found, str]]:
     by_variable = {setting.variable: setting for setting in by_key.values()}
     for variable in sorted(environ):
         if not variable.startswith(PREFIX):
             continue
         setting = by_variable.get(variable)
-        if setting is not None:
+        found = _of_a_listener(variable) if setting is None else (None, setting)
+        if found is not None:
             if environ[variable]:  # compose files hand over variables that are not set as empty ones
-                yield variable, setting, environ[variable]
+                yield variable, found, environ[variable]
         elif not (_OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(variable)):
             raise ConfigError(f"{variable}: unknown setting{_suggestion(variable, by_variable)}")
 
@@ -540,9 +622,28 @@ def _check_security(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(f"{origin('advertised_listeners')}: there are no listeners to be advertised")
     if config.listeners is not None and config.advertise is not None:
         raise ConfigError(f"{origin('advertise')}: with listeners, addresses are in advertised.listeners")
-    if config.listeners is not None and config.processes > 1:
-        raise ConfigError(f"{origin('listeners')}: processes have `listen` only; start brokers one by one")
-    if any(spec.encrypted for spec in specs) and config.ssl_keystore_location is None:
+    names = {_in_variable(spec.name) for spec in specs}
+    for each in config.listener_settings:
+        if each.listener not in names:
+            raise ConfigError(f"listener.name.{each.listener.lower()}: there is no listener of that name")
+    for spec in specs:
+        _check_listener(config.of_listener(spec.name), spec, _origin_of_listener(config, spec, origin))
+    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(f"{origin('authorizer_class_name')}: expected {STANDARD_AUTHORIZER} or nothing")
+    _check_texts(config, {"super_users": parse_super_users}, origin)
+
+
+def _origin_of_listener(
+    config: Config, spec: ListenerSpec, origin: Callable[[str], str]
+) -> Callable[[str], str]:
+    own = {each.field for each in config.listener_settings if each.listener == _in_variable(spec.name)}
+    prefix = f"{_LISTENER_NAME}{spec.name.lower()}."
+    return lambda field: prefix + _key(field) if field in own else origin(field)
+
+
+def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
+    """config: as it is for the listener."""
+    if spec.encrypted and config.ssl_keystore_location is None:
         raise ConfigError(f"{origin('listeners')}: a TLS listener needs ssl.keystore.location")
     if config.ssl_client_auth != "none" and config.ssl_truststore_location is None:
         raise ConfigError(f"{origin('ssl_client_auth')}: clients' certificates need ssl.truststore.location")
@@ -551,13 +652,16 @@ def _check_security(config: Config, origin: Callable[[str], str]) -> None:
         raise ConfigError(
             f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
         )
-    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
-        raise ConfigError(f"{origin('authorizer_class_name')}: expected {STANDARD_AUTHORIZER} or nothing")
     parsers: dict[str, Callable[[str], object]] = {
         "plain_sasl_jaas_config": parse_jaas_users,
         "ssl_principal_mapping_rules": PrincipalMapper,
-        "super_users": parse_super_users,
     }
+    _check_texts(config, parsers, origin)
+
+
+def _check_texts(
+    config: Config, parsers: Mapping[str, Callable[[str], object]], origin: Callable[[str], str]
+) -> None:
     for field, parse in parsers.items():
         try:
             parse(getattr(config, field))

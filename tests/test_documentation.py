@@ -14,7 +14,7 @@ from kio.schema.index import api_key_map
 
 from korvet import api
 from korvet.cli.app import korvet as korvet_command
-from korvet.config import settings
+from korvet.config import OF_A_LISTENER, settings
 from korvet.offsets.packing import entry_id
 from korvet.protocol import registry
 from tests.support.processes import run
@@ -68,6 +68,11 @@ def test_every_api_exists_or_is_said_to_be_missing():
 def test_every_setting_is_documented():
     text = (ROOT / "docs" / "configuration.md").read_text()
     assert [s.key for s in settings() if f"`{s.key}`" not in text or f"`{s.variable}`" not in text] == []
+
+
+def test_every_setting_of_a_listener_is_documented():
+    text = (ROOT / "docs" / "operations.md").read_text()
+    assert [key for key in OF_A_LISTENER if f"`{key}`" not in text] == []
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:

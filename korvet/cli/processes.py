@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import itertools
 import logging
 import re
 import signal
@@ -18,12 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.config import Address, Config, ConfigError, clean_environment, settings
+from korvet.config import Address, Config, ConfigError, clean_environment, settings, variable_of
 from korvet.embedded.shim import bound
+from korvet.security.listeners import parse_endpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
+
+    from korvet.security.listeners import Endpoint
 
 logger = logging.getLogger(__name__)
 
@@ -43,11 +47,22 @@ class ProcessesError(Exception):
 def broker_configs(config: Config) -> list[Config]:
     """What each of the `processes` brokers is told, on ports and node ids from the given ones on.
 
-    Port 0 stays 0: any free one. Raises ConfigError where there are not so many ports.
+    Port 0 stays 0: any free one, but for `listeners`, which need ports. Raises ConfigError where there are
+    not so many ports.
     """
-    addresses = [config.listen_address, config.advertise_address]
+    listening = parse_endpoints(config.listeners or "")
+    advertised = parse_endpoints(config.advertised_listeners or "")
+    addresses = [config.listen_address, config.advertise_address, *listening, *advertised]
     if any(each is not None and each.port + config.processes - 1 > _HIGHEST_PORT for each in addresses):
         raise ConfigError(f"processes = {config.processes}: there are no ports for so many")
+    ports = sorted(endpoint.port for endpoint in listening)
+    if any(
+        port < before + config.processes
+        for before, port in itertools.pairwise([1 - config.processes, *ports])
+    ):
+        raise ConfigError(
+            f"listeners = {config.listeners}: processes need ports that are {config.processes} or more apart"
+        )
     return [
         msgspec.structs.replace(
             config,
@@ -55,6 +70,8 @@ def broker_configs(config: Config) -> list[Config]:
             node_id=config.node_id + number,
             listen=_moved(config.listen_address, number),
             advertise=config.advertise_address and _moved(config.advertise_address, number),
+            listeners=_all_moved(listening, number),
+            advertised_listeners=_all_moved(advertised, number),
         )
         for number in range(config.processes)
     ]
@@ -67,11 +84,18 @@ def environment(config: Config) -> dict[str, str]:
         value = getattr(config, setting.field)
         if value is not None:
             environ[setting.variable] = str(value).lower() if isinstance(value, bool) else str(value)
+    for listener, field, value in config.listener_settings:
+        environ[variable_of(f"listener.name.{listener}.{field}")] = str(value)
     return environ
 
 
 def _moved(address: Address, number: int) -> str:
     return str(address._replace(port=address.port + number if address.port else 0))
+
+
+def _all_moved(endpoints: Iterable[Endpoint], number: int) -> str | None:
+    moved = (f"{name}://{_moved(Address(host, port), number)}" for name, host, port in endpoints)
+    return ",".join(moved) or None
 
 
 class _Broker:
@@ -123,7 +147,8 @@ class _Broker:
 
     def _keep_port(self, address: str) -> None:
         """Any free port was asked for: the next start takes the same one, where clients know it."""
-        if self._config.listen_address.port == 0 and self._config.advertise is None:
+        config = self._config
+        if config.listeners is None and config.listen_address.port == 0 and config.advertise is None:
             port = int(address.rpartition(":")[2])
             listen = str(self._config.listen_address._replace(port=port))
             self._config = msgspec.structs.replace(self._config, listen=listen)

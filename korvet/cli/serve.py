@@ -106,15 +106,16 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
 
 
 def _set_flags(pairs: tuple[str, ...]) -> dict[str, object]:
-    fields = {setting.key: setting.field for setting in config.settings()}
     flags: dict[str, object] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"--set {pair}: expected KEY=VALUE")
-        if key not in fields:
+        found = config.find(key)
+        if found is None:
             raise ConfigError(f"--set {pair}: unknown key {key!r}")
-        flags[fields[key]] = value
+        listener, setting = found
+        flags[setting.field if listener is None else key] = value
     return flags
 
 

@@ -20,15 +20,26 @@ class Credentials:
 
     def __init__(self, plain_users: Mapping[str, str] | None = None) -> None:
         self._plain_users = dict(plain_users or {})
-        self.scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
-        """By user and mechanism."""
+        self._shared = self
+        self._scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
         # Reckoned with when there is no such user, so that the time taken does not tell. Nobody knows the
         # password.
         self._nobody = new_credential(ScramMechanism.SHA_256, secrets.token_hex())
 
+    @property
+    def scram(self) -> Mapping[tuple[str, ScramMechanism], ScramCredential]:
+        """The stored ones, by user and mechanism."""
+        return self._shared._scram
+
     def replace(self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> None:
         """Put other SCRAM credentials in force."""
-        self.scram = scram
+        self._shared._scram = scram
+
+    def beside(self, plain_users: Mapping[str, str]) -> Credentials:
+        """The same stored ones with other users of PLAIN."""
+        other = Credentials(plain_users)
+        other._shared = self._shared
+        return other
 
     def server(self, mechanism: str) -> PlainServer | ScramServer:
         """The server's side of an authentication with a mechanism of MECHANISMS."""

@@ -142,7 +142,7 @@ def _elements(content: bytes) -> Iterator[_Element]:
 
 def _subject(certificate: bytes) -> bytes:
     (outer,) = _elements(certificate)
-    signed = next(_elements(outer.content))
+    signed, *_ = _elements(outer.content)
     # Version (optional), serial number, signature, issuer, validity, subject.
     fields = [each for each in _elements(signed.content) if each.tag != _EXPLICIT_0]
     if outer.tag != _SEQUENCE or fields[0].tag != _INTEGER or fields[4].tag != _SEQUENCE:
@@ -156,10 +156,11 @@ def _name(subject: bytes) -> str:
 
 
 def _relative_name(attributes: bytes) -> str:
-    return "+".join([_attribute(*_elements(each.content)) for each in _elements(attributes)])
+    return "+".join([_attribute(each.content) for each in _elements(attributes)])
 
 
-def _attribute(kind: _Element, value: _Element) -> str:
+def _attribute(pair: bytes) -> str:
+    kind, value = _elements(pair)
     identifier = _object_id(kind.content)
     keyword = _KEYWORDS.get(identifier)
     encoding = _TEXTS.get(value.tag)

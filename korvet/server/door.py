@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.security.plain import parse_jaas_users
 from korvet.security.principals import ANONYMOUS, InvalidCertificate, PrincipalMapper, subject_of
 from korvet.security.sasl import SaslSession
 
@@ -45,11 +46,12 @@ class GuardedDoor(Door):
     def __init__(
         self, spec: ListenerSpec, config: Config, authorizer: Authorizer | None, credentials: Credentials
     ) -> None:
+        """config: as it is for this listener."""
         self.name = spec.name
         self._spec = spec
         self._config = config
         self._authorizer = authorizer
-        self._credentials = credentials
+        self._credentials = credentials.beside(parse_jaas_users(config.plain_sasl_jaas_config))
         self._mapper = PrincipalMapper(config.ssl_principal_mapping_rules)
 
     def principal_of(self, transport: asyncio.BaseTransport) -> str:

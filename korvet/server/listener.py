@@ -49,10 +49,12 @@ class Listener:
             config.connections_max_idle_ms,
         )
         specs = config.listener_specs
-        # By whether clients authenticate by SASL: those need no certificate beside it, as in Kafka.
+        # Clients that authenticate by SASL need no certificate beside it, as in Kafka.
         self._tls = {
-            sasl: ServerTls(config, "none" if sasl else config.ssl_client_auth)
-            for sasl in {spec.authenticates for spec in specs if spec.encrypted}
+            spec.name: ServerTls(mine, "none" if spec.authenticates else mine.ssl_client_auth)
+            for spec in specs
+            if spec.encrypted
+            for mine in [config.of_listener(spec.name)]
         }
         self._specs = specs
         self._servers: list[asyncio.Server] = []
@@ -67,14 +69,14 @@ class Listener:
         return {spec.name: await self._bind(spec) for spec in self._specs}
 
     async def _bind(self, spec: ListenerSpec) -> Address:
-        door = GuardedDoor(spec, self._config, self._authorizer, self._credentials)
+        door = GuardedDoor(spec, self._config.of_listener(spec.name), self._authorizer, self._credentials)
         server = await asyncio.get_running_loop().create_server(
             partial(self._connect, door),
             spec.host or None,
             spec.port,
             backlog=_BACKLOG,
             start_serving=False,
-            ssl=self._tls[spec.authenticates].context if spec.encrypted else None,
+            ssl=self._tls[spec.name].context if spec.encrypted else None,
         )
         self._servers.append(server)
         if spec.advertised is not None:

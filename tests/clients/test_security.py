@@ -64,10 +64,18 @@ class Secured:
         shutil.copy(self.authority.issue("first", "/CN=first"), self.keystore)
         shutil.copy(self.authority.certificate, self.truststore)
         self.server = KorvetServer()
-        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL")}
+        self.ports = {name: free_port() for name in ("SASL_PLAINTEXT", "SASL_SSL", "SSL", "OTHER")}
         listeners = [f"PLAINTEXT://127.0.0.1:{self.server.port}"]
         listeners += [f"{name}://127.0.0.1:{port}" for name, port in self.ports.items()]
-        self.server.options += ["--set", f"listeners={','.join(listeners)}"]
+        other = self.authority.issue("other", "/CN=other")
+        for pair in (
+            f"listeners={','.join(listeners)}",
+            "listener.security.protocol.map=OTHER:SASL_SSL",
+            f"listener.name.other.ssl.keystore.location={other}",
+            "listener.name.other.sasl.enabled.mechanisms=PLAIN",
+            f'listener.name.other.plain.sasl.jaas.config={MODULE} required user_admin="another";',
+        ):
+            self.server.options += ["--set", pair]
         self.settings: list[str] = []
         for pair in (
             f"ssl.keystore.location={self.keystore}",
@@ -82,10 +90,12 @@ class Secured:
             self.settings += ["--set", pair]
         self.server.options += self.settings
 
-    def sasl(self, mechanism: str, user: str, password: str, *, tls: bool = False) -> dict[str, Any]:
+    def sasl(
+        self, mechanism: str, user: str, password: str, *, tls: bool = False, listener: str | None = None
+    ) -> dict[str, Any]:
         protocol = "SASL_SSL" if tls else "SASL_PLAINTEXT"
         found = {
-            "bootstrap.servers": f"127.0.0.1:{self.ports[protocol]}",
+            "bootstrap.servers": f"127.0.0.1:{self.ports[listener or protocol]}",
             "security.protocol": protocol,
             "sasl.mechanism": mechanism,
             "sasl.username": user,
@@ -106,11 +116,11 @@ class Secured:
             }
         return found
 
-    def common_name(self, trusted: Path | None = None) -> str:
-        """Of the certificate that the TLS listener shows now."""
+    def common_name(self, trusted: Path | None = None, listener: str = "SSL") -> str:
+        """Of the certificate that a TLS listener shows now."""
         context = ssl.create_default_context(cafile=str(trusted or self.authority.certificate))
         with (
-            socket.create_connection(("127.0.0.1", self.ports["SSL"]), TIMEOUT_S) as plain,
+            socket.create_connection(("127.0.0.1", self.ports[listener]), TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as connection,
         ):
             certificate: Any = connection.getpeercert()
@@ -199,6 +209,20 @@ def test_a_certificate_is_a_principal(secured: Secured) -> None:
     round_trip(secured.mutual(certificate), b"certified")
     for nobody in (None, secured.authority.issue("stranger", "/O=elsewhere/CN=someone")):
         assert AdminClient(secured.mutual(nobody)).list_topics(timeout=TIMEOUT_S).topics == {}
+
+
+def test_a_listener_has_its_own_certificate_mechanisms_and_users(secured: Secured) -> None:
+    assert secured.common_name(listener="OTHER") == "other"
+    assert secured.common_name(listener="SASL_SSL") != "other"
+    for listener, password in (("OTHER", "another"), ("SASL_SSL", "secret")):
+        admin = AdminClient(secured.sasl("PLAIN", "admin", password, tls=True, listener=listener))
+        (broker,) = admin.list_topics(timeout=TIMEOUT_S).brokers.values()
+        assert broker.port == secured.ports[listener]
+    for mechanism, user, password in (("PLAIN", "admin", "secret"), ("SCRAM-SHA-256", "bob", "pw")):
+        with pytest.raises(KafkaException):
+            AdminClient(secured.sasl(mechanism, user, password, tls=True, listener="OTHER")).list_topics(
+                timeout=2
+            )
 
 
 def test_certificates_change_while_the_broker_runs(secured: Secured) -> None:

@@ -91,6 +91,47 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
     assert setting.description.endswith(".")
 
 
+LISTENERS = """
+listeners = "INTERNAL://h:1,OUT.SIDE://h:2"
+listener.security.protocol.map = "INTERNAL:PLAINTEXT,OUT.SIDE:SASL_PLAINTEXT"
+connections.max.reauth.ms = 7
+listener.name.out.side.connections.max.reauth.ms = 8
+listener.name.out.side.sasl.enabled.mechanisms = "PLAIN"
+"""
+
+
+def test_a_listener_has_settings_of_its_own(tmp_path: Path) -> None:
+    loaded = config.load(
+        file=written(tmp_path, LISTENERS),
+        environ={"KORVET_LISTENER_NAME_OUT_SIDE_CONNECTIONS_MAX_REAUTH_MS": "9"},
+        flags={"listener.name.internal.sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+    )
+    outside, internal = loaded.of_listener("OUT.SIDE"), loaded.of_listener("INTERNAL")
+    assert (loaded.connections_max_reauth_ms, outside.connections_max_reauth_ms) == (7, 9)
+    assert internal.connections_max_reauth_ms == 7
+    assert (outside.sasl_mechanisms, internal.sasl_mechanisms) == (("PLAIN",), ("SCRAM-SHA-256",))
+    assert loaded.sasl_enabled_mechanisms == Config().sasl_enabled_mechanisms
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("KORVET_LISTENER_NAME_SSL_CLIENT_AUTH", "none", "unknown setting"),
+        ("KORVET_LISTENER_NAME_A_NUM_PARTITIONS", "1", "unknown setting"),
+        ("KORVET_LISTENER_NAME_A_CONNECTIONS_MAX_REAUTH_MS", "soon", "expected `int`"),
+        ("KORVET_LISTENER_NAME_A_SSL_KEY_PASSWORD", "secret", "there is no listener of that name"),
+    ],
+)
+def test_a_listeners_variable_that_does_not_fit_is_named(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config.load(environ={variable: value})
+
+
+def test_a_listeners_unknown_key_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'listener\.name\.a\.num\.partitions'"):
+        config.load(file=written(tmp_path, "listener.name.a.num.partitions = 1"))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from korvet import config
 from korvet.cli.processes import broker_configs, environment
-from korvet.config import Config, ConfigError
+from korvet.config import Config, ConfigError, ListenerSetting
 
 
 def test_ports_and_node_ids_count_up() -> None:
@@ -32,6 +33,22 @@ def test_any_free_port_stays_any() -> None:
     assert [(each.listen, each.advertise) for each in told] == [("127.0.0.1:0", None)] * 2
 
 
+def test_ports_of_all_listeners_count_up() -> None:
+    asked = Config(
+        processes=2,
+        listeners="INTERNAL://:9092,PUBLIC://[::]:9094",
+        advertised_listeners="PUBLIC://kafka.example:443",
+        listener_security_protocol_map="INTERNAL:PLAINTEXT,PUBLIC:PLAINTEXT",
+    )
+    assert [(each.listeners, each.advertised_listeners) for each in broker_configs(asked)] == [
+        ("INTERNAL://:9092,PUBLIC://[::]:9094", "PUBLIC://kafka.example:443"),
+        ("INTERNAL://:9093,PUBLIC://[::]:9095", "PUBLIC://kafka.example:444"),
+    ]
+    for listeners in ("A://h:9092,B://h:9093", "A://h:0"):
+        with pytest.raises(ConfigError, match="ports that are 2 or more apart"):
+            broker_configs(msgspec.structs.replace(asked, listeners=listeners))
+
+
 @pytest.mark.parametrize("address", ["listen", "advertise"])
 def test_too_few_ports_are_refused(address: str) -> None:
     assert len(broker_configs(Config(processes=6, **{address: "h:65530"}))) == 6
@@ -43,7 +60,17 @@ def test_a_process_reads_from_its_environment_what_it_was_told(monkeypatch: pyte
     monkeypatch.setenv("KORVET_CONFIG", "/nowhere")
     monkeypatch.setenv("KORVET_ADVERTISE", "elsewhere:1")
     monkeypatch.setenv("OTHER", "stays")
-    told = Config(listen="h:1", auto_create_topics_enable=False, log_retention_ms=-1, redis="redis://u:p@h/2")
+    told = Config(
+        auto_create_topics_enable=False,
+        log_retention_ms=-1,
+        redis="redis://u:p@h/2",
+        listeners="A.B-C://h:1",
+        listener_security_protocol_map="A.B-C:SASL_PLAINTEXT",
+        listener_settings=(
+            ListenerSetting("A_B_C", "connections_max_reauth_ms", 5),
+            ListenerSetting("A_B_C", "sasl_enabled_mechanisms", "PLAIN"),
+        ),
+    )
     environ = environment(told)
     assert environ["OTHER"] == "stays"
     assert "KORVET_CONFIG" not in environ

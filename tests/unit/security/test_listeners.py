@@ -49,7 +49,20 @@ def test_settings_put_together() -> None:
         ({"listeners": "PLAINTEXT://h:1", "advertised_listeners": "PLAINTEXT://h:0"}, "port 0"),
         ({"listeners": "SSL://h:1"}, "ssl.keystore.location"),
         ({"listeners": "PLAINTEXT://h:1", "advertise": "h:1"}, "advertised.listeners"),
-        ({"listeners": "PLAINTEXT://h:1", "processes": "2"}, "one by one"),
+        (
+            {"listener.name.b.ssl.client.auth": "none", "listeners": "SSL://h:1"},
+            "listener.name.b: there is no",
+        ),
+        ({"listener.name.plaintext.ssl.client.auth": "maybe"}, r"ssl\.client\.auth = 'maybe'"),
+        ({"listener.name.plaintext.ssl.client.auth": "required"}, "need ssl.truststore.location"),
+        (
+            {"listener.name.plaintext.sasl.enabled.mechanisms": "GSSAPI"},
+            r"listener\.name\.plaintext\.sasl\.enabled\.mechanisms: .* not GSSAPI",
+        ),
+        (
+            {"listener.name.plaintext.plain.sasl.jaas.config": "secret"},
+            r"listener\.name\.plaintext\.plain\.sasl\.jaas\.config: .*PlainLoginModule",
+        ),
         ({"advertised_listeners": "PLAINTEXT://h:1"}, "no listeners"),
         ({"ssl_client_auth": "required"}, "ssl.truststore.location"),
         ({"sasl_enabled_mechanisms": "GSSAPI"}, "GSSAPI"),

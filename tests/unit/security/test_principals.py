@@ -6,7 +6,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from korvet.security.principals import InvalidCertificate, PrincipalMapper, subject_of
@@ -69,7 +69,18 @@ def test_subjects_of_certificates(subject: str, expected: str, tmp_path: Path) -
             subject_of(certificate[:end])
 
 
+def nested(*parts: int | bytes) -> bytes:
+    """DER: content, last, within elements of these tags."""
+    *tags, content = parts
+    encoded = bytes(content)
+    for tag in reversed(tags):
+        encoded = bytes([int(tag), len(encoded)]) + encoded  # type: ignore[arg-type]
+    return encoded
+
+
 @given(st.binary(max_size=60))
+@example(b"\x00\x00")
+@example(nested(0x30, 0x30, b"\x02\x00" + b"\x30\x00" * 3 + nested(0x30, 0x31, 0x30, b"\x06\x01\x55")))
 def test_no_bytes_do_more_than_be_refused(content: bytes) -> None:
     with pytest.raises(InvalidCertificate):
         subject_of(content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.security.credentials import MECHANISMS, Credentials, field_of, parse_field
-from korvet.security.errors import IllegalState, SaslFailure, UnsupportedMechanism
+from korvet.security.errors import IllegalState, InvalidCredentials, SaslFailure, UnsupportedMechanism
 from korvet.security.plain import parse_jaas_users
 from korvet.security.sasl import SaslSession, State
 from korvet.security.scram import ScramMechanism, new_credential
@@ -157,3 +157,25 @@ def test_fields_of_users() -> None:
     assert parse_field(field_of("a:b", ScramMechanism.SHA_512)) == ("a:b", ScramMechanism.SHA_512)
     with pytest.raises(ValueError):
         parse_field(b"MD5:alice")
+
+
+def test_listeners_share_what_is_stored_and_have_their_own_users_of_plain() -> None:
+    credentials = Credentials({"alice": "secret"})
+    beside = credentials.beside({"alice": "other"})
+    stored = {("bob", ScramMechanism.SHA_256): new_credential(ScramMechanism.SHA_256, "pw")}
+    credentials.replace(stored)
+    assert beside.scram == stored
+
+    def admits(users: Credentials, user: str, password: str) -> bool:
+        try:
+            users.server("PLAIN").evaluate(f"\0{user}\0{password}".encode())
+        except (SaslFailure, InvalidCredentials):
+            return False
+        return True
+
+    for users, password in ((credentials, "secret"), (beside, "other")):
+        assert admits(users, "bob", "pw")
+        assert [admits(users, "alice", each) for each in ("secret", "other")] == [
+            password == "secret",
+            password == "other",
+        ]
