@@ -14,6 +14,7 @@ from korvet.spark import jars as jar_sets
 from korvet.spark.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.export import export_batch, export_stream
 from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
+from korvet.spark.keeping import keep_tables, kept_table, seconds_of
 from korvet.spark.loading import batch_table, stream_table, table_named
 from korvet.spark.options import (
     RedisOptions,
@@ -141,6 +142,17 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
 @click.option("--table", "source_table", metavar="NAME", help="Instead of topics: a table of docs/spark.md.")
+@click.option(
+    "--all-tables",
+    is_flag=True,
+    help="Instead of topics: all these tables, in a folder that each run brings up to date with what is new.",
+)
+@click.option(
+    "--from",
+    "kept",
+    metavar="FOLDER",
+    help="With --table: take it from such a folder, without Redis.",
+)
 @with_redis
 @click.option(
     "--to",
@@ -221,6 +233,8 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 def export(
     topics: tuple[str, ...],
     source_table: str | None,
+    all_tables: bool,
+    kept: str | None,
     redis: RedisOptions,
     location: str,
     form: str,
@@ -247,14 +261,24 @@ def export(
     \b
     korvet export orders --to orders.parquet
     korvet export --table group_status --to status.csv --format csv
+    korvet export --all-tables --to lake/groups --continuous --every "1 minute"
     korvet export orders --to lake/orders --format delta --available-now
     korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
         --package org.postgresql:postgresql:42.7.4 --option user=ada
     """
     if continuous and available_now:
         raise click.UsageError("--continuous goes on, --available-now ends: choose one")
-    if bool(topics) == (source_table is not None):
-        raise click.UsageError("say which topics, or --table NAME")
+    if [bool(topics), source_table is not None, all_tables].count(True) != 1:
+        raise click.UsageError("say which topics, or --table NAME, or --all-tables")
+    if kept is not None and (source_table is None or continuous or available_now):
+        raise click.UsageError("--from FOLDER goes with --table NAME, once")
+    if all_tables:
+        if form != "parquet" or table or checkpoint or partition_by or mode != ERROR:
+            raise click.UsageError(
+                "--all-tables has its own files, folders and checkpoint: only --to, --source-option, --every"
+            )
+        _keep(redis, location, source_options, every if continuous else None, master)
+        return
     streams, what = continuous or available_now, source_table or ",".join(topics)
     if checkpoint and not streams:
         raise click.UsageError("--checkpoint goes with --continuous or --available-now")
@@ -266,17 +290,21 @@ def export(
             raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
         if source_table is not None:
             table_named(source_table)
-        address = redis.address()
-        check_topics(address, topics or [OFFSETS_TOPIC], source_options, streaming=streams)
+        address = None if kept is not None else redis.address()
+        if address is not None:
+            check_topics(address, topics or [OFFSETS_TOPIC], source_options, streaming=streams)
         jars, conf = _session_needs(form, files, packages)
         notify("Starting Spark")
         with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
             notify(f"Exporting {what}")
-            origin = _Origin(spark, address, topics, source_table, source_options)
-            if streams:
+            if address is None:
+                export_batch(kept_table(spark, _place(str(kept), "parquet"), what), target)
+            elif streams:
+                stream = _Origin(spark, address, topics, source_table, source_options).stream()
                 trigger = {"processingTime": every} if continuous else {"availableNow": True}
-                _follow(origin.stream(), target, what, checkpoint, trigger)
+                _follow(stream, target, what, checkpoint, trigger)
             else:
+                origin = _Origin(spark, address, topics, source_table, source_options)
                 export_batch(origin.batch(), target)
     click.echo(f"{what}: in {target.name}")
 
@@ -305,6 +333,24 @@ class _Origin:
         if self.table is None:
             return stream_topics(self.spark, self.address, self.topics, self.options)
         return stream_table(self.spark, self.address, self.table, self.options)
+
+
+def _keep(
+    redis: RedisOptions, location: str, options: dict[str, str], every: str | None, master: str
+) -> None:
+    """All tables, once or until interrupted."""
+    with user_errors(), progress() as notify:
+        every_s = None if every is None else seconds_of(every)
+        address = redis.address()
+        check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
+        notify("Starting Spark")
+        with spark_session("korvet export", master) as spark:
+            notify("Updating the tables")
+            try:
+                keep_tables(spark, address, _place(location, "parquet"), every_s=every_s, options=options)
+            except KeyboardInterrupt:
+                click.echo("Stopping; the same command goes on from here.", err=True)
+    click.echo(f"all tables: in {location}")
 
 
 def _place(location: str, form: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
@@ -16,14 +16,18 @@ from korvet.spark.target import ExportError
 from korvet.spark.topics import stream_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.tables import Starts, TopicReader
 
 # Their rows come from one record each, so that they can be added as records come.
-GROWING = ("offset_commits", "quarantine")
+GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
+    "offset_commits": decode.offset_commits,
+    "group_records": decode.group_records,
+    "quarantine": decode.quarantine,
+}
 
 
 def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
@@ -51,7 +55,7 @@ def stream_table(
             f"{', '.join(GROWING)}"
         )
     source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
-    rows = decode.offset_commits(source) if name == "offset_commits" else decode.quarantine(source)
+    rows = GROWING[name](source)
     return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
 
 

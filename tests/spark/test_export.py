@@ -16,7 +16,9 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from korvet.spark.catalog import TABLES
 from korvet.spark.export import export_batch, export_stream
+from korvet.spark.keeping import keep_tables, kept_table, seconds_of
 from korvet.spark.loading import batch_table, stream_table
 from korvet.spark.source import SCHEMA
 from korvet.spark.store import Address, SourceError
@@ -377,3 +379,38 @@ def test_tables(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None
     assert [row["src_offset"] for row in found.orderBy("src_offset").collect()] == [0, 1]
     with pytest.raises(ExportError, match="members changes with what comes"):
         stream_table(spark, address, "members")
+    records = stream_table(spark, address, "group_records")
+    assert records.columns == [column.name for column in TABLES["group_records"].columns]
+
+
+def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t")
+    keyspace.offsets_topic()
+    for number in range(4):
+        keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
+    keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
+    folder, address = str(tmp_path / "groups"), Address(keyspace.url)
+    with pytest.raises(ExportError, match=r"holds no tables: `korvet export --all-tables"):
+        kept_table(spark, folder, "record_lag")
+    with pytest.raises(SourceError, match="assign: tables about groups are made of __consumer_offsets"):
+        keep_tables(spark, address, folder, options={"assign": "{}"})
+    keep_tables(spark, address, folder)
+    keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)
+    keep_tables(spark, address, folder)
+    lags = kept_table(spark, folder, "record_lag").orderBy("as_of_ts").collect()
+    assert [row["record_lag"] for row in lags] == [3, 1]
+    (current,) = kept_table(spark, folder, "current_offsets").collect()
+    assert current["committed_offset"] == (MS << 10) + 3
+    assert kept_table(spark, folder, "offset_commits").count() == 2
+    with pytest.raises(ExportError, match="no table nowhere"):
+        kept_table(spark, folder, "nowhere")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("")
+    with pytest.raises(ExportError, match="holds something else"):
+        keep_tables(spark, address, str(tmp_path / "other"))
+
+
+def test_intervals() -> None:
+    assert [seconds_of(text) for text in ("10 seconds", "1 minute", " 250 milliseconds")] == [10, 60, 0.25]
+    with pytest.raises(ExportError, match="no interval"):
+        seconds_of("soon")
