@@ -4,6 +4,7 @@ this Python in the workers, UTC, large Arrow batches.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -177,8 +178,10 @@ def _prepared(session: SparkSession) -> SparkSession:
         from korvet.spark.bundle import is_bundled, write_bundle  # noqa: PLC0415 (as above)
 
         if not is_bundled():
-            with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
-                context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
+            # Executors that start later fetch it from there, too.
+            folder = tempfile.mkdtemp(prefix="korvet-spark-")
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
     session.dataSource.register(KorvetDataSource)
     return session
 
