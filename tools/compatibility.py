@@ -154,11 +154,6 @@ MISSING: Final = (
         "SCRAM, PLAIN and certificates are there",
     ),
     Missing(
-        "truncation by leader epoch",
-        ("OffsetForLeaderEpoch",),
-        "leader epochs are told and checked, but a new leader finds the same log: nothing is truncated",
-    ),
-    Missing(
         "the metadata quorum",
         ("DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "UpdateFeatures"),
         "brokers agree through Redis: there are no voters and no features to raise",

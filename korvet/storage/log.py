@@ -19,6 +19,7 @@ from korvet.records.batch import AppendCommands, BatchError
 from korvet.records.conversion import without_zstd
 from korvet.records.native import native_rule
 from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerStamp, ReceivedBatch
+from korvet.storage.assignment import leader_epoch_of
 from korvet.storage.cache import TailCache
 from korvet.storage.entries import first_record
 from korvet.storage.errors import (
@@ -401,6 +402,29 @@ class PartitionLog:
         self.tail.cut(deleted_end)
         self._ends_known(start, end)
         return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id)
+
+    async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
+        """The latest leader epoch up to this one, and where it ended: the log end of the present one, the
+        offset where the next leader took over else. None of epochs to come. Raises StorageError.
+
+        Offsets of the clock are not assigned twice, whatever was lost: all epochs end at the log end.
+        """
+        if epoch > self.leader_epoch:
+            return None
+        bounds = await self.bounds()
+        if epoch == self.leader_epoch or not self.bias:
+            return epoch, bounds.log_end
+        try:
+            told = await self.links.read.call("HGET", self.meta, "leaders")
+        except StorageError as error:
+            raise domain_error(error) from error
+        end = bounds.log_end
+        for one in reversed(bytes(told or b"").split()):
+            began, _, offset = one.partition(b":")
+            if leader_epoch_of(int(began)) <= epoch:
+                return leader_epoch_of(int(began)), end
+            end = int(offset)
+        return epoch, end
 
     def bounds_age_s(self) -> float:
         """Seconds since both ends were read; infinite where they never were."""

@@ -347,9 +347,9 @@ def _claim(
 ) -> bytes:
     """The packed call of korvet_claim."""
     epochs = writer_epochs(leader_epoch)
-    meta = keyspace.meta(topic.name, partition)
+    stream, _, meta, _ = keyspace.partition_keys(topic.name, partition)
     limits = epochs.start, epochs.stop - 1
-    return pack("FCALL", "korvet_claim", 1, meta, *limits, str(topic.topic_id), int(anew))
+    return pack("FCALL", "korvet_claim", 2, meta, stream, *limits, str(topic.topic_id), int(anew), topic.bias)
 
 
 async def connect(url: str) -> tuple[Router, str]:

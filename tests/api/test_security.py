@@ -100,6 +100,13 @@ TABLE = [
         denied=NO_TOPIC,
     ),
     row("ListOffsets", 11, {"topics": ONE_PARTITION}, (DESCRIBE, TOPIC, ORDERS), denied=NO_TOPIC),
+    row(
+        "OffsetForLeaderEpoch",
+        4,
+        {"topics": [{"topic": ORDERS, "partitions": [{"partition": 0, "leader_epoch": 0}]}]},
+        (DESCRIBE, TOPIC, ORDERS),
+        denied=NO_TOPIC,
+    ),
     row("Metadata", 12, {"topics": [{"name": ORDERS}]}, (DESCRIBE, TOPIC, ORDERS), denied=NO_TOPIC),
     row(
         "OffsetCommit",

@@ -157,20 +157,43 @@ local function release(keys, args)
   return redis.call('HDEL', keys[1], args[1])
 end
 
--- KEYS: meta.  ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to take the next
--- one, else the lowest.
+-- Where leaders took over, of which so many are kept.
+local LEADERS_KEPT = 64
+
+-- Notes where a new leader takes over: the log's end then, by its lowest writers' epoch.
+local function note_leader(meta, stream, leaders, lowest, bias)
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  local kept = {}
+  for one in string.gmatch(leaders or '', '%S+') do
+    kept[#kept + 1] = one
+  end
+  kept[#kept + 1] = integer(lowest) .. ':' .. integer(log_end(found, load_meta(meta), bias))
+  redis.call('HSET', meta, 'leaders', table.concat(kept, ' ', math.max(1, #kept - LEADERS_KEPT + 1)))
+end
+
+-- KEYS: meta, stream.  ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to take the
+-- next one, else the lowest; bias.
 -- Refuses, from now on, all that write with an older epoch.  Returns the epoch; error FENCED where a later leader has one.
 local function claim(keys, args)
-  local lowest, highest = tonumber(args[1]), tonumber(args[2])
-  if #keys ~= 1 or #args ~= 4 or not (lowest and highest) then
+  local lowest, highest, bias = tonumber(args[1]), tonumber(args[2]), tonumber(args[5])
+  if #keys ~= 2 or #args ~= 5 or not (lowest and highest and bias) then
     return redis.error_reply('ERR korvet_claim: malformed arguments')
   end
-  local found = redis.call('HMGET', keys[1], 'epoch', 'topic')
+  local found = redis.call('HMGET', keys[1], 'epoch', 'topic', 'leaders')
   local epoch = tonumber(found[1] or '0')
   if epoch > highest then
     return redis.error_reply('FENCED epoch ' .. args[1] .. ' is older than ' .. found[1])
   end
   local taken = args[4] == '1' and math.max(epoch + 1, lowest) or lowest
+  if epoch < lowest then
+    local fault = note_leader(keys[1], keys[2], found[3], lowest, bias)
+    if fault then
+      return fault
+    end
+  end
   if taken > epoch then
     redis.call('HSET', keys[1], 'epoch', integer(taken))
   end
