@@ -49,8 +49,8 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     when an address can't be listened on.
     """
     api.load_all()
-    authorizer, credentials = _authorizer(config), Credentials()
-    listener = Listener(config, authorizer, credentials)
+    authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
+    listener = Listener(config, authorizer, credentials, quotas)
     try:
         endpoints = await listener.bind()
         endpoint = next(iter(endpoints.values()))
@@ -67,7 +67,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             tail_cache_partition_bytes=config.tail_cache_partition_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
         )
-        security = SecurityStore(store, authorizer, credentials, ClientQuotas())
+        security = SecurityStore(store, authorizer, credentials, quotas)
         coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
         try:
             await _run(config, store, security, coordinator, listener, lambda: ready(*endpoint))

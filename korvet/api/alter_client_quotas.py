@@ -1,7 +1,7 @@
 """AlterClientQuotas (key 49), versions 0-1 (KIP-546).
 
-v1 is flexible. Needs AlterConfigs on the cluster. All changes of one entity are made or none. Enforced are
-`producer_byte_rate`, `consumer_byte_rate` and `request_percentage`, by each broker on its own (KIP-219).
+v1 is flexible. Needs AlterConfigs on the cluster. All changes of one entity are made or none. Quotas are
+enforced by each broker on its own (KIP-219, KIP-599, KIP-612).
 """
 
 from __future__ import annotations

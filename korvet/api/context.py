@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from korvet.api.services import Services
     from korvet.protocol.messages import ResponseSchema
+    from korvet.quotas.throttle import Mutations
     from korvet.security.acls import Operation, ResourceType
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
@@ -54,7 +55,7 @@ class Client(Protocol):
 class RequestContext:
     """One request at work."""
 
-    __slots__ = ("api_version", "client", "client_id", "schema", "services")
+    __slots__ = ("api_version", "client", "client_id", "mutations", "schema", "services")
 
     def __init__(
         self, services: Services, schema: ResponseSchema, api_version: int, client_id: str, client: Client
@@ -64,6 +65,8 @@ class RequestContext:
         self.api_version = api_version
         self.client_id = client_id
         self.client = client
+        self.mutations: Mutations | None = None
+        """Where the client has a quota for making and deleting partitions."""
 
     @property
     def client_host(self) -> str:
@@ -74,6 +77,11 @@ class RequestContext:
         """Whether the client is allowed an operation on a resource, which is the cluster where not named."""
         access = self.client.access
         return access is None or access.allows(operation, kind, name)
+
+    def mutate(self, partitions: int) -> None:
+        """So many partitions are about to be made or deleted. Raises MutationsExceeded."""
+        if self.mutations is not None:
+            self.mutations.count(partitions)
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of the response's version, see ResponseSchema.make."""

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import InvalidAssignment, TopicError
 
@@ -44,10 +45,13 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
             continue
         try:
             _check_assignments(context, asked)
+            topic = context.services.topics.get(asked.name)
+            if topic is not None and asked.count > topic.partitions:
+                context.mutate(asked.count - topic.partitions)
             await context.services.topics.add_partitions(
                 asked.name, asked.count, validate_only=request.validate_only
             )
-        except TopicError as refused:
+        except (TopicError, MutationsExceeded) as refused:
             results.append(_result(context, asked.name, error_code_of(refused), str(refused)))
         else:
             results.append(_result(context, asked.name, ErrorCode.none, None))

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.errors import (
@@ -65,10 +66,12 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
     try:
         partitions = _partitions(context, asked)
         configs = _configs(asked)
+        if context.services.topics.get(asked.name) is None:
+            context.mutate(partitions)
         topic = await context.services.topics.create(
             asked.name, partitions, configs, validate_only=validate_only
         )
-    except TopicError as refused:
+    except (TopicError, MutationsExceeded) as refused:
         return _failed(context, asked.name, error_code_of(refused), str(refused))
     shown = context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name)
     return context.make(

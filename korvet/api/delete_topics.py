@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
+from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import TopicError
 
@@ -64,8 +65,9 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
         error = ErrorCode.unknown_topic_id if name is None else ErrorCode.unknown_topic_or_partition
         return _result(context, name, topic_id, error, "This server does not host this topic.")
     try:
+        context.mutate(topic.partitions)
         await directory.delete(topic.name)
-    except TopicError as refused:
+    except (TopicError, MutationsExceeded) as refused:
         return _result(context, topic.name, topic.topic_id, error_code_of(refused), str(refused))
     return _result(context, topic.name, topic.topic_id, ErrorCode.none, None)
 

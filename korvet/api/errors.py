@@ -7,6 +7,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.service import CoordinatorError
+from korvet.quotas.throttle import MutationsExceeded
 from korvet.records.batch import BatchError
 from korvet.storage import errors as storage
 from korvet.topics import errors as topics
@@ -40,6 +41,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     topics.InvalidTopicConfig: ErrorCode.invalid_config,
     topics.InvalidTopicRequest: ErrorCode.invalid_request,
     topics.TooManyPartitions: ErrorCode.policy_violation,
+    MutationsExceeded: ErrorCode.throttling_quota_exceeded,
 }
 
 _BY_FAULT: Final = {

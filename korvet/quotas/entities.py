@@ -23,14 +23,16 @@ TYPES: Final = (USER, CLIENT_ID, IP)
 PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
 CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
+CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 # By key the greatest value that there may be; those are whole numbers.
 _CLIENT_KEYS: Final = {
     PRODUCER_BYTE_RATE: (2**63 - 1, "a LONG"),
     CONSUMER_BYTE_RATE: (2**63 - 1, "a LONG"),
     REQUEST_PERCENTAGE: None,
-    "controller_mutation_rate": None,
+    CONTROLLER_MUTATION_RATE: None,
 }
-_IP_KEYS: Final = {"connection_creation_rate": (2**31 - 1, "an INT")}
+_IP_KEYS: Final = {CONNECTION_CREATION_RATE: (2**31 - 1, "an INT")}
 # How far from a whole number a value may be that has to be one.
 _FRACTION: Final = 1e-6
 # How a filter's component matches (DescribeClientQuotasRequest.json).

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.quotas.entities import (
     CLIENT_ID,
+    CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
     PRODUCER_BYTE_RATE,
     REQUEST_PERCENTAGE,
     USER,
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 
 # No name is empty: this stands for what an entity does not say.
 _UNSAID: Final = ""
-_ENFORCED: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE)
+_OF_CLIENTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
 # Clients' quotas that are kept found: names that clients make up must not fill the memory.
 _MOST_FOUND: Final = 10_000
 
@@ -27,8 +30,8 @@ class Limit(NamedTuple):
     """A rate, in units per second, and who shares it."""
 
     rate: float
-    sharers: tuple[str, str, str]
-    """Key, user and client id; empty where all of them share it."""
+    sharers: tuple[str, ...]
+    """Key, user and client id; empty where all of them share it. Or key and address."""
 
 
 class Limits:
@@ -39,13 +42,26 @@ class Limits:
         self._rates = {
             (key, names.get(USER, _UNSAID), names.get(CLIENT_ID, _UNSAID)): value
             for (entity, key), value in quotas.items()
-            if key in _ENFORCED
+            if key in _OF_CLIENTS
             for names in [dict(entity)]
+        }
+        self._connection_rates = {
+            dict(entity)[IP]: value
+            for (entity, key), value in quotas.items()
+            if key == CONNECTION_CREATION_RATE
         }
         self._found: dict[tuple[str, str], dict[str, Limit]] = {}
 
-    def __len__(self) -> int:
-        return len(self._rates)
+    @property
+    def are_for_clients(self) -> bool:
+        """Whether there is any for users or client ids."""
+        return bool(self._rates)
+
+    def of_address(self, address: str) -> Limit | None:
+        """How often an address may connect (KIP-612)."""
+        rates = self._connection_rates
+        rate = rates.get(address, rates.get(None)) if rates else None
+        return None if rate is None else Limit(rate, (CONNECTION_CREATION_RATE, address))
 
     def of(self, user: str, client_id: str) -> Mapping[str, Limit]:
         """A client's limits by key."""
@@ -53,7 +69,7 @@ class Limits:
         if found is None:
             if len(self._found) >= _MOST_FOUND:
                 self._found.clear()
-            limits = ((key, self._look_up(key, user, client_id)) for key in _ENFORCED)
+            limits = ((key, self._look_up(key, user, client_id)) for key in _OF_CLIENTS)
             found = {key: limit for key, limit in limits if limit is not None}
             self._found[user, client_id] = found
         return found

@@ -60,6 +60,56 @@ class Meter:
             self.used = 0.0
 
 
+class Bucket:
+    """Permits that come back at a rate, up to those of a window; some may be owed (KIP-599)."""
+
+    __slots__ = ("_filled_ms", "permits")
+
+    def __init__(self) -> None:
+        self.permits = 0.0
+        self._filled_ms: float | None = None
+
+    def fill(self, rate: float, now_ms: float) -> None:
+        """What has come back by now; at first there are those of a window."""
+        most = rate * SAMPLES * SAMPLE_MS / 1000
+        if self._filled_ms is None:
+            self.permits = most
+        else:
+            self.permits = min(self.permits + (now_ms - self._filled_ms) * rate / 1000, most)
+        self._filled_ms = now_ms
+
+
+class MutationsExceeded(Exception):
+    """A client has made or deleted more partitions than its quota allows."""
+
+
+class Mutations:
+    """What one request makes or deletes, counted in partitions."""
+
+    __slots__ = ("_bucket", "_clock_ms", "_rate", "_strict", "wait_ms")
+
+    def __init__(self, bucket: Bucket, rate: float, clock_ms: Callable[[], float], *, strict: bool) -> None:
+        """strict: refuse what exceeds the quota; clients of old versions only wait."""
+        self._bucket = bucket
+        self._rate = rate
+        self._clock_ms = clock_ms
+        self._strict = strict
+        self.wait_ms = 0
+        """How long the client has to wait then."""
+
+    def count(self, partitions: int) -> None:
+        """So many are about to be made or deleted. Raises MutationsExceeded."""
+        bucket = self._bucket
+        bucket.fill(self._rate, self._clock_ms())
+        exceeded = bucket.permits < 0
+        if not (exceeded and self._strict):
+            bucket.permits -= partitions
+        if bucket.permits < 0 and (exceeded or not self._strict):
+            self.wait_ms = _whole_ms(-bucket.permits * 1000 / self._rate)
+        if exceeded and self._strict:
+            raise MutationsExceeded("The throttling quota has been exceeded.")
+
+
 class ClientQuotas:
     """All quotas, and what clients have used of them on this broker."""
 
@@ -68,9 +118,10 @@ class ClientQuotas:
         """All quotas by entity and key."""
         self.on_change: Callable[[], None] = lambda: None
         self._limits = Limits({})
-        self._meters: dict[tuple[str, str, str], Meter] = {}
+        self._meters: dict[tuple[str, ...], Meter] = {}
+        self._buckets: dict[tuple[str, ...], Bucket] = {}
         self.active = False
-        """Whether there is any quota that is enforced."""
+        """Whether there is any quota of clients."""
 
     def replace(self, values: Mapping[tuple[Entity, str], float]) -> None:
         """Put other quotas in force; what was used stays used."""
@@ -78,7 +129,7 @@ class ClientQuotas:
             return
         self.values = values
         self._limits = Limits(values)
-        self.active = len(self._limits) > 0
+        self.active = self._limits.are_for_clients
         self.on_change()
 
     def of(self, user: str, client_id: str) -> Mapping[str, Limit]:
@@ -111,6 +162,28 @@ class ClientQuotas:
         if not passes:
             meter.add(-size_bytes, now_ms)
         return wait_ms, passes
+
+    def mutations(self, limit: Limit, clock_ms: Callable[[], float], *, strict: bool) -> Mutations:
+        """For one request that makes or deletes partitions."""
+        if limit.sharers not in self._buckets:
+            if len(self._buckets) >= _MANY_METERS:
+                self._buckets.clear()
+            self._buckets[limit.sharers] = Bucket()
+        return Mutations(self._buckets[limit.sharers], limit.rate, clock_ms, strict=strict)
+
+    def connected(self, address: str, now_ms: float) -> int:
+        """An address has connected: 0 where it may, else the ms after which the connection is to be closed;
+        at most one sample, as in Kafka.
+        """
+        limit = self._limits.of_address(address)
+        if limit is None:
+            return 0
+        meter = self._meter(limit, now_ms)
+        meter.add(1, now_ms)
+        wait_ms = min(_whole_ms(meter.wait_ms(limit.rate, now_ms)), SAMPLE_MS)
+        if wait_ms:
+            meter.add(-1, now_ms)
+        return wait_ms
 
     def _meter(self, limit: Limit, now_ms: float) -> Meter:
         meter = self._meters.get(limit.sharers)

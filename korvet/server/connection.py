@@ -220,6 +220,13 @@ class Connection(asyncio.BufferedProtocol):
         if not self._connections.admit(self):
             self.cut()
             return
+        wait_ms = self._connections.wait_ms(self.client_host)
+        if wait_ms:
+            # Closed later than at once, so that the client does not come back at once.
+            self.closing = True
+            self._transport.pause_reading()
+            self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self.cut)
+            return
         try:
             principal = self._door.principal_of(transport)
         except ValueError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from korvet.quotas.throttle import ClientQuotas
     from korvet.server.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -29,7 +31,10 @@ class Connections:
     closed, up to 10 % or 5 s later; -1 leaves them open.
     """
 
-    def __init__(self, most: int, most_per_host: int, max_idle_ms: int) -> None:
+    def __init__(
+        self, most: int, most_per_host: int, max_idle_ms: int, quotas: ClientQuotas | None = None
+    ) -> None:
+        self._quotas = quotas
         self._most = most
         self._most_per_host = most_per_host
         idle_s = max_idle_ms / 1000
@@ -57,6 +62,14 @@ class Connections:
         self._per_host[host] += 1
         self._open[connection] = 0
         return True
+
+    def wait_ms(self, host: str) -> int:
+        """After which time a new connection is to be closed, because its address connects too often
+        (`connection_creation_rate`, KIP-612); 0 is never.
+        """
+        if self._quotas is None:
+            return 0
+        return self._quotas.connected(host.removeprefix("/"), time.monotonic() * 1000)
 
     def leave(self, connection: Connection) -> None:
         """Take out a connection that has ended. No fault where it was not admitted."""

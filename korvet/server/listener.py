@@ -17,6 +17,7 @@ from korvet.server.tls import ServerTls
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from korvet.quotas.throttle import ClientQuotas
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.listeners import ListenerSpec
@@ -38,7 +39,9 @@ _FEW_CONNECTIONS: Final = 4000
 class Listener:
     """The listening sockets and the connections that came through them."""
 
-    def __init__(self, config: Config, authorizer: Authorizer | None, credentials: Credentials) -> None:
+    def __init__(
+        self, config: Config, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
+    ) -> None:
         """Raises ConfigError where the files of a TLS listener cannot be used."""
         self._config = config
         self._authorizer = authorizer
@@ -47,6 +50,7 @@ class Listener:
             min(config.max_connections, room_for_connections()),
             config.max_connections_per_ip,
             config.connections_max_idle_ms,
+            quotas,
         )
         specs = config.listener_specs
         # Clients that authenticate by SASL need no certificate beside it, as in Kafka.

@@ -11,7 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.api import fetch
-from korvet.quotas.entities import CONSUMER_BYTE_RATE, PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE
+from korvet.quotas.entities import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from korvet.quotas.throttle import most_bytes_of_window
 
 if TYPE_CHECKING:
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
+# By API that makes or deletes partitions the version since which clients know THROTTLING_QUOTA_EXCEEDED.
+_STRICT_SINCE: Final = {19: 6, 20: 5, 37: 3}
 _INT32: Final = struct.Struct(">i")
 
 
@@ -66,6 +73,12 @@ class ThrottledSlot:
         """The request to be handled: a Fetch asks for what it may get in one go."""
         if api.key == _FETCH and CONSUMER_BYTE_RATE in limits:
             self.request = fetch.within(request, most_bytes_of_window(limits[CONSUMER_BYTE_RATE]))
+        if api.key in _STRICT_SINCE and CONTROLLER_MUTATION_RATE in limits:
+            context.mutations = quotas.mutations(
+                limits[CONTROLLER_MUTATION_RATE],
+                _now_ms,
+                strict=context.api_version >= _STRICT_SINCE[api.key],
+            )
         self._spent_s = 0.0
         self._began: float | None = None
 
@@ -104,10 +117,12 @@ class ThrottledSlot:
         """Answer, at once also to a client that has to wait."""
         running = self._began is not None
         self.pause()
-        now_ms = time.monotonic() * 1000
+        now_ms = _now_ms()
         wait_ms = 0
         if body is not None and REQUEST_PERCENTAGE in self._limits:
             wait_ms = self._quotas.worked(self._limits[REQUEST_PERCENTAGE], self._spent_s, now_ms)
+        if self._context.mutations is not None:
+            wait_ms = max(wait_ms, self._context.mutations.wait_ms)
         if self._api_key == _PRODUCE and PRODUCER_BYTE_RATE in self._limits:
             produced_ms = self._quotas.produced(self._limits[PRODUCER_BYTE_RATE], self._size_bytes, now_ms)
             wait_ms = max(wait_ms, produced_ms)
@@ -139,3 +154,7 @@ class ThrottledSlot:
         first, *others = body
         at = at if at >= 0 else len(first) + at
         return [first[:at] + _INT32.pack(wait_ms) + first[at + 4 :], *others]
+
+
+def _now_ms() -> float:
+    return time.monotonic() * 1000

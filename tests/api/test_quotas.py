@@ -12,7 +12,7 @@ from tests.api.asking import KEYS, Client, versions
 from tests.api.batches import batch
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
-from tests.support.wire import advertised
+from tests.support.wire import ConnectionClosed, RawConnection, advertised
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -221,6 +221,48 @@ def test_requests_are_throttled_whatever_they_ask(client: Client) -> None:
     alter(client, entry(CLIENT, request_percentage=None))
     assert time.monotonic() - began >= waited_ms(told) / 1000
     assert waited_ms(client("Metadata", 12, topics=[])) == 0
+
+
+@pytest.mark.parametrize(("version", "names"), [(5, CLIENT), (7, ANONYMOUS)])
+def test_who_makes_too_many_partitions_has_to_wait(
+    client: Client, another: Client, version: int, names: dict[str, str | None]
+) -> None:
+    assert alter(another, entry(names, controller_mutation_rate=1.0 + version)) == [ErrorCode.none]
+
+    def create(name: str, partitions: int) -> tuple[ErrorCode, float]:
+        made = {"name": f"{name}-{version}", "num_partitions": partitions, "replication_factor": 1}
+        told = client("CreateTopics", version, topics=[made], timeout=10_000, validate_only=True)
+        return told.topics[0].error_code, waited_ms(told)
+
+    # More than there are permits for in a window, in one go; who knows no error for that waits at once.
+    most = 11 * (1 + version)
+    error, wait_ms = create("first", most + 2 * (1 + version))
+    assert error is ErrorCode.none
+    assert (wait_ms > 0) == (version < 6)
+    if version >= 6:
+        error, wait_ms = create("second", 1)
+        assert error is ErrorCode.throttling_quota_exceeded
+        assert 0 < wait_ms <= 2000
+        grown = client("CreatePartitions", 3, topics=[{"name": "first-7", "count": 1}], timeout=1)
+        assert grown.results[0].error_code is ErrorCode.unknown_topic_or_partition
+        error, wait_ms = create("second", 1)
+        assert (error, wait_ms) == (ErrorCode.none, 0)
+
+
+def test_an_address_that_connects_too_often_is_cut_off(server: KorvetServer, client: Client) -> None:
+    quota = entry({"ip": "127.0.0.1"}, connection_creation_rate=1.0)
+    assert alter(client, quota) == [ErrorCode.none]
+
+    def is_cut_off() -> bool:
+        with RawConnection("127.0.0.1", server.port, DEADLINE_S) as raw:
+            try:
+                return not raw.works()
+            except ConnectionClosed:
+                return True
+
+    assert not is_cut_off()
+    assert any(is_cut_off() for _ in range(20))
+    assert alter(client, entry({"ip": "127.0.0.1"}, connection_creation_rate=None)) == [ErrorCode.none]
 
 
 def test_others_are_not_throttled(client: Client, topic: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from korvet.quotas.entities import entity_of
 from korvet.quotas.limits import Limit, Limits
-from korvet.quotas.throttle import SAMPLE_MS, ClientQuotas, Meter, most_bytes_of_window
+from korvet.quotas.throttle import SAMPLE_MS, ClientQuotas, Meter, MutationsExceeded, most_bytes_of_window
 
 NOW_MS = 5_000_000.0
 PRODUCED = "producer_byte_rate"
@@ -36,12 +36,12 @@ def test_who_has_no_quota():
     quotas = {
         (entity_of({"user": "alice", "client-id": "app"}), PRODUCED): 1.0,
         (entity_of({"ip": "127.0.0.1"}), "connection_creation_rate"): 1.0,
-        (entity_of({"client-id": "other"}), "controller_mutation_rate"): 1.0,
     }
     limits = Limits(quotas)
     assert limits.of("alice", "other") == {}
     assert limits.of("bob", "app") == {}
-    assert len(limits) == 1
+    assert limits.are_for_clients
+    assert not Limits({(entity_of({"ip": None}), "connection_creation_rate"): 1.0}).are_for_clients
 
 
 def test_keys_are_looked_for_one_by_one():
@@ -137,3 +137,48 @@ def test_clients_that_have_gone_are_forgotten(quotas):
     for number in range(5000):
         quotas.produced(Limit(1.0, (PRODUCED, "", str(number))), 1, NOW_MS + number * 20)
     assert len(quotas._meters) < 2000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = NOW_MS
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+def test_mutations_are_refused_once_permits_are_owed(quotas):
+    clock, limit = Clock(), Limit(2.0, ("controller_mutation_rate", "alice", ""))
+
+    def request(*counts: int, strict: bool = True) -> int:
+        mutations = quotas.mutations(limit, clock, strict=strict)
+        for count in counts:
+            mutations.count(count)
+        return mutations.wait_ms
+
+    # Those of a window are there at first: 22, and what is begun with one left is done.
+    assert request(20, 1, 5) == 0
+    with pytest.raises(MutationsExceeded):
+        request(1)
+    assert request(1, strict=False) == 2500
+    clock.now_ms += 2000
+    refused = quotas.mutations(limit, clock, strict=True)
+    with pytest.raises(MutationsExceeded):
+        refused.count(1)
+    assert refused.wait_ms == 500
+    clock.now_ms += 500
+    assert request(1) == 0
+    clock.now_ms += 3_600_000
+    assert request(22, 1) == 0
+    with pytest.raises(MutationsExceeded):
+        request(1)
+
+
+def test_addresses_connect_as_often_as_they_may(quotas):
+    key = "connection_creation_rate"
+    quotas.replace({(entity_of({"ip": "10.0.0.1"}), key): 1.0, (entity_of({"ip": None}), key): 2.0})
+    assert not quotas.active
+    assert [quotas.connected("10.0.0.1", NOW_MS) for _ in range(12)] == [0] * 10 + [1000] * 2
+    assert [quotas.connected("10.0.0.2", NOW_MS) for _ in range(21)] == [0] * 20 + [500]
+    quotas.replace({(entity_of({"ip": "10.0.0.1"}), key): 1.0})
+    assert quotas.connected("10.0.0.2", NOW_MS) == 0
