@@ -13,7 +13,7 @@ from korvet.api.deadlines import Deadlines
 from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
-from korvet.groups.config import GroupConfig
+from korvet.groups.config import GroupConfig, MigrationPolicy
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
@@ -199,6 +199,12 @@ def _group_config(config: Config) -> GroupConfig:
         offset_metadata_max_units=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
         commit_value_version=config.offsets_commit_value_version,
+        assignors=config.consumer_assignors,
+        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        consumer_max_size=config.group_consumer_max_size,
+        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+        migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
     )
 
 

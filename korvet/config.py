@@ -70,6 +70,9 @@ _LISTENER_NAME = "listener.name."
 # The name of the one listener where `listeners` is not set.
 _PLAINTEXT = "PLAINTEXT"
 
+# What assigns partitions in consumer groups.
+_ASSIGNORS = ("uniform", "range")
+
 # Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
 _PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
 
@@ -272,6 +275,29 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Size, Meta(description="Largest session timeout a member may ask for.")
     ] = 1_800_000
     group_max_size: Annotated[Size, Meta(description="Most members that one group may have.")] = _INT32_MAX
+    group_consumer_assignors: Annotated[
+        str,
+        Meta(description="Assignors of consumer groups (KIP-848), the default first: `uniform`, `range`."),
+    ] = "uniform,range"
+    group_consumer_session_timeout_ms: Annotated[
+        Size, Meta(description="Time after which a member of a consumer group that is silent is out.")
+    ] = 45_000
+    group_consumer_heartbeat_interval_ms: Annotated[
+        Size, Meta(description="How often members of consumer groups are told to send heartbeats.")
+    ] = 5_000
+    group_consumer_max_size: Annotated[
+        Size, Meta(description="Most members that one consumer group may have.")
+    ] = _INT32_MAX
+    group_consumer_assignment_interval_ms: Annotated[
+        Count, Meta(description="Least time between two assignments of one consumer group.")
+    ] = 1_000
+    group_consumer_migration_policy: Annotated[
+        Literal["bidirectional", "upgrade", "downgrade", "disabled"],
+        Meta(
+            description="Which way a group with members may change: from the classic protocol to that of "
+            "consumer groups (upgrade), or back."
+        ),
+    ] = "bidirectional"
     offsets_retention_minutes: Annotated[
         Size, Meta(description="How long the offsets of a group without members are kept.")
     ] = 10_080
@@ -388,6 +414,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         told = self.advertise_address
         advertised = None if told is None else Endpoint(_PLAINTEXT, *told)
         return (ListenerSpec(_PLAINTEXT, *self.listen_address, "PLAINTEXT", advertised),)
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """`group.consumer.assignors`, taken apart."""
+        parts = (part.strip() for part in self.group_consumer_assignors.split(","))
+        return tuple(part for part in parts if part)
 
     @property
     def sasl_mechanisms(self) -> tuple[str, ...]:
@@ -610,6 +642,13 @@ def _check(config: Config, origin: Callable[[str], str]) -> None:
             f"group.min.session.timeout.ms = {config.group_min_session_timeout_ms} "
             f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
             f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
+        )
+    assignors = config.consumer_assignors
+    unknown = sorted(set(assignors) - set(_ASSIGNORS))
+    if unknown or not assignors:
+        raise ConfigError(
+            f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
+            f"not {unknown[0] if unknown else 'none'}"
         )
 
 

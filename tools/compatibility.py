@@ -54,15 +54,17 @@ def clients() -> tuple[Client, ...]:
         Client(
             "librdkafka (confluent-kafka)",
             "newest",
-            f"{_WHOLE_SESSION}, static members, random records, native writers beside it, TLS and SASL",
+            f"{_WHOLE_SESSION}, static members, groups of the consumer protocol (KIP-848), random records, "
+            "native writers beside it, TLS and SASL",
             ("test_confluent.py", "test_groups.py", "test_random_records.py", "test_security.py"),
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
         Client(
             "Apache Kafka, Java",
             kafka,
-            "console producer and consumer with the formatters of `__consumer_offsets`, `kafka-topics`, "
-            "`kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, `kafka-broker-api-versions`",
+            "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
+            "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
+            "`kafka-broker-api-versions`",
             ("test_java_tools.py",),
         ),
         Client(
@@ -122,11 +124,6 @@ MISSING: Final = (
             "ListTransactions",
         ),
         "need a transaction coordinator and markers in the log; idempotent producers work",
-    ),
-    Missing(
-        "consumer groups of KIP-848",
-        ("ConsumerGroupHeartbeat", "ConsumerGroupDescribe"),
-        "the coordinator speaks the classic protocol, which every client has",
     ),
     Missing(
         "share groups, streams groups",

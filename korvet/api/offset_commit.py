@@ -1,7 +1,7 @@
 """OffsetCommit (key 8), versions 2-10.
 
 v2 to v4 carry a retention time, v6 leader epochs, v7 static members (KIP-345), v8 is flexible, v9 allows
-member epochs (KIP-848; there are only generations here), v10 names topics by id. A commit becomes a record of
+member epochs (KIP-848), v10 names topics by id. A commit becomes a record of
 `__consumer_offsets`, which decides its success, and an acknowledgement in the Redis group of the same name.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _THROTTLE_SINCE: Final = 3
 _FLEXIBLE_SINCE: Final = 8
-_GROUP_ID_NOT_FOUND_SINCE: Final = 9
+_MEMBER_EPOCHS_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 10
 _NO_THROTTLE: Final = b"\x00" * 4
 _NO_TOPIC_ID: Final = b"\x00" * 16
@@ -56,7 +56,7 @@ def offset_commit(context: RequestContext, request: Any, respond: Respond) -> No
         member_id=asked.member_id,
         group_instance_id=asked.group_instance_id,
         retention_time_ms=asked.retention_time_ms,
-        knows_group_id_not_found=context.api_version >= _GROUP_ID_NOT_FOUND_SINCE,
+        knows_member_epochs=context.api_version >= _MEMBER_EPOCHS_SINCE,
     )
 
     def done(reply: Any) -> None:

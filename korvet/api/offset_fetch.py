@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import FetchedPartition, FetchedTopic, FetchReply, FetchRequest, FetchTopic
+from korvet.groups.messages import (
+    NO_GENERATION,
+    FetchedPartition,
+    FetchedTopic,
+    FetchReply,
+    FetchRequest,
+    FetchTopic,
+)
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -43,12 +50,19 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
         )
     groups = []
     for group in request.groups:
-        reply = await _fetch(context, group.group_id, group.topics, stable)
+        member = getattr(group, "member_id", None), getattr(group, "member_epoch", NO_GENERATION)
+        reply = await _fetch(context, group.group_id, group.topics, stable, member)
         groups.append(_group(context, reply))
     return context.make("OffsetFetchResponse", groups=tuple(groups))
 
 
-async def _fetch(context: RequestContext, group_id: str, topics: Any, stable: bool) -> FetchReply:
+async def _fetch(
+    context: RequestContext,
+    group_id: str,
+    topics: Any,
+    stable: bool,
+    member: tuple[str | None, int] = (None, NO_GENERATION),
+) -> FetchReply:
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
         return FetchReply(group_id, ErrorCode.group_authorization_failed)
     asked: tuple[FetchTopic, ...] | None = None
@@ -71,7 +85,7 @@ async def _fetch(context: RequestContext, group_id: str, topics: Any, stable: bo
                 known.append(FetchTopic(found.name, tuple(topic.partition_indexes), found.topic_id.bytes))
         asked = tuple(known)
     reply: FetchReply = await context.services.coordinator.call(
-        group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable)
+        group_id, GroupShard.fetch, FetchRequest(group_id, asked, stable, *member)
     )
     topics = reply.topics
     if asked is None:

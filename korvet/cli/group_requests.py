@@ -1,11 +1,19 @@
-"""Requests about groups: ListGroups, DescribeGroups, OffsetFetch, OffsetDelete, DeleteGroups."""
+"""Requests about groups: ListGroups, DescribeGroups, ConsumerGroupDescribe, OffsetFetch, OffsetDelete,
+DeleteGroups.
+"""
 
 from collections.abc import Mapping, Sequence
 
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+from kio.schema.consumer_group_describe.v1.response import (
+    ConsumerGroupDescribeResponse,
+)
+from kio.schema.consumer_group_describe.v1.response import DescribedGroup as DescribedConsumerGroup
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeleteGroupsResponse
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v5.response import DescribedGroup, DescribeGroupsResponse
+from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v4.request import ListGroupsRequest
 from kio.schema.list_groups.v4.response import ListedGroup, ListGroupsResponse
 from kio.schema.offset_delete.v0.request import (
@@ -36,6 +44,17 @@ def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
     """State, protocol and members of a group; state `Dead` when there is none."""
     request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
     (described,) = cluster.ask(request, DescribeGroupsResponse, cluster.coordinator(group)).groups
+    check(described.error_code, f"group {group}")
+    return described
+
+
+def describe_consumer_group(cluster: Cluster, group: str) -> DescribedConsumerGroup | None:
+    """State, assignor and members of a group of the consumer protocol (KIP-848); None when it is none."""
+    request = ConsumerGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
+    answer = cluster.ask(request, ConsumerGroupDescribeResponse, cluster.coordinator(group))
+    (described,) = answer.groups
+    if described.error_code is ErrorCode.group_id_not_found:
+        return None
     check(described.error_code, f"group {group}")
     return described
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from kio.schema.consumer_group_describe.v1.response import Member as ConsumerMember
 from kio.schema.describe_groups.v5.response import DescribedGroupMember
 
 from korvet.cli import group_requests, lag
@@ -81,20 +82,19 @@ def describe_group(
     has been waiting, by its timestamp. Both are counted in Redis, and "-" where that is not reachable.
     """
     with Cluster(bootstrap) as cluster:
-        described = group_requests.describe_group(cluster, name)
+        state, protocol, members = _described(cluster, name)
         committed = _committed(cluster, name)
-        if described.group_state == "Dead" and not committed:
+        if state == "Dead" and not committed:
             raise ClientError(f"there is no group {name}")
         commits = [Commit(row["topic"], row["partition"], row["committed"]) for row in committed]
         lags = _lags(RedisSource(url, data_dir, keyspace), cluster, commits)
     committed = [row | lag.fields(lags.get(commit)) for row, commit in zip(committed, commits, strict=True)]
-    members = [_member(member) for member in described.members]
     if as_json:
-        document = {"group": name, "state": described.group_state, "protocol": described.protocol_data}
+        document = {"group": name, "state": state, "protocol": protocol}
         document |= lag.fields(lag.total(commits, lags))
         print_json({**document, "members": members, "offsets": committed})
         return
-    click.echo(f"{name}  {described.group_state}  {described.protocol_data}\n")
+    click.echo(f"{name}  {state}  {protocol}\n")
     table(
         ("MEMBER", "INSTANCE", "CLIENT", "HOST", "ASSIGNED"),
         [(m["member"], m["instance"], m["client"], m["host"], ", ".join(m["assigned"])) for m in members],
@@ -204,6 +204,31 @@ def _print_lag(rows: list[dict[str, Any]]) -> None:
 def _print_offsets(rows: list[dict[str, Any]]) -> None:
     columns = ("TOPIC", "PARTITION", "COMMITTED", "LOG END", "METADATA")
     table(columns, [(r["topic"], r["partition"], r["committed"], r["log_end"], r["metadata"]) for r in rows])
+
+
+def _described(cluster: Cluster, name: str) -> tuple[str, str, list[dict[str, Any]]]:
+    """A group's state, its protocol or assignor, and its members, whichever protocol they speak."""
+    consumers = group_requests.describe_consumer_group(cluster, name)
+    if consumers is not None:
+        members = [_consumer(member) for member in consumers.members]
+        return str(consumers.group_state), str(consumers.assignor_name), members
+    described = group_requests.describe_group(cluster, name)
+    members = [_member(member) for member in described.members]
+    return str(described.group_state), str(described.protocol_data), members
+
+
+def _consumer(member: ConsumerMember) -> dict[str, Any]:
+    return {
+        "member": member.member_id,
+        "instance": member.instance_id,
+        "client": member.client_id,
+        "host": member.client_host,
+        "assigned": [
+            f"{topic.topic_name}-{index}"
+            for topic in member.assignment.topic_partitions
+            for index in topic.partitions
+        ],
+    }
 
 
 def _member(member: DescribedGroupMember) -> dict[str, Any]:

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from korvet.groups.messages import (
     CommitReply,
     CommitRequest,
+    ConsumerDescribeReply,
+    ConsumerDescribeRequest,
+    ConsumerHeartbeatReply,
+    ConsumerHeartbeatRequest,
     DeletedGroup,
     DeleteReply,
     DeleteRequest,
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribeReply,
     DescribeRequest,
@@ -45,6 +50,8 @@ GroupRequest: TypeAlias = (
     | DescribeRequest
     | DeleteRequest
     | OffsetDeleteRequest
+    | ConsumerHeartbeatRequest
+    | ConsumerDescribeRequest
 )
 """A request that concerns the groups it names; ListRequest concerns all."""
 
@@ -95,4 +102,8 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     DescribeRequest: _describe,
     DeleteRequest: _delete,
     OffsetDeleteRequest: lambda _request, error: OffsetDeleteReply(error),
+    ConsumerHeartbeatRequest: lambda _request, error: ConsumerHeartbeatReply(error),
+    ConsumerDescribeRequest: lambda request, error: ConsumerDescribeReply(
+        tuple(DescribedConsumerGroup(group_id, error) for group_id in request.group_ids)
+    ),
 }

@@ -20,6 +20,7 @@ from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.projector import CommitChange, Place, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.term import Done, Handler, Term
+from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key
@@ -395,7 +396,7 @@ class CoordinatorService:
         # refused.
         epoch = await log.acquire_epoch()
         end = (await log.bounds()).log_end
-        shard = GroupShard(self._config, lambda: str(uuid.uuid4()))
+        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), CatalogueTopics(self._catalogue))
         loader = OffsetsLoader(self._store, log)
         if end > 0:
             await loader.replay_into(shard)

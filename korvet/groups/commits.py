@@ -8,11 +8,11 @@ without members (KIP-211 calls them standalone), exist as soon as an offset of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_TIMESTAMP_MS, Group
+from korvet.groups.group import CONSUMER_PROTOCOL_TYPE, Group
 from korvet.groups.messages import (
     NO_RETENTION,
     CommitPartition,
@@ -36,11 +36,12 @@ from korvet.groups.messages import (
 from korvet.groups.native import Decision, decide
 from korvet.groups.offset_table import value_of
 from korvet.groups.state import GroupState
-from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from korvet.groups.consumer.group import ConsumerGroup
     from korvet.groups.context import Context
     from korvet.groups.membership import Membership
     from korvet.groups.native import NativeGroup
@@ -51,6 +52,7 @@ RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timesta
 TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
 KEEPS_SESSION = frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE})
 
+AnyGroup: TypeAlias = "Group | ConsumerGroup"
 IsExpired = Callable[[OffsetCommitValue], bool]
 
 
@@ -73,7 +75,7 @@ class Commits:
         if error is not ErrorCode.none:
             self._context.reply(token, CommitReply(refuse_all(request.topics, error)))
             return
-        if group is not None and group.state in KEEPS_SESSION:
+        if isinstance(group, Group) and group.state in KEEPS_SESSION:
             self._membership.refresh_session(group, request.member_id)
         topics = []
         for topic in request.topics:
@@ -85,21 +87,14 @@ class Commits:
         self._context.reply(token, CommitReply(tuple(topics)))
 
     @staticmethod
-    def _refuse_commit(group: Group | None, request: CommitRequest) -> ErrorCode:
+    def _refuse_commit(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
         """Without a generation commits are for groups without members: simple consumers, administrators."""
-        if request.generation_id < 0 and (group is None or group.state is GroupState.EMPTY):
+        if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
         if group is None:
-            knows = request.knows_group_id_not_found
+            knows = request.knows_member_epochs
             return ErrorCode.group_id_not_found if knows else ErrorCode.illegal_generation
-        error = group.check_member(request.member_id, request.group_instance_id)
-        if error is not ErrorCode.none:
-            return error
-        if request.generation_id != group.generation:
-            return ErrorCode.illegal_generation
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            return ErrorCode.rebalance_in_progress
-        return ErrorCode.none
+        return group.refuse_commit(request)
 
     def _commit_one(
         self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition
@@ -154,9 +149,7 @@ class Commits:
         if self._offsets.is_pending(*native.place):
             return Decision.WAIT  # a transaction is about to decide
         group = self._context.groups.get(native.group)
-        contested = (
-            group is not None and group.state is not GroupState.EMPTY and group.is_subscribed(native.topic)
-        )
+        contested = group is not None and not group.is_empty and group.is_subscribed(native.topic)
         committed = self._offsets.get(*native.place)
         return decide(native, committed, self._context.now_ms, contested=contested)
 
@@ -164,6 +157,12 @@ class Commits:
 
     def fetch(self, request: FetchRequest, token: Token) -> None:
         """OffsetFetch of one group; one that does not exist has no offsets, which is no error."""
+        group = self._context.groups.get(request.group_id)
+        if group is not None:
+            error = group.refuse_fetch(request.member_id, request.member_epoch)
+            if error is not ErrorCode.none:
+                self._context.reply(token, FetchReply(request.group_id, error))
+                return
         asked = request.topics
         if asked is None:
             present = self._offsets.topics(request.group_id)
@@ -210,12 +209,12 @@ class Commits:
         self._context.reply(token, OffsetDeleteReply(ErrorCode.none, tuple(results)))
 
     @staticmethod
-    def _refuse_offset_delete(group: Group | None, request: OffsetDeleteRequest) -> ErrorCode:
+    def _refuse_offset_delete(group: AnyGroup | None, request: OffsetDeleteRequest) -> ErrorCode:
         if not request.group_id:
             return ErrorCode.invalid_group_id
         if group is None:
             return ErrorCode.group_id_not_found
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        if not group.is_empty and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return ErrorCode.non_empty_group
         return ErrorCode.none
 
@@ -235,14 +234,14 @@ class Commits:
                 buried.add(group_id)
                 for place in self._offsets.places(group_id):
                     self._bury(*place)
-                self._bury_group(group_id)
+                self._context.records += self._context.groups[group_id].tombstones()
         self._context.reply(token, DeleteReply(tuple(results)))
 
     def _refuse_delete(self, group_id: str) -> ErrorCode:
         group = self._context.groups.get(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        return ErrorCode.none if group.state is GroupState.EMPTY else ErrorCode.non_empty_group
+        return ErrorCode.none if group.is_empty else ErrorCode.non_empty_group
 
     def delete_topics(self, topics: frozenset[str]) -> None:
         """These topics are gone, and with them their offsets in all groups."""
@@ -254,10 +253,10 @@ class Commits:
     def expire(self) -> None:
         """Remove the offsets whose time is up, and the groups that have neither members nor offsets left."""
         for group in self._context.groups.values():
-            if self._expire_offsets(group) and group.state is GroupState.EMPTY:
-                self._bury_group(group.group_id)
+            if self._expire_offsets(group) and group.is_empty:
+                self._context.records += group.tombstones()
 
-    def _expire_offsets(self, group: Group) -> bool:
+    def _expire_offsets(self, group: AnyGroup) -> bool:
         """True if nothing is left then."""
         topics = self._offsets.topics(group.group_id)
         is_expired = self._expiry_of(group)
@@ -277,27 +276,20 @@ class Commits:
                     nothing_left = False
         return nothing_left
 
-    def _expiry_of(self, group: Group) -> IsExpired | None:
-        """When offsets of the group expire; None if they don't.
-
-        Of a group that had members: the retention time after it became Empty. Of a stable group of consumers,
-        for topics that none of them reads, and of a simple group: the retention time after the commit. A
-        commit that came with its own retention has its own end.
+    def _expiry_of(self, group: AnyGroup) -> IsExpired | None:
+        """When offsets of the group expire; None if they don't. A commit that came with its own retention has
+        its own end.
         """
-        if group.protocol_type is not None and group.state is not GroupState.EMPTY:
-            knows_topics = group.subscribed_topics is not None
-            if group.state is not GroupState.STABLE or not knows_topics:
-                return None
-            empty_since_ms = UNKNOWN_TIMESTAMP_MS
-        else:
-            empty_since_ms = UNKNOWN_TIMESTAMP_MS if group.protocol_type is None else group.state_timestamp_ms
+        since_ms = group.expires_since_ms()
+        if since_ms is None:
+            return None
         now_ms, retention_ms = self._context.now_ms, self._context.config.offsets_retention_ms
 
         def is_expired(value: OffsetCommitValue) -> bool:
             if value.expire_timestamp_ms != NO_EXPIRY_MS:
                 return now_ms >= value.expire_timestamp_ms
             # A native consumer of the group may commit while it is Empty.
-            return now_ms - max(value.commit_timestamp_ms, empty_since_ms) >= retention_ms
+            return now_ms - max(value.commit_timestamp_ms, since_ms) >= retention_ms
 
         return is_expired
 
@@ -305,9 +297,6 @@ class Commits:
 
     def _bury(self, group_id: str, topic: str, partition: int) -> None:
         self._context.records.append((OffsetCommitKey(group_id, topic, partition), None))
-
-    def _bury_group(self, group_id: str) -> None:
-        self._context.records.append((GroupMetadataKey(group_id), None))
 
 
 def refuse_all(topics: tuple[CommitTopic, ...], error: ErrorCode) -> tuple[TopicResult, ...]:

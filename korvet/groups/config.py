@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 INT32_MAX = 2**31 - 1
+
+
+class MigrationPolicy(Enum):
+    """Whether a group with members may change its protocol: to the consumer protocol, and back."""
+
+    BIDIRECTIONAL = "bidirectional"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    DISABLED = "disabled"
+
+    @property
+    def can_upgrade(self) -> bool:
+        """Whether a classic group may become a consumer group."""
+        return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE}
+
+    @property
+    def can_downgrade(self) -> bool:
+        """Whether a consumer group may become a classic one."""
+        return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE}
 
 
 class GroupConfig(msgspec.Struct, frozen=True):
@@ -25,3 +46,10 @@ class GroupConfig(msgspec.Struct, frozen=True):
     commit_value_version: int = (
         3  # which OffsetCommitValue to write: 3, or 4 with the topic id (Kafka >= 4.1)
     )
+    assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors, the first is the default
+    consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
+    consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_max_size: int = INT32_MAX  # group.consumer.max.size
+    consumer_assignment_interval_ms: int = 1_000  # group.consumer.assignment.interval.ms
+    regex_refresh_interval_ms: int = 10_000  # not a setting in Kafka either
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy

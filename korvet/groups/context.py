@@ -11,22 +11,42 @@ from korvet.groups.messages import JoinReply, Outcome, Record, Reply, SyncReply,
 from korvet.groups.timers import TimerQueue
 
 if TYPE_CHECKING:
+    from kio.schema.errors import ErrorCode
+
     from korvet.groups.config import GroupConfig
+    from korvet.groups.consumer.group import ConsumerGroup
+    from korvet.groups.consumer.topics import Topics
 
 
 class Context:
     """One per shard; now_ms is that of the latest call."""
 
-    __slots__ = ("config", "groups", "now_ms", "records", "replies", "timers", "waits")
+    __slots__ = ("config", "groups", "now_ms", "records", "replies", "timers", "topics", "waits")
 
-    def __init__(self, config: GroupConfig) -> None:
+    def __init__(self, config: GroupConfig, topics: Topics) -> None:
         self.config = config
-        self.groups: dict[str, Group] = {}
+        self.topics = topics
+        self.groups: dict[str, Group | ConsumerGroup] = {}
         self.timers = TimerQueue()
         self.now_ms = 0
         self.records: list[Record] = []
         self.replies: list[tuple[Token, Reply]] = []
         self.waits: dict[Token, Wait] = {}
+
+    def classic(self, group_id: str) -> Group | None:
+        """The classic group of that id."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, Group) else None
+
+    def release(self, group: Group, error: ErrorCode) -> None:
+        """Answer all that wait for this group and disarm its time-outs; the next outcome has the replies."""
+        for member in group.members.values():
+            self.answer_join(group, member, JoinReply(error, member.member_id))
+            self.answer_sync(member, SyncReply(error))
+        sessions = [member.session for member in group.members.values()]
+        for deadline in (*sessions, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
+            if deadline is not None:
+                deadline.cancel()
 
     def take_outcome(self) -> Outcome:
         """What has come together since the last time."""

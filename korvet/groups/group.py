@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from struct import error as StructError  # noqa: N812 - it is an exception class, named against the convention
 from struct import unpack_from
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import JoinMember, JoinProtocol, Token
+from korvet.groups.messages import CommitRequest, JoinMember, JoinProtocol, JoinRequest, Record, Token
 from korvet.groups.state import PREDECESSORS, GroupState, IllegalTransition
 from korvet.groups.timers import Action, Deadline
-from korvet.offsets.schema import GroupMetadataValue, MemberMetadata
+from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -130,6 +130,8 @@ class Group:
         "unconfirmed",
     )
 
+    group_type: Final = "classic"
+
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
         self.state = GroupState.EMPTY
@@ -215,6 +217,52 @@ class Group:
     def can_rebalance(self) -> bool:
         """Whether a rebalance may begin now."""
         return self.state in PREDECESSORS[GroupState.PREPARING_REBALANCE]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no members, nor any that are about to join."""
+        return self.state is GroupState.EMPTY
+
+    @property
+    def state_name(self) -> str:
+        """The state as DescribeGroups and ListGroups show it."""
+        return self.state.value
+
+    def tombstones(self) -> list[Record]:
+        """What removes the group."""
+        return [(GroupMetadataKey(self.group_id), None)]
+
+    # Commits
+
+    def refuse_commit(self, request: CommitRequest) -> ErrorCode:
+        """Whether a member may commit: in the present generation, but not while its leader assigns."""
+        error = self.check_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.none:
+            return error
+        if request.generation_id != self.generation:
+            return ErrorCode.illegal_generation
+        if self.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.rebalance_in_progress
+        return ErrorCode.none
+
+    def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Everybody may fetch: Kafka looks at the member in consumer groups only."""
+        del member_id, member_epoch
+        return ErrorCode.none
+
+    def expires_since_ms(self) -> int | None:
+        """When offsets of the group expire (KIP-211); None if they don't.
+
+        Of a group that had members: the retention time after it became Empty, which is returned. Of a stable
+        group of consumers, for topics that none of them reads, and of a simple group: the retention time
+        after the commit (-1).
+        """
+        if self.protocol_type is None:
+            return UNKNOWN_TIMESTAMP_MS
+        if self.state is GroupState.EMPTY:
+            return self.state_timestamp_ms
+        knows_topics = self.subscribed_topics is not None
+        return UNKNOWN_TIMESTAMP_MS if self.state is GroupState.STABLE and knows_topics else None
 
     # Members
 
@@ -389,6 +437,11 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
     except (StructError, UnicodeDecodeError):
         return None
     return topics
+
+
+def rebalance_timeout_of(request: JoinRequest) -> int:
+    """How long the member lets a rebalance take, in ms; version 0 has the session timeout only."""
+    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def deadline_of(present: Deadline | None, action: Action) -> Deadline:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.group import Group, Member, deadline_of
+from korvet.groups.group import Group, Member, deadline_of, rebalance_timeout_of
 from korvet.groups.messages import (
     HeartbeatReply,
     HeartbeatRequest,
@@ -61,9 +61,12 @@ class Membership:
         if refusal is not ErrorCode.none:
             self._context.reply(token, JoinReply(refusal, request.member_id))
             return
-        group = self._context.groups.get(request.group_id)
+        group = self._context.classic(request.group_id)
         is_new_group = group is None
         if group is None:
+            # A consumer group of that id has no members.
+            former = self._context.groups.get(request.group_id)
+            self._context.records += [] if former is None else former.tombstones()
             group = self._context.groups[request.group_id] = Group(request.group_id, self._context.now_ms)
         if not self._accepts(group, request.member_id):
             group.remove(request.member_id)
@@ -81,7 +84,7 @@ class Membership:
             return ErrorCode.invalid_group_id
         if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
             return ErrorCode.invalid_session_timeout
-        if request.member_id != NO_MEMBER_ID and request.group_id not in self._context.groups:
+        if request.member_id != NO_MEMBER_ID and self._context.classic(request.group_id) is None:
             return ErrorCode.unknown_member_id
         return ErrorCode.none
 
@@ -242,6 +245,10 @@ class Membership:
 
     # The join phase
 
+    def rebalance(self, group: Group) -> None:
+        """Begin a rebalance that no member has asked for."""
+        self._prepare_rebalance(group)
+
     def _rebalance_or_complete_join(self, group: Group) -> None:
         if group.can_rebalance():
             self._prepare_rebalance(group)
@@ -324,7 +331,7 @@ class Membership:
 
     def sync(self, request: SyncRequest, token: Token) -> None:
         """SyncGroup: the reply comes when the leader has brought the assignment, or at once."""
-        group = self._context.groups.get(request.group_id)
+        group = self._context.classic(request.group_id)
         error = self._refuse_sync(group, request)
         if group is None or error is not ErrorCode.none:
             self._context.reply(token, SyncReply(error))
@@ -402,7 +409,7 @@ class Membership:
         self._context.reply(token, HEARTBEAT_REPLIES[self._heartbeat(request)])
 
     def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        group = self._context.groups.get(request.group_id)
+        group = self._context.classic(request.group_id)
         if group is None:
             return ErrorCode.unknown_member_id if request.group_id else ErrorCode.invalid_group_id
         error = group.check_member(request.member_id, request.group_instance_id)
@@ -427,7 +434,7 @@ class Membership:
         if not request.group_id:
             self._context.reply(token, LeaveReply(ErrorCode.invalid_group_id))
             return
-        group = self._context.groups.get(request.group_id)
+        group = self._context.classic(request.group_id)
         left = tuple(
             LeftMember(
                 leaving.member_id,
@@ -515,11 +522,6 @@ class Membership:
     def _record(self, group: Group, value: GroupMetadataValue) -> None:
         group.unconfirmed.append(value)
         self._context.records.append((GroupMetadataKey(group.group_id), value))
-
-
-def rebalance_timeout_of(request: JoinRequest) -> int:
-    """How long the member lets a rebalance take, in ms; version 0 has the session timeout only."""
-    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def differ(said: str | None, known: str | None) -> bool:

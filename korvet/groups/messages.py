@@ -7,7 +7,7 @@ protocol rim turns that into "" where a version has no null.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -183,8 +183,8 @@ class CommitRequest(msgspec.Struct, frozen=True):
     """OffsetCommit (v2 to v10).
 
     retention_time_ms: -1 for the broker's retention; other values come with v2 to v4 only.
-    knows_group_id_not_found: a fenced commit to an unknown group is GROUP_ID_NOT_FOUND (v9 and above), not
-    ILLEGAL_GENERATION.
+    knows_member_epochs: v9 and above, which members of consumer groups must use (KIP-848); a fenced commit to
+    an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION.
     """
 
     group_id: str
@@ -193,7 +193,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
     member_id: str = ""
     group_instance_id: str | None = None
     retention_time_ms: int = NO_RETENTION
-    knows_group_id_not_found: bool = False
+    knows_member_epochs: bool = False
 
 
 class PartitionResult(msgspec.Struct, frozen=True, gc=False):
@@ -237,12 +237,15 @@ class FetchTopic(msgspec.Struct, frozen=True):
 class FetchRequest(msgspec.Struct, frozen=True):
     """One group of an OffsetFetch (v1 to v10); topics None asks for all that the group has.
 
-    Kafka checks a fetch's member id and epoch for groups of the consumer protocol only, so they are not here.
+    member_id and member_epoch (v9 and above) are checked for consumer groups only; None and -1 where there is
+    none.
     """
 
     group_id: str
     topics: tuple[FetchTopic, ...] | None = None
     require_stable: bool = False
+    member_id: str | None = None
+    member_epoch: int = NO_GENERATION
 
 
 class FetchedPartition(msgspec.Struct, frozen=True):
@@ -364,6 +367,97 @@ class OffsetDeleteReply(msgspec.Struct, frozen=True):
     topics: tuple[TopicResult, ...] = ()
 
 
+class OwnedTopic(msgspec.Struct, frozen=True):
+    """Partitions of a topic that is named by its id."""
+
+    topic_id: bytes
+    partitions: tuple[int, ...]
+
+
+class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True):
+    """ConsumerGroupHeartbeat (v0 to v1); None (-1 for the time-out) is what has not changed.
+
+    member_epoch: 0 joins, -1 leaves, -2 leaves for a while (static members). gives_member_id: an empty member
+    id is replaced by one of ours (v0). may_describe: which topics an expression may stand for.
+    """
+
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack_id: str | None = None
+    rebalance_timeout_ms: int = -1
+    subscribed_topic_names: tuple[str, ...] | None = None
+    subscribed_topic_regex: str | None = None
+    server_assignor: str | None = None
+    owned: tuple[OwnedTopic, ...] | None = None
+    client_id: str = ""
+    client_host: str = ""
+    gives_member_id: bool = False
+    may_describe: Callable[[str], bool] | None = None
+
+
+class ConsumerHeartbeatReply(msgspec.Struct, frozen=True):
+    """The answer to a ConsumerHeartbeatRequest; assignment None is what has not changed."""
+
+    error: ErrorCode
+    error_message: str | None = None
+    member_id: str | None = None
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: tuple[OwnedTopic, ...] | None = None
+
+
+class ConsumerDescribeRequest(msgspec.Struct, frozen=True):
+    """ConsumerGroupDescribe (v0 to v1)."""
+
+    group_ids: tuple[str, ...]
+
+
+class NamedTopic(msgspec.Struct, frozen=True):
+    """Partitions of a topic by id and name."""
+
+    topic_id: bytes
+    name: str
+    partitions: tuple[int, ...]
+
+
+class DescribedConsumer(msgspec.Struct, frozen=True):
+    """A member of a consumer group; is_classic: it speaks the classic protocol."""
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: tuple[str, ...]
+    subscribed_topic_regex: str | None
+    assignment: tuple[NamedTopic, ...]
+    target: tuple[NamedTopic, ...]
+    is_classic: bool
+
+
+class DescribedConsumerGroup(msgspec.Struct, frozen=True):
+    """A described consumer group; topics: all that its members read or have."""
+
+    group_id: str
+    error: ErrorCode
+    error_message: str | None = None
+    state: str = ""
+    epoch: int = 0
+    target_epoch: int = 0
+    assignor: str = ""
+    members: tuple[DescribedConsumer, ...] = ()
+    topics: frozenset[str] = frozenset()
+
+
+class ConsumerDescribeReply(msgspec.Struct, frozen=True):
+    """The answer to a ConsumerDescribeRequest, in its order."""
+
+    groups: tuple[DescribedConsumerGroup, ...]
+
+
 Reply: TypeAlias = (
     JoinReply
     | SyncReply
@@ -375,6 +469,8 @@ Reply: TypeAlias = (
     | ListReply
     | DeleteReply
     | OffsetDeleteReply
+    | ConsumerHeartbeatReply
+    | ConsumerDescribeReply
 )
 
 

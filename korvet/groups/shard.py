@@ -18,19 +18,28 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.commits import Commits
+from korvet.groups.consumer.classic import ClassicMembers
+from korvet.groups.consumer.describe import describe
+from korvet.groups.consumer.group import EPOCH, RECORD_TYPES, ConsumerGroup
+from korvet.groups.consumer.membership import ConsumerMembership
+from korvet.groups.consumer.migration import Migration
+from korvet.groups.consumer.topics import NoTopics
 from korvet.groups.context import Context
 from korvet.groups.group import UNKNOWN_TIMESTAMP_MS, Group
 from korvet.groups.membership import Membership
 from korvet.groups.messages import (
     CommitRequest,
+    ConsumerDescribeReply,
+    ConsumerDescribeRequest,
+    ConsumerHeartbeatRequest,
     DeleteRequest,
+    DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
     DescribeReply,
     DescribeRequest,
     FetchRequest,
     HeartbeatRequest,
-    JoinReply,
     JoinRequest,
     LeaveRequest,
     ListedGroup,
@@ -38,7 +47,6 @@ from korvet.groups.messages import (
     ListRequest,
     OffsetDeleteRequest,
     Outcome,
-    SyncReply,
     SyncRequest,
     Token,
 )
@@ -46,8 +54,11 @@ from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
 from korvet.offsets.schema import (
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
+    GroupRegexKey,
     Key,
     OffsetCommitKey,
     OffsetCommitValue,
@@ -58,9 +69,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from korvet.groups.config import GroupConfig
+    from korvet.groups.consumer.topics import Topics
     from korvet.groups.native import NativeGroup
-
-GROUP_TYPE = "classic"
 
 
 class NotLoaded(Exception):
@@ -71,15 +81,30 @@ class GroupShard:
     """The coordinator of the groups of one partition.
 
     new_member_suffix gives the random part of a new member id; it must never give the same one twice.
+    topics: what there is to subscribe to, for consumer groups (KIP-848).
     All times are ms since the epoch and must not go backwards by more than is tolerable for time-outs.
     """
 
-    __slots__ = ("_commits", "_context", "_expiry", "_is_loaded", "_membership", "_offsets")
+    __slots__ = (
+        "_classic_members",
+        "_commits",
+        "_consumers",
+        "_context",
+        "_expiry",
+        "_is_loaded",
+        "_membership",
+        "_offsets",
+    )
 
-    def __init__(self, config: GroupConfig, new_member_suffix: Callable[[], str]) -> None:
-        self._context = Context(config)
+    def __init__(
+        self, config: GroupConfig, new_member_suffix: Callable[[], str], topics: Topics | None = None
+    ) -> None:
+        self._context = Context(config, NoTopics() if topics is None else topics)
         self._offsets = OffsetTable()
         self._membership = Membership(self._context, new_member_suffix)
+        migration = Migration(self._context, self._membership.rebalance)
+        self._consumers = ConsumerMembership(self._context, migration, new_member_suffix)
+        self._classic_members = ClassicMembers(self._context, self._consumers, migration, new_member_suffix)
         self._commits = Commits(self._context, self._offsets, self._membership)
         self._expiry = Deadline(self._expire)
         self._is_loaded = False
@@ -89,25 +114,47 @@ class GroupShard:
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
         """JoinGroup; the JoinReply comes with this outcome or a later one."""
         self._begin(now_ms)
-        self._membership.join(request, token)
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            self._classic_members.join(group, request, token)
+        else:
+            self._membership.join(request, token)
         return self._context.take_outcome()
 
     def sync(self, request: SyncRequest, token: Token, now_ms: int) -> Outcome:
         """SyncGroup; the SyncReply comes with this outcome or a later one."""
         self._begin(now_ms)
-        self._membership.sync(request, token)
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._classic_members.sync(group, request, token)
+        else:
+            self._membership.sync(request, token)
         return self._context.take_outcome()
 
     def heartbeat(self, request: HeartbeatRequest, token: Token, now_ms: int) -> Outcome:
         """Heartbeat -> HeartbeatReply."""
         self._begin(now_ms)
-        self._membership.heartbeat(request, token)
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._classic_members.heartbeat(group, request, token)
+        else:
+            self._membership.heartbeat(request, token)
+        return self._context.take_outcome()
+
+    def consumer_heartbeat(self, request: ConsumerHeartbeatRequest, token: Token, now_ms: int) -> Outcome:
+        """ConsumerGroupHeartbeat -> ConsumerHeartbeatReply."""
+        self._begin(now_ms)
+        self._consumers.heartbeat(request, token)
         return self._context.take_outcome()
 
     def leave(self, request: LeaveRequest, token: Token, now_ms: int) -> Outcome:
         """LeaveGroup -> LeaveReply."""
         self._begin(now_ms)
-        self._membership.leave(request, token)
+        group = self._context.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._classic_members.leave(group, request, token)
+        else:
+            self._membership.leave(request, token)
         return self._context.take_outcome()
 
     def commit(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
@@ -129,6 +176,13 @@ class GroupShard:
             self._describe(group_id, request.knows_group_id_not_found) for group_id in request.group_ids
         )
         self._context.reply(token, DescribeReply(groups))
+        return self._context.take_outcome()
+
+    def describe_consumers(self, request: ConsumerDescribeRequest, token: Token, now_ms: int) -> Outcome:
+        """ConsumerGroupDescribe, of those groups that are this partition's -> ConsumerDescribeReply."""
+        self._begin(now_ms)
+        groups = tuple(self._describe_consumers(group_id) for group_id in request.group_ids)
+        self._context.reply(token, ConsumerDescribeReply(groups))
         return self._context.take_outcome()
 
     def list_groups(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
@@ -176,9 +230,12 @@ class GroupShard:
         self._context.forget(token)
 
     def tick(self, now_ms: int) -> Outcome:
-        """Do what is due."""
+        """Do what is due, until that gives records: what is due then may depend on their replay."""
         self._begin(now_ms)
-        while (deadline := self._context.timers.pop_due(now_ms)) is not None:
+        while not self._context.records:
+            deadline = self._context.timers.pop_due(now_ms)
+            if deadline is None:
+                break
             deadline.action()
         return self._context.take_outcome()
 
@@ -193,8 +250,9 @@ class GroupShard:
         then.
         """
         for group in self._context.groups.values():
-            self._release(group, ErrorCode.not_coordinator)
-            group.transition(GroupState.DEAD, self._context.now_ms)
+            if isinstance(group, Group):
+                self._context.release(group, ErrorCode.not_coordinator)
+                group.transition(GroupState.DEAD, self._context.now_ms)
         self._is_loaded = False
         return self._context.take_outcome()
 
@@ -210,6 +268,8 @@ class GroupShard:
             self._replay_offset(key, value, producer_id)
         elif isinstance(key, GroupMetadataKey) and (value is None or isinstance(value, GroupMetadataValue)):
             self._replay_group(key, value)
+        elif isinstance(key, GroupRecordKey | GroupMemberKey | GroupRegexKey) and key.version in RECORD_TYPES:
+            self._replay_consumers(key, value)
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
         """For a loader with many offsets of one group and topic: where to put them, by partition, instead of
@@ -232,6 +292,10 @@ class GroupShard:
         self._context.now_ms = now_ms
         self._is_loaded = True
         for group in list(self._context.groups.values()):
+            if isinstance(group, ConsumerGroup):
+                group.drop_unknown_members()
+                self._consumers.start_sessions(group)
+                continue
             if not group.has_record and not self._offsets.has_any(group.group_id):
                 del self._context.groups[group.group_id]  # its offsets have all been deleted since
                 continue
@@ -248,11 +312,15 @@ class GroupShard:
 
     def _replay_group(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         group = self._context.groups.get(key.group)
+        if isinstance(group, ConsumerGroup):
+            if value is None:
+                return  # of the classic group that it was
+            group = None
         if group is not None and group.unconfirmed and group.unconfirmed[0] == value:
             self._confirm(group, group.unconfirmed.pop(0))
             return
         if group is not None:
-            self._release(group, ErrorCode.unknown_member_id)
+            self._context.release(group, ErrorCode.unknown_member_id)
             del self._context.groups[key.group]
         if value is not None:
             loaded = self._context.groups[key.group] = Group.from_value(key.group, value)
@@ -263,6 +331,23 @@ class GroupShard:
             # expire.
             self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
 
+    def _replay_consumers(
+        self, key: GroupRecordKey | GroupMemberKey | GroupRegexKey, value: Value | None
+    ) -> None:
+        group = self._context.groups.get(key.group)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            if group is not None:
+                self._context.release(group, ErrorCode.rebalance_in_progress)
+            group = self._context.groups[key.group] = ConsumerGroup(key.group)
+        if key.version == EPOCH and value is None:
+            del self._context.groups[key.group]
+            if self._offsets.topics(key.group):
+                self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
+            return
+        group.replay(key, value)
+
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
         """Our own record: what it says is known, but for the assignments that make the group Stable."""
         group.has_record = True
@@ -272,23 +357,14 @@ class GroupShard:
             group.members[stored.member_id].assignment = stored.assignment
         group.transition(GroupState.STABLE, self._context.now_ms)
 
-    def _release(self, group: Group, error: ErrorCode) -> None:
-        """Answer all that wait for this group and disarm its time-outs; the next outcome has the replies."""
-        for member in group.members.values():
-            self._context.answer_join(group, member, JoinReply(error, member.member_id))
-            self._context.answer_sync(member, SyncReply(error))
-        sessions = [member.session for member in group.members.values()]
-        for deadline in (*sessions, *group.pending_joins.values(), group.join_deadline, group.sync_deadline):
-            if deadline is not None:
-                deadline.cancel()
-
     # Descriptions
 
     def _describe(self, group_id: str, knows_group_id_not_found: bool) -> DescribedGroup:
         group = self._context.groups.get(group_id)
-        if group is None:
+        if not isinstance(group, Group):
             error = ErrorCode.group_id_not_found if knows_group_id_not_found else ErrorCode.none
-            message = f"Group {group_id} not found." if knows_group_id_not_found else None
+            what = "not found" if group is None else "is not a classic group"
+            message = f"Group {group_id} {what}." if knows_group_id_not_found else None
             return DescribedGroup(group_id, error, message, GroupState.DEAD.value, "", "", ())
         is_stable = group.state is GroupState.STABLE
         members = tuple(
@@ -308,11 +384,20 @@ class GroupShard:
 
     def _listed(self, request: ListRequest) -> Iterable[ListedGroup]:
         states = {state.strip().lower() for state in request.states}
-        if request.types and GROUP_TYPE not in {name.strip().lower() for name in request.types}:
-            return
+        types = {name.strip().lower() for name in request.types}
         for group in self._context.groups.values():
-            if not states or group.state.value.lower() in states:
-                yield ListedGroup(group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE)
+            if types and group.group_type not in types:
+                continue
+            state = group.state_name
+            if not states or state.lower() in states:
+                yield ListedGroup(group.group_id, group.protocol_type or "", state, group.group_type)
+
+    def _describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
+        group = self._context.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            what = "not found" if group is None else "is not a consumer group"
+            return DescribedConsumerGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} {what}.")
+        return describe(group, self._context.topics, self._consumers.assignor_of(group))
 
     # Time
 

@@ -161,6 +161,29 @@ TABLE = [
         allowed=UNKNOWN_MEMBER,
     ),
     row("DescribeGroups", 5, {"groups": [READERS]}, (DESCRIBE, GROUP, READERS), denied=NO_GROUP),
+    row(
+        "ConsumerGroupHeartbeat",
+        1,
+        {
+            "group_id": READERS,
+            "member_id": "m",
+            "member_epoch": 5,
+            "subscribed_topic_names": [ORDERS],
+            "topic_partitions": [],
+        },
+        READS_GROUP,
+        (DESCRIBE, TOPIC, ORDERS),
+        denied=NO_GROUP,
+        allowed=ErrorCode.group_id_not_found,
+    ),
+    row(
+        "ConsumerGroupDescribe",
+        1,
+        {"group_ids": [READERS]},
+        (DESCRIBE, GROUP, READERS),
+        denied=NO_GROUP,
+        allowed=ErrorCode.group_id_not_found,
+    ),
     row("ListGroups", 5, {}),
     row("SaslHandshake", 1, {"mechanism": "PLAIN"}, allowed=ErrorCode.illegal_sasl_state),
     row("ApiVersions", 3, {"client_software_name": "test", "client_software_version": "1"}),
@@ -575,6 +598,25 @@ def test_a_group_alone_is_not_enough_for_its_topics(secured: Secured, let: Calla
     admin = secured.authenticated("admin")
     (group,) = admin("OffsetFetch", 9, groups=asked).groups
     assert group.topics[0].partitions[0].committed_offset == 0
+
+
+def test_a_consumer_group_shows_nothing_of_hidden_topics(secured: Secured, let: Callable[..., None]) -> None:
+    let(binding("other", READ, GROUP, "consumers"))
+    admin, other = secured.authenticated("admin"), secured.authenticated("other")
+    join: dict[str, Any] = {"group_id": "consumers", "rebalance_timeout": 1000, "topic_partitions": []}
+    named = {**join, "member_id": "named", "subscribed_topic_names": ["hidden"]}
+    assert errors_of(other("ConsumerGroupHeartbeat", 1, **named)) == {NO_TOPIC}
+    regex = {**join, "member_id": "regex", "subscribed_topic_regex": "hid.*"}
+    answer = other("ConsumerGroupHeartbeat", 1, **regex)
+    assert (answer.error_code, answer.assignment.topic_partitions) == (ErrorCode.none, ())
+    assert not errors_of(admin("ConsumerGroupHeartbeat", 1, **named))
+    (group,) = other("ConsumerGroupDescribe", 1, group_ids=["consumers"]).groups
+    assert (group.error_code, group.members) == (NO_TOPIC, ())
+    (group,) = admin("ConsumerGroupDescribe", 1, group_ids=["consumers"]).groups
+    assert len(group.members) == 2
+    for member_id in ("named", "regex"):
+        left = {**join, "member_id": member_id, "member_epoch": -1}
+        assert not errors_of(admin("ConsumerGroupHeartbeat", 1, **left))
 
 
 def test_a_created_topics_configs_are_for_who_may_see_them(

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import (
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    ConsumerGroupType,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -45,6 +46,8 @@ class Member:
         self.partitions: set[int] = set()
         self._closing = threading.Event()
         settings = {"auto_offset_reset": "earliest", "session_timeout_ms": 10_000, **config}
+        if settings.get("group_protocol") == "consumer":
+            del settings["session_timeout_ms"]  # the broker's
         self._client = consumer(broker.bootstrap, group, **settings)
         self._client.subscribe([topic])
         self._thread = threading.Thread(target=self._poll, daemon=True)
@@ -303,3 +306,50 @@ def test_many_groups_read_the_same_topic(broker, topic, fresh):
         client.subscribe([topic])
         assert [read.offset for read in take(client, 20)] == offsets
         client.close()
+
+
+# The consumer protocol (KIP-848)
+
+
+def shared_by(count: int, *members: Member) -> bool:
+    parts = [member.partitions for member in members]
+    return all(parts) and set().union(*parts) == set(range(count)) and sum(map(len, parts)) == count
+
+
+def test_partitions_move_between_members_of_the_consumer_protocol(broker, new_topic, group, join):
+    topic = new_topic(6)
+    settings = {"group_protocol": "consumer"}
+    writer = producer(broker.bootstrap)
+    for number in range(60):
+        writer.produce(topic, b"v%d" % number, partition=number % 6)
+    assert writer.flush(20) == 0
+    one = join(topic, **settings)
+    until(lambda: shared_by(6, one) and len(one.values) == 60, 30, "the only member reads everything")
+    two = join(topic, **settings)
+    until(lambda: shared_by(6, one, two), 40, "two members share")
+    admin = admin_of(broker)
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert described.type is ConsumerGroupType.CONSUMER
+    assert described.state is ConsumerGroupState.STABLE
+    assert described.partition_assignor == "uniform"
+    assert sorted(len(member.assignment.topic_partitions) for member in described.members) == [3, 3]
+    one.close()
+    until(lambda: shared_by(6, two), 40, "the one left has everything")
+    two.close()
+    assert sorted(one.values + two.values) == sorted(b"v%d" % n for n in range(60))
+
+
+def test_a_group_goes_over_to_the_consumer_protocol_and_back(broker, new_topic, group, join):
+    topic = new_topic(4)
+    old = join(topic)
+    until(lambda: shared_by(4, old), 20, "the classic member has everything")
+    new = join(topic, group_protocol="consumer")
+    until(lambda: shared_by(4, old, new), 60, "members of both protocols share")
+    admin = admin_of(broker)
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert described.type is ConsumerGroupType.CONSUMER
+    new.close()
+    until(lambda: shared_by(4, old), 60, "the classic member has everything again")
+    described = admin.describe_consumer_groups([group])[group].result(20)
+    assert described.type is ConsumerGroupType.CLASSIC
+    old.close()

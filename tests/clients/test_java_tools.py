@@ -50,6 +50,23 @@ def test_console_producer_and_consumer(broker, topic, java, at, group):
     assert [read.record.key for read in read_all(broker.bootstrap, topic)] == [b"k%d" % n for n in range(50)]
 
 
+def test_console_consumer_of_the_consumer_protocol(broker, topic, java, at, group):
+    """It reads and commits, and Kafka's own tools understand the group and its records."""
+    send(producer(broker.bootstrap), topic, 0, numbered(20))
+    shown = java.run(
+        "console-consumer",
+        *at,
+        *("--topic", topic, "--from-beginning", "--max-messages", "20", "--group", group),
+        *("--command-property", "group.protocol=consumer"),
+    )
+    assert shown.split() == [f"v{n}" for n in range(20)]
+    listed = java.run("consumer-groups", *at, "--list", "--type", "consumer", "--state")
+    (line,) = [line.split() for line in listed.splitlines() if line.startswith(f"{group} ")]
+    assert (line[0], line[1].lower(), line[-1]) == (group, "consumer", "Empty")
+    (row,) = rows(java.run("consumer-groups", *at, "--describe", "--group", group))
+    assert (row["TOPIC"], row["LAG"]) == (topic, "0")
+
+
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_console_producer_with_every_codec(broker, topic, java, at, codec):
     lines = [f"line {n} {'again ' * 20}" for n in range(200)]

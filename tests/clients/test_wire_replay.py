@@ -32,7 +32,7 @@ SERVED = {
     10: "FindCoordinator", 11: "JoinGroup", 12: "Heartbeat", 13: "LeaveGroup", 14: "SyncGroup",
     15: "DescribeGroups", 16: "ListGroups", 18: "ApiVersions", 19: "CreateTopics", 20: "DeleteTopics",
     22: "InitProducerId", 32: "DescribeConfigs", 37: "CreatePartitions", 42: "DeleteGroups",
-    47: "OffsetDelete", 60: "DescribeCluster",
+    47: "OffsetDelete", 60: "DescribeCluster", 68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe",
 }  # fmt: skip
 
 # Clients ask for a transactional producer id by the same API; serving that is not promised.

@@ -66,6 +66,8 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "log_cleaner_enable": "false",
         "native_groups_enable": "false",
         "group_min_session_timeout_ms": "5000",
+        "group_consumer_assignors": "range",
+        "group_consumer_migration_policy": "disabled",
         "listeners": "plaintext://localhost:0",
         "advertised_listeners": "plaintext://kafka.example:9092",
         "sasl_enabled_mechanisms": "PLAIN",
@@ -213,3 +215,9 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
 @pytest.mark.parametrize("text", ["localhost:9092", "[::1]:9092", "0.0.0.0:0"])
 def test_addresses_are_printed_as_they_were_read(text: str) -> None:
     assert str(config.parse_address(text)) == text
+
+
+@pytest.mark.parametrize("assignors", ["sticky", "uniform,sticky", ","])
+def test_assignors_are_those_that_there_are(assignors: str) -> None:
+    with pytest.raises(ConfigError, match=r"GROUP_CONSUMER_ASSIGNORS.*expected some of uniform, range"):
+        config.load(environ={"KORVET_GROUP_CONSUMER_ASSIGNORS": assignors})

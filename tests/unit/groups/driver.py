@@ -28,6 +28,7 @@ from korvet.groups.shard import GroupShard
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from korvet.groups.consumer.topics import Topics
     from korvet.groups.messages import DescribedGroup, Outcome, Record
 
 START_MS = 1_700_000_000_000
@@ -59,10 +60,11 @@ class Driver:
         *,
         log: Iterable[Record] = (),
         suffix: Callable[[], str] | None = None,
+        topics: Topics | None = None,
     ) -> None:
         numbers = count(1)
         self.suffix = suffix or (lambda: str(next(numbers)))
-        self.shard = GroupShard(config or GroupConfig(), self.suffix)
+        self.shard = GroupShard(config or GroupConfig(), self.suffix, topics)
         self.now_ms = START_MS
         self.log: list[Record] = []
         self.replies: dict[int, Any] = {}

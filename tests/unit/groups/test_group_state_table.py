@@ -86,7 +86,7 @@ REQUESTS: dict[str, Callable[[Driver, int], E | None]] = {
     "leave all": lambda d, _: d.leave(LEADER, FOLLOWER)[1],
     "leave stranger": lambda d, _: d.leave("x-9")[0],
     "commit": lambda d, g: d.commit(1, FOLLOWER, g),
-    "commit v9": lambda d, g: d.commit(1, FOLLOWER, g, knows_group_id_not_found=True),
+    "commit v9": lambda d, g: d.commit(1, FOLLOWER, g, knows_member_epochs=True),
     "commit stranger": lambda d, g: d.commit(1, "x-9", g),
     "commit old generation": lambda d, g: d.commit(1, FOLLOWER, g - 1),
     "commit simple": lambda d, _: d.commit(1),

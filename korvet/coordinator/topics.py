@@ -1,0 +1,41 @@
+"""The catalogue's topics as consumer groups look at them."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from korvet.groups.consumer.topics import TopicInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from korvet.storage.catalogue import Catalogue, Topic
+
+
+class CatalogueTopics:
+    """All topics but those being deleted, as they are now: see korvet.groups.consumer.topics.Topics."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    @property
+    def version(self) -> int:
+        """That of the catalogue."""
+        return self._catalogue.version
+
+    def get(self, name: str) -> TopicInfo | None:
+        """The topic of that name."""
+        return _info(self._catalogue.get(name))
+
+    def by_id(self, topic_id: bytes) -> TopicInfo | None:
+        """The topic of that id."""
+        return _info(self._catalogue.by_id(uuid.UUID(bytes=topic_id)))
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+        return self._catalogue.topics
+
+
+def _info(topic: Topic | None) -> TopicInfo | None:
+    return None if topic is None else TopicInfo(topic.name, topic.topic_id.bytes, topic.partitions)

@@ -1,0 +1,537 @@
+"""Who is in a consumer group: ConsumerGroupHeartbeat and the time-outs that go with it (KIP-848).
+
+Each heartbeat takes its member one step: subscription, group epoch, target assignment, what the member may
+use. As in Kafka's coordinator the target is made at most once in an interval, by the heartbeat of any member.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.consumer.assignors import ASSIGNORS, AssignedMember
+from korvet.groups.consumer.draft import Draft
+from korvet.groups.consumer.group import ConsumerGroup
+from korvet.groups.consumer.member import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Member,
+    MemberState,
+    reconcile,
+)
+from korvet.groups.consumer.migration import CannotUpgrade
+from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.groups.consumer.topics import metadata_hash
+from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic, Token
+from korvet.groups.timers import Deadline
+from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from korvet.groups.consumer.member import Owned
+    from korvet.groups.consumer.migration import Migration
+    from korvet.groups.context import Context
+    from korvet.groups.timers import Action
+
+
+class Refused(Exception):
+    """A request that is answered with an error and changes nothing."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+class ConsumerMembership:
+    """The membership side of a shard for consumer groups."""
+
+    __slots__ = ("_context", "_migration", "_new_member_id", "_rebalances", "_sessions")
+
+    def __init__(self, context: Context, migration: Migration, new_member_id: Callable[[], str]) -> None:
+        self._context = context
+        self._migration = migration
+        self._new_member_id = new_member_id
+        # By group and member.
+        self._sessions: dict[tuple[str, str], Deadline] = {}
+        self._rebalances: dict[tuple[str, str], Deadline] = {}
+
+    # Heartbeats
+
+    def heartbeat(self, request: ConsumerHeartbeatRequest, token: Token) -> None:
+        """ConsumerGroupHeartbeat: joins, leaves, or stays and goes on."""
+        try:
+            self._check(request)
+            if request.member_epoch in {LEAVE_EPOCH, STATIC_LEAVE_EPOCH}:
+                reply = self._leave(request)
+            else:
+                reply = self._stay(request)
+        except Refused as refusal:
+            reply = ConsumerHeartbeatReply(refusal.error, refusal.message)
+        self._context.reply(token, reply)
+
+    def _check(self, request: ConsumerHeartbeatRequest) -> None:
+        for value, name in (
+            (request.group_id, "GroupId"),
+            (request.instance_id, "InstanceId"),
+            (request.rack_id, "RackId"),
+        ):
+            if value is not None and not value.strip():
+                raise Refused(ErrorCode.invalid_request, f"{name} can't be empty.")
+        may_lack_id = request.gives_member_id and request.member_epoch == JOIN_EPOCH
+        if not request.member_id.strip() and not may_lack_id:
+            raise Refused(ErrorCode.invalid_request, "MemberId can't be empty.")
+        if request.member_epoch == JOIN_EPOCH:
+            self._check_join(request)
+        elif request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
+            raise Refused(ErrorCode.invalid_request, "InstanceId can't be null.")
+        elif request.member_epoch < STATIC_LEAVE_EPOCH:
+            raise Refused(ErrorCode.invalid_request, f"MemberEpoch is invalid: {request.member_epoch}")
+        if request.subscribed_topic_regex:
+            _check_regex(request.subscribed_topic_regex)
+        assignors = self._context.config.assignors
+        if request.server_assignor is not None and request.server_assignor not in assignors:
+            raise Refused(
+                ErrorCode.unsupported_assignor,
+                f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+                f"{', '.join(assignors)}.",
+            )
+
+    @staticmethod
+    def _check_join(request: ConsumerHeartbeatRequest) -> None:
+        if request.rebalance_timeout_ms == -1:
+            raise Refused(ErrorCode.invalid_request, "RebalanceTimeoutMs must be provided in first request.")
+        if request.owned is None or request.owned:
+            raise Refused(ErrorCode.invalid_request, "TopicPartitions must be empty when (re-)joining.")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            raise Refused(
+                ErrorCode.invalid_request,
+                "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
+            )
+
+    # Leaving
+
+    def _leave(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+        group = self._existing(request.group_id)
+        member = self._leaver(group, request)
+        if request.member_epoch == STATIC_LEAVE_EPOCH:
+            draft = Draft(group)
+            draft.assignment(member.forgets_epochs(STATIC_LEAVE_EPOCH, member.previous_epoch))
+            self._context.records += draft.records
+        else:
+            self.remove(group, [member.member_id])
+        return ConsumerHeartbeatReply(ErrorCode.none, None, request.member_id, request.member_epoch)
+
+    def _leaver(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> Member:
+        if request.instance_id is None:
+            return self._member(group, request.member_id)
+        return self._static_member(group, request)
+
+    def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> None:
+        """Take members out, at their wish or not; the group goes back to the classic protocol when only
+        members that speak it are left.
+        """
+        member_ids = list(member_ids)
+        for member_id in member_ids:
+            self._cancel(group.group_id, member_id)
+        if self._migration.must_downgrade(group, member_ids):
+            self.downgrade(group, member_ids)
+            self._migration.rebalance_soon(group.group_id)
+            return
+        draft = Draft(group)
+        regexes = {group.members[member_id].subscription.subscribed_topic_regex for member_id in member_ids}
+        for member_id in member_ids:
+            draft.remove(member_id)
+        self._drop_regexes(draft, regexes)
+        names = draft.group.subscribed_topics
+        draft.epoch(draft.group.epoch + 1, metadata_hash(self._context.topics, names))
+        if draft.group.is_empty:
+            draft.target_epoch(draft.group.epoch, 0)
+        self._context.records += draft.records
+
+    def downgrade(self, group: ConsumerGroup, leaving: Iterable[str] = ()) -> None:
+        """Make a classic group of those who stay."""
+        self._context.records += self._migration.downgrade(group, list(leaving))
+        for member_id in group.members:
+            self._cancel(group.group_id, member_id)
+
+    @staticmethod
+    def _drop_regexes(draft: Draft, regexes: Iterable[str | None]) -> None:
+        for regex in regexes:
+            if regex and regex in draft.group.regexes and not draft.group.users_of(regex):
+                draft.regex(regex, None)
+
+    # Joining and staying
+
+    def _stay(self, request: ConsumerHeartbeatRequest) -> ConsumerHeartbeatReply:
+        is_join = request.member_epoch == JOIN_EPOCH
+        if is_join and not request.member_id:
+            request = msgspec.structs.replace(request, member_id=self._new_member_id())
+        draft = self._draft(request.group_id) if is_join else Draft(self._existing(request.group_id))
+        before = self._subscribe(draft, request) if is_join else self._known(draft.group, request)
+        self._update(draft, request, before.subscription)
+        member = self.advance(draft, request.member_id, _reported(request))
+        self._context.records += draft.records
+        former = self._context.classic(request.group_id)
+        if former is not None:
+            self._context.release(former, ErrorCode.rebalance_in_progress)
+            for other in draft.group.members.values():
+                self.arm_session(request.group_id, other)
+        self.arm_session(request.group_id, member)
+        is_full = (
+            request.rebalance_timeout_ms != -1
+            and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+            and request.owned is not None
+        )
+        told = is_join or is_full or not _same_partitions(before.assigned, member.assigned)
+        return ConsumerHeartbeatReply(
+            ErrorCode.none,
+            None,
+            member.member_id,
+            member.epoch,
+            self._context.config.consumer_heartbeat_interval_ms,
+            _topics(member.assigned) if told else None,
+        )
+
+    def _existing(self, group_id: str) -> ConsumerGroup:
+        group = self._context.groups.get(group_id)
+        if group is None:
+            raise Refused(ErrorCode.group_id_not_found, f"Consumer group {group_id} not found.")
+        if not isinstance(group, ConsumerGroup):
+            raise Refused(ErrorCode.group_id_not_found, f"Group {group_id} is not a consumer group.")
+        return group
+
+    def _draft(self, group_id: str) -> Draft:
+        """The group that a member joins; one that is not there, or not of this kind, is made."""
+        group = self._context.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return Draft(group)
+        if group is None:
+            return Draft(ConsumerGroup(group_id), [])
+        if group.is_empty:
+            return Draft(ConsumerGroup(group_id), group.tombstones())
+        try:
+            return self._migration.upgrade(group)
+        except CannotUpgrade as error:
+            raise Refused(ErrorCode.group_id_not_found, str(error)) from error
+
+    def _subscribe(self, draft: Draft, request: ConsumerHeartbeatRequest) -> Member:
+        """The member that joins as it is before: a new one, itself, or a static one under a new id."""
+        group = draft.group
+        known = group.members.get(request.member_id)
+        limit = self._context.config.consumer_max_size
+        owner_id = None if request.instance_id is None else group.static_members.get(request.instance_id)
+        if known is None and owner_id is None and len(group.members) >= limit:
+            raise Refused(
+                ErrorCode.group_max_size_reached,
+                f"The consumer group has reached its maximum capacity of {limit} members.",
+            )
+        if owner_id is not None and owner_id != request.member_id:
+            owner = group.members[owner_id]
+            if owner.epoch != STATIC_LEAVE_EPOCH:
+                raise Refused(
+                    ErrorCode.unreleased_instance_id,
+                    f"Static member {request.member_id} with instance id {request.instance_id} cannot join "
+                    f"the group because the instance id is owned by {owner_id} member.",
+                )
+            return self.replace_static(draft, owner, request.member_id, JOIN_EPOCH)
+        return known or Member(request.member_id)
+
+    def replace_static(self, draft: Draft, owner: Member, member_id: str, epoch: int) -> Member:
+        """Let a static member go on under the id that it has after a restart."""
+        target = draft.group.targets.get(owner.member_id, {})
+        draft.remove(owner.member_id)
+        self._cancel(draft.group.group_id, owner.member_id)
+        draft.subscription(member_id, owner.subscription)
+        draft.target(member_id, target)
+        kept = msgspec.structs.replace(owner, member_id=member_id)
+        kept = kept.forgets_epochs(epoch, epoch)
+        draft.assignment(kept)
+        return kept
+
+    def _known(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> Member:
+        if request.instance_id is None:
+            member = self._member(group, request.member_id)
+        else:
+            member = self._static_member(group, request)
+        epoch = request.member_epoch
+        # The answer that told the new epoch may have been lost.
+        is_late = epoch == member.previous_epoch and _is_within(request.owned, member.assigned)
+        if epoch > member.epoch or (epoch < member.epoch and not is_late):
+            than = "greater" if epoch > member.epoch else "smaller"
+            raise Refused(
+                ErrorCode.fenced_member_epoch,
+                f"The consumer group member has a {than} member epoch ({epoch}) than the one known by the "
+                f"group coordinator ({member.epoch}). The member must abandon all its partitions and rejoin.",
+            )
+        return member
+
+    @staticmethod
+    def _member(group: ConsumerGroup, member_id: str) -> Member:
+        member = group.members.get(member_id)
+        if member is None:
+            raise Refused(
+                ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
+            )
+        return member
+
+    def _static_member(self, group: ConsumerGroup, request: ConsumerHeartbeatRequest) -> Member:
+        instance_id = request.instance_id or ""
+        owner_id = group.static_members.get(instance_id)
+        if owner_id is None:
+            raise Refused(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if owner_id != request.member_id:
+            raise Refused(
+                ErrorCode.fenced_instance_id,
+                f"Static member {request.member_id} with instance id {instance_id} was fenced by member "
+                f"{owner_id}.",
+            )
+        return group.members[owner_id]
+
+    # Subscriptions
+
+    def _update(self, draft: Draft, request: ConsumerHeartbeatRequest, old: ConsumerMember) -> None:
+        """Take over what the member says of itself, and bump the group's epoch if that matters to others."""
+        new = _subscription(request, old)
+        if new != old:
+            draft.subscription(request.member_id, new)
+        self.refresh(draft, old, new, request.may_describe)
+
+    def refresh(
+        self,
+        draft: Draft,
+        old: ConsumerMember,
+        new: ConsumerMember,
+        may_describe: Callable[[str], bool] | None,
+    ) -> None:
+        """Bump the group's epoch if a member's topics have changed, or what there is of its topics."""
+        regex, old_regex = new.subscribed_topic_regex or "", old.subscribed_topic_regex or ""
+        bump = new.subscribed_topic_names != old.subscribed_topic_names or regex != old_regex
+        if regex != old_regex:
+            self._drop_regexes(draft, (old_regex,))
+        version = self._context.topics.version
+        stale = draft.group.checked_version != version
+        if regex and self._must_resolve(draft.group.regexes.get(regex), version):
+            self._resolve(draft, regex, may_describe)
+            stale = True
+        if not bump and not stale:
+            return
+        value = metadata_hash(self._context.topics, draft.group.subscribed_topics)
+        if bump or value != draft.group.metadata_hash:
+            draft.epoch(draft.group.epoch + 1, value)
+        draft.group.checked_version = version
+        group = self._context.groups.get(draft.group.group_id)
+        if isinstance(group, ConsumerGroup):
+            group.checked_version = version
+
+    def _must_resolve(self, known: ResolvedRegex | None, version: int) -> bool:
+        """Whether it is time to look for the topics of an expression; not too often."""
+        if known is None:
+            return True
+        age_ms = self._context.now_ms - known.timestamp
+        return known.metadata_version != version and age_ms >= self._context.config.regex_refresh_interval_ms
+
+    def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> None:
+        matches = compile_regex(regex).fullmatch
+        names = [name for name in self._context.topics.names() if matches(name) is not None]
+        if may_describe is not None:
+            names = [name for name in names if may_describe(name)]
+        value = ResolvedRegex(tuple(sorted(names)), self._context.topics.version, self._context.now_ms)
+        draft.regex(regex, value)
+
+    # Targets
+
+    def advance(
+        self, draft: Draft, member_id: str, reported: Mapping[bytes, frozenset[int]] | None
+    ) -> Member:
+        """Make a new target if it is time, and take the member a step towards its own."""
+        if draft.group.epoch > draft.group.target_epoch and self._may_assign(draft.group):
+            self._assign(draft)
+        group = draft.group
+        member = group.members.get(member_id) or Member(member_id)
+        topics = group.topic_ids(self._context.topics, member.subscription)
+        if member.epoch == STATIC_LEAVE_EPOCH:
+            member = member.forgets_epochs(JOIN_EPOCH, JOIN_EPOCH)
+
+        def is_free(topic: bytes, partition: int) -> bool:
+            return group.owners.get((topic, partition), member_id) == member_id
+
+        if member.state is MemberState.UNKNOWN and reported != {}:
+            raise Refused(
+                ErrorCode.fenced_member_epoch,
+                "The consumer group member is in a unknown state. The member must abandon all its "
+                "partitions and rejoin.",
+            )
+        target = group.targets.get(member_id, {})
+        after = reconcile(member, group.target_epoch, target, topics, reported, is_free)
+        if after != group.members.get(member_id):
+            draft.assignment(after)
+            self._watch_revocation(group.group_id, after)
+        return after
+
+    def _may_assign(self, group: ConsumerGroup) -> bool:
+        interval_ms = self._context.config.consumer_assignment_interval_ms
+        return not 0 <= self._context.now_ms - group.target_timestamp_ms < interval_ms
+
+    def _assign(self, draft: Draft) -> None:
+        group = draft.group
+        counts: dict[bytes, int] = {}
+        members = []
+        for member in group.members.values():
+            topics = group.topic_ids(self._context.topics, member.subscription)
+            counts |= topics
+            members.append(
+                AssignedMember(
+                    member.member_id,
+                    member.subscription.instance_id,
+                    frozenset(topics),
+                    group.targets.get(member.member_id, {}),
+                )
+            )
+        targets = ASSIGNORS[self.assignor_of(group)](members, counts)
+        for member_id, target in targets.items():
+            if group.targets.get(member_id) != target:
+                draft.target(member_id, target)
+        draft.target_epoch(group.epoch, self._context.now_ms)
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """The name of the assignor that the group's next target is made by."""
+        assignors = self._context.config.assignors
+        name = group.assignor_name(assignors[0])
+        return name if name in assignors else assignors[0]
+
+    # Time-outs
+
+    def start_sessions(self, group: ConsumerGroup) -> None:
+        """Give all members of a loaded group a fresh session."""
+        for member in group.members.values():
+            self.arm_session(group.group_id, member)
+            self._watch_revocation(group.group_id, member)
+
+    def arm_session(self, group_id: str, member: Member) -> None:
+        """The member has shown that it lives."""
+        classic = member.subscription.classic_member_metadata
+        timeout_ms = (
+            self._context.config.consumer_session_timeout_ms
+            if classic is None
+            else classic.session_timeout_ms
+        )
+        expire = partial(self._expire_session, group_id, member.member_id)
+        self._arm(self._sessions, group_id, member.member_id, timeout_ms, expire)
+
+    def _watch_revocation(self, group_id: str, member: Member) -> None:
+        """A member has the rebalance time-out to give up what it has to; classic ones have to join again."""
+        if member.is_classic:
+            return
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            expire = partial(self._expire_revocation, group_id, member.member_id, member.epoch)
+            self._rebalances.pop((group_id, member.member_id), Deadline(expire)).cancel()
+            timeout_ms = member.subscription.rebalance_timeout_ms
+            self._arm(self._rebalances, group_id, member.member_id, timeout_ms, expire)
+        elif (deadline := self._rebalances.pop((group_id, member.member_id), None)) is not None:
+            deadline.cancel()
+
+    def expect(self, group_id: str, member_id: str, timeout_ms: int) -> None:
+        """A classic member has this time for its next join or sync."""
+        expire = partial(self._expire_session, group_id, member_id)
+        self._arm(self._rebalances, group_id, member_id, timeout_ms, expire)
+
+    def is_expected(self, group_id: str, member_id: str) -> bool:
+        """Whether a time-out for a join or sync is running."""
+        return (group_id, member_id) in self._rebalances
+
+    def expect_nothing(self, group_id: str, member_id: str) -> None:
+        """The classic member has done what it had to."""
+        deadline = self._rebalances.pop((group_id, member_id), None)
+        if deadline is not None:
+            deadline.cancel()
+
+    def _arm(
+        self,
+        deadlines: dict[tuple[str, str], Deadline],
+        group_id: str,
+        member_id: str,
+        timeout_ms: int,
+        action: Action,
+    ) -> None:
+        deadline = deadlines.get((group_id, member_id))
+        if deadline is None:
+            deadline = deadlines[group_id, member_id] = Deadline(action)
+        self._context.timers.arm(deadline, self._context.now_ms + max(timeout_ms, 1))
+
+    def _cancel(self, group_id: str, member_id: str) -> None:
+        for deadlines in (self._sessions, self._rebalances):
+            deadline = deadlines.pop((group_id, member_id), None)
+            if deadline is not None:
+                deadline.cancel()
+
+    def _expire_session(self, group_id: str, member_id: str) -> None:
+        self._sessions.pop((group_id, member_id), None)
+        group = self._context.groups.get(group_id)
+        if isinstance(group, ConsumerGroup) and member_id in group.members:
+            self.remove(group, [member_id])
+
+    def _expire_revocation(self, group_id: str, member_id: str, epoch: int) -> None:
+        group = self._context.groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            return
+        member = group.members.get(member_id)
+        if member is not None and member.epoch == epoch and member.state is MemberState.UNREVOKED_PARTITIONS:
+            self.remove(group, [member_id])
+
+
+def _check_regex(regex: str) -> None:
+    try:
+        compile_regex(regex)
+    except InvalidRegex as error:
+        raise Refused(
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
+        ) from error
+
+
+def _subscription(request: ConsumerHeartbeatRequest, old: ConsumerMember) -> ConsumerMember:
+    """What is known of a member after its request."""
+    names = request.subscribed_topic_names
+    return ConsumerMember(
+        instance_id=old.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=old.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        subscribed_topic_names=old.subscribed_topic_names if names is None else tuple(sorted(set(names))),
+        subscribed_topic_regex=(
+            old.subscribed_topic_regex
+            if request.subscribed_topic_regex is None
+            else request.subscribed_topic_regex
+        ),
+        rebalance_timeout_ms=(
+            old.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms
+        ),
+        server_assignor=old.server_assignor if request.server_assignor is None else request.server_assignor,
+    )
+
+
+def _reported(request: ConsumerHeartbeatRequest) -> dict[bytes, frozenset[int]] | None:
+    if request.owned is None:
+        return None
+    return {topic.topic_id: frozenset(topic.partitions) for topic in request.owned}
+
+
+def _is_within(owned: tuple[OwnedTopic, ...] | None, assigned: Owned) -> bool:
+    """Whether a member says that it owns nothing but what it was assigned."""
+    if owned is None:
+        return False
+    return all(number in assigned.get(topic.topic_id, {}) for topic in owned for number in topic.partitions)
+
+
+def _same_partitions(left: Owned, right: Owned) -> bool:
+    return left.keys() == right.keys() and all(left[topic].keys() == right[topic].keys() for topic in left)
+
+
+def _topics(assigned: Owned) -> tuple[OwnedTopic, ...]:
+    return tuple(OwnedTopic(topic, tuple(sorted(numbers))) for topic, numbers in assigned.items())

@@ -1,0 +1,85 @@
+"""What a coordinator knows of topics, and the hash by which it notices that they have changed."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import pack
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from korvet.groups.consumer.xxh3 import xxh3_64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# The first byte of what is hashed of a topic: which layout that has.
+_LAYOUT = b"\x00"
+_CACHED_HASHES = 4_096
+
+
+class TopicInfo(msgspec.Struct, frozen=True, gc=False):
+    """A topic; topic_id has 16 bytes."""
+
+    name: str
+    topic_id: bytes
+    partitions: int
+
+
+class Topics(Protocol):
+    """The topics there are. `version` changes with every change to them."""
+
+    @property
+    def version(self) -> int:
+        """Which state of the topics this is."""
+
+    def get(self, name: str) -> TopicInfo | None:
+        """The topic of that name."""
+
+    def by_id(self, topic_id: bytes) -> TopicInfo | None:
+        """The topic of that id."""
+
+    def names(self) -> Iterable[str]:
+        """The names of all topics."""
+
+
+class NoTopics:
+    """The topics of a shard that is handed none: for classic groups nobody looks at them."""
+
+    version = 0
+
+    def get(self, name: str) -> TopicInfo | None:
+        """None."""
+        del name
+        return None
+
+    def by_id(self, topic_id: bytes) -> TopicInfo | None:
+        """None."""
+        del topic_id
+        return None
+
+    def names(self) -> Iterable[str]:
+        """None at all."""
+        return ()
+
+
+def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
+    """The hash of those of these topics that exist, as a signed number of 64 bits; 0 if none does.
+
+    As Kafka's in ConsumerGroupMetadataValue: XXH3 over the topics' own hashes in the order of their names.
+    """
+    # Names are ASCII, so this is Java's order, too.
+    found = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
+    if not found:
+        return 0
+    value = xxh3_64(b"".join([pack("<Q", _topic_hash(topic)) for topic in found]))
+    return value - 2**64 if value >= 2**63 else value
+
+
+@lru_cache(_CACHED_HASHES)
+def _topic_hash(topic: TopicInfo) -> int:
+    # Racks would follow each partition; a log in Redis has none.
+    high, low = int.from_bytes(topic.topic_id[:8], "big"), int.from_bytes(topic.topic_id[8:], "big")
+    name = topic.name.encode("utf-16-le") + pack("<i", len(topic.name))
+    partitions = pack(f"<{topic.partitions}i", *range(topic.partitions))
+    return xxh3_64(_LAYOUT + pack("<QQ", high, low) + name + pack("<i", topic.partitions) + partitions)

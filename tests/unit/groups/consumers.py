@@ -1,0 +1,107 @@
+"""Topics, requests and records of consumer groups (KIP-848) for tests."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from korvet.groups.consumer.topics import TopicInfo
+from korvet.groups.messages import ConsumerDescribeRequest, ConsumerHeartbeatRequest, OwnedTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from korvet.groups.messages import ConsumerHeartbeatReply, DescribedConsumerGroup
+    from tests.unit.groups.driver import Driver
+
+Partitions = dict[str, set[int]]
+
+
+def topic_id(name: str) -> bytes:
+    return hashlib.sha256(name.encode()).digest()[:16]
+
+
+class FakeTopics:
+    """Topics that can be made, grown and deleted."""
+
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self.version = 1
+        self._topics = {name: TopicInfo(name, topic_id(name), count) for name, count in counts.items()}
+
+    def put(self, topic: TopicInfo) -> None:
+        self.version += 1
+        self._topics[topic.name] = topic
+
+    def set(self, name: str, partitions: int) -> None:
+        self.put(TopicInfo(name, topic_id(name), partitions))
+
+    def delete(self, name: str) -> None:
+        self.version += 1
+        del self._topics[name]
+
+    def get(self, name: str) -> TopicInfo | None:
+        return self._topics.get(name)
+
+    def by_id(self, wanted: bytes) -> TopicInfo | None:
+        return next((topic for topic in self._topics.values() if topic.topic_id == wanted), None)
+
+    def names(self) -> Iterable[str]:
+        return list(self._topics)
+
+
+def heartbeat(member_id: str, epoch: int, group_id: str = "g", **fields: Any) -> ConsumerHeartbeatRequest:
+    return ConsumerHeartbeatRequest(
+        group_id, member_id, epoch, client_id="app", client_host="/127.0.0.1", **fields
+    )
+
+
+class Consumer:
+    """A member as a client is one: it uses what it is told to, and gives up before it takes."""
+
+    def __init__(self, driver: Driver, member_id: str, *topics: str, **fields: Any) -> None:
+        self.driver = driver
+        self.member_id = member_id
+        self.topics = topics
+        self.fields = fields
+        self.epoch = 0
+        self.owned: dict[bytes, tuple[int, ...]] = {}
+        self.changed = False
+
+    def join(self) -> ConsumerHeartbeatReply:
+        self.epoch, self.owned = 0, {}
+        fields = {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 60_000} | self.fields
+        return self.send(owned=(), **fields)
+
+    def beat(self) -> ConsumerHeartbeatReply:
+        """What a client sends: what it owns only when that has changed."""
+        owned = None
+        if self.changed:
+            owned = tuple(OwnedTopic(topic, numbers) for topic, numbers in self.owned.items())
+        self.changed = False
+        instance_id = self.fields.get("instance_id")
+        return self.send(owned=owned, instance_id=instance_id)
+
+    def send(self, epoch: int | None = None, **fields: Any) -> ConsumerHeartbeatReply:
+        wanted = self.epoch if epoch is None else epoch
+        reply: ConsumerHeartbeatReply = self.driver.answer(
+            "consumer_heartbeat", heartbeat(self.member_id, wanted, **fields)
+        )
+        if reply.error == 0 and wanted >= 0:
+            self.epoch = reply.member_epoch
+            if reply.assignment is not None:
+                self.owned = {topic.topic_id: topic.partitions for topic in reply.assignment}
+                self.changed = True
+        return reply
+
+    def leave(self, epoch: int = -1) -> ConsumerHeartbeatReply:
+        reply = self.send(epoch, instance_id=self.fields.get("instance_id"))
+        self.owned = {}
+        return reply
+
+    def partitions(self, topic: str) -> list[int]:
+        return list(self.owned.get(topic_id(topic), ()))
+
+
+def described(driver: Driver, group_id: str = "g") -> DescribedConsumerGroup:
+    (group,) = driver.answer("describe_consumers", ConsumerDescribeRequest((group_id,))).groups
+    return group
