@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SMALLER_IS_BETTER = {"ms", "s", "B", "%"}
 _REFERENCES = ("redis", "kafka")
 _COLOURS = {"redis": "#c0392b", "kafka": "#2c3e50"}
+_OTHER_COLOUR = "#7f8c8d"
 _BAR_PX, _LINE_PX, _LEFT_PX, _PER_ONE_PX = 9, 30, 330, 200
 _MOST_RATIO = 4.0
 
@@ -98,8 +99,8 @@ def write_picture(path: Path, rows: Sequence[Row]) -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT_PX}" y="16">korvet / redis (red), korvet / kafka (blue); &#8595;: smaller is better'
-        "</text>",
+        f'<text x="{_LEFT_PX}" y="16">korvet / redis (red), korvet / kafka (blue), korvet / others (grey); '
+        "&#8595;: smaller is better</text>",
         f'<line x1="{one}" x2="{one}" y1="24" y2="{height}" stroke="#999"/>',
     ]
     for index, row in enumerate(compared):
@@ -109,9 +110,9 @@ def write_picture(path: Path, rows: Sequence[Row]) -> None:
         parts.append(f'<text x="{_LEFT_PX - 6}" y="{top + 13}" text-anchor="end">{label}</text>')
         for line, (side, ratio) in enumerate(_ratios(row).items()):
             y = top + line * (_BAR_PX + 2)
-            bar = _PER_ONE_PX * min(ratio, _MOST_RATIO)
+            bar, colour = _PER_ONE_PX * min(ratio, _MOST_RATIO), _COLOURS.get(side, _OTHER_COLOUR)
             parts.append(
-                f'<rect x="{_LEFT_PX}" y="{y}" width="{bar:.1f}" height="{_BAR_PX}" fill="{_COLOURS[side]}"/>'
+                f'<rect x="{_LEFT_PX}" y="{y}" width="{bar:.1f}" height="{_BAR_PX}" fill="{colour}"/>'
             )
             parts.append(f'<text x="{_LEFT_PX + bar + 4:.1f}" y="{y + _BAR_PX}">{ratio:.2f}</text>')
     path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")

@@ -26,6 +26,7 @@ ROW = Row(
     {KORVET: {"broker": [1.0, 3.0, 2.0]}},
 )
 ALONE = Row("redis-benchmark", "records per second", "1/s", {"redis": [2e6]})
+OTHER = Row("decode", "records per second", "1/s", {KORVET: [1.0], "key and value": [2.0]})
 LATENCY = Row("latency", "p99 <ms>", "ms", {KORVET: [0.25], "kafka": [1.0]})
 
 
@@ -74,12 +75,12 @@ def test_json_has_every_sample(tmp_path: Path) -> None:
 
 def test_the_picture_has_a_bar_per_ratio(tmp_path: Path) -> None:
     path = tmp_path / "results.svg"
-    output.write_picture(path, [ROW, ALONE, LATENCY])
+    output.write_picture(path, [ROW, ALONE, OTHER, LATENCY])
     picture = ElementTree.parse(path).getroot()
     bars = [rect for rect in picture.iter("{http://www.w3.org/2000/svg}rect") if "fill" in rect.attrib][1:]
     shown = [text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert len(bars) == 3
-    assert {"0.75", "2.00", "0.25", "latency: p99 <ms> \u2193"} <= set(shown)
+    assert len(bars) == 4
+    assert {"0.75", "2.00", "0.50", "0.25", "latency: p99 <ms> \u2193"} <= set(shown)
 
 
 def test_names_of_benchmarks() -> None:
