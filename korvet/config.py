@@ -314,6 +314,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offset_metadata_max_bytes: Annotated[
         Count, Meta(description="Longest metadata of a commit, in UTF-16 units as in Kafka.")
     ] = 4_096
+    offsets_topic_writable: Annotated[
+        bool,
+        Meta(
+            description="Whether clients may produce to `__consumer_offsets`; what they say is checked and "
+            "applied."
+        ),
+    ] = False
     offsets_commit_value_version: Annotated[
         Literal[3, 4],
         Meta(

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.put import read_put
+from korvet.coordinator.service import OFFSETS_TOPIC
+from korvet.groups.shard import GroupShard
 from korvet.protocol.primitives import length, string
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
@@ -133,6 +136,9 @@ class _Produce:
         try:
             log, policy = self._locate(topic, data.index)
             received = self._read_batch(data.records, policy)
+            if log.topic.internal:
+                self._put(log, received, result)
+                return
             batch = log.encode(received)
             self._check_records(batch.form, policy)
         except _Refused as refused:
@@ -147,6 +153,19 @@ class _Produce:
             stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
         self._pending += 1
         log.append(batch, stamp, self._append_done(result, policy))
+
+    def _put(self, log: PartitionLog, received: ReceivedBatch, result: _Result) -> None:
+        """Have the groups' coordinator apply records of its own log. Raises BatchError."""
+        group_id, put = read_put(received, log.partition, log.topic.partitions)
+        self._pending += 1
+
+        def done(reply: Any) -> None:
+            result.base_offset = reply.base_offset
+            if reply.error is not ErrorCode.none:
+                result.refuse(ErrorCode.not_leader_or_follower, f"the coordinator says {reply.error.name}")
+            self._finished()
+
+        self._context.services.coordinator.submit(group_id, GroupShard.put, put, done)
 
     def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
         def done(outcome: Appended | StorageError) -> None:
@@ -181,7 +200,8 @@ class _Produce:
         if found is None:
             topics.missed()
             raise _Refused(unknown, "this server does not host this topic")
-        if found.internal:
+        writable = found.name == OFFSETS_TOPIC and self._context.services.config.offsets_topic_writable
+        if found.internal and not writable:
             raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")
         log = topics.log(found.name, index)
         if log is None:

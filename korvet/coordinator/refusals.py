@@ -29,6 +29,8 @@ from korvet.groups.messages import (
     OffsetDeleteReply,
     OffsetDeleteRequest,
     PartitionResult,
+    PutReply,
+    PutRequest,
     Reply,
     SyncReply,
     SyncRequest,
@@ -52,6 +54,7 @@ GroupRequest: TypeAlias = (
     | OffsetDeleteRequest
     | ConsumerHeartbeatRequest
     | ConsumerDescribeRequest
+    | PutRequest
 )
 """A request that concerns the groups it names; ListRequest concerns all."""
 
@@ -106,4 +109,5 @@ _REFUSALS: dict[type, Callable[[Any, ErrorCode], Reply]] = {
     ConsumerDescribeRequest: lambda request, error: ConsumerDescribeReply(
         tuple(DescribedConsumerGroup(group_id, error) for group_id in request.group_ids)
     ),
+    PutRequest: lambda _request, error: PutReply(error),
 }

@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
-from korvet.groups.messages import ListReply
+from korvet.groups.messages import ListReply, PutReply
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.records.kernel import encode_append_records
@@ -53,7 +53,7 @@ MAX_APPEND_RECORDS = 10_000
 class _Step:
     """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
 
-    __slots__ = ("changes", "force_drops", "natives", "replies", "settled", "unsafe")
+    __slots__ = ("changes", "force_drops", "natives", "put", "replies", "settled", "unsafe")
 
     def __init__(
         self,
@@ -65,6 +65,9 @@ class _Step:
         natives: Mapping[Place, int],
     ) -> None:
         self.replies = replies
+        found = replies[0][1] if len(replies) == 1 else None
+        self.put = found if type(found) is PutReply else None
+        """Yet to be told where the first record is."""
         self.changes: list[CommitChange] = []
         self.unsafe = unsafe
         self.settled = settled
@@ -282,6 +285,8 @@ class Term:
             return
         for position, (step, (key, value), _) in enumerate(batch, result.base_offset):
             step.unsafe -= 1
+            if step.put is not None:
+                step.put.base_offset, step.put = position, None
             if isinstance(key, OffsetCommitKey):
                 offset = value.offset if isinstance(value, OffsetCommitValue) else None
                 place = key.group, key.topic, key.partition

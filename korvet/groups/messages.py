@@ -458,6 +458,19 @@ class ConsumerDescribeReply(msgspec.Struct, frozen=True):
     groups: tuple[DescribedConsumerGroup, ...]
 
 
+class PutRequest(msgspec.Struct, frozen=True):
+    """Records of a partition that a tool has produced, decoded and checked: to be applied, all or none."""
+
+    records: tuple[Record, ...]
+
+
+class PutReply(msgspec.Struct):
+    """The answer to a PutRequest. `base_offset`: of its first record, once that is appended."""
+
+    error: ErrorCode
+    base_offset: int = -1
+
+
 Reply: TypeAlias = (
     JoinReply
     | SyncReply
@@ -471,6 +484,7 @@ Reply: TypeAlias = (
     | OffsetDeleteReply
     | ConsumerHeartbeatReply
     | ConsumerDescribeReply
+    | PutReply
 )
 
 

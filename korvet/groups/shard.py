@@ -47,6 +47,8 @@ from korvet.groups.messages import (
     ListRequest,
     OffsetDeleteRequest,
     Outcome,
+    PutReply,
+    PutRequest,
     SyncRequest,
     Token,
 )
@@ -201,6 +203,23 @@ class GroupShard:
         """OffsetDelete -> OffsetDeleteReply."""
         self._begin(now_ms)
         self._commits.delete_offsets(request, token)
+        return self._context.take_outcome()
+
+    def put(self, request: PutRequest, token: Token, now_ms: int) -> Outcome:
+        """Produce to the topic -> PutReply: what the records say holds from now on, as if read from the log.
+
+        NON_EMPTY_GROUP where they make a classic group of one that speaks the consumer protocol.
+        """
+        self._begin(now_ms)
+        groups = self._context.groups
+        if any(
+            isinstance(key, GroupMetadataKey) and isinstance(groups.get(key.group), ConsumerGroup)
+            for key, _ in request.records
+        ):
+            self._context.reply(token, PutReply(ErrorCode.non_empty_group))
+        else:
+            self._context.records.extend(request.records)
+            self._context.reply(token, PutReply(ErrorCode.none))
         return self._context.take_outcome()
 
     # Events

@@ -37,6 +37,13 @@ class KeyedRecord(NamedTuple):
     behind: bytes
     """Key, value and headers: what stands behind it."""
 
+    @property
+    def value(self) -> bytes | None:
+        """What it says."""
+        key_length, value_at = _varint(self.behind, 0)
+        length, start = _varint(self.behind, value_at + max(key_length, 0))
+        return None if length < 0 else self.behind[start : start + length]
+
 
 def records_of(data: bytes, header: BatchHeader) -> list[KeyedRecord]:
     """The records of a whole batch, which was checked when it was produced. Raises BatchError."""

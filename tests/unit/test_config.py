@@ -61,6 +61,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "embedded_appendfsync": "everysec",
         "offsets_commit_value_version": "4",
         "log_offset_assignment": "dense",
+        "offsets_topic_writable": "true",
         "log_storage_layout": "batch",
         "auto_create_topics_enable": "false",
         "log_cleaner_enable": "false",
