@@ -314,6 +314,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offset_metadata_max_bytes: Annotated[
         Count, Meta(description="Longest metadata of a commit, in UTF-16 units as in Kafka.")
     ] = 4_096
+    offsets_topic_alias: Annotated[
+        str | None,
+        Meta(
+            description="Another name of `__consumer_offsets`, under which it is a topic to be read that is not "
+            "internal."
+        ),
+    ] = None
     offsets_topic_writable: Annotated[
         bool,
         Meta(
@@ -642,6 +649,9 @@ def _check(config: Config, origin: Callable[[str], str]) -> None:
             f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
             f"got {config.keyspace!r}"
         )
+    alias = config.offsets_topic_alias
+    if alias is not None and (alias == "__consumer_offsets" or not _KEYSPACE.match(alias)):
+        raise ConfigError(f"{origin('offsets_topic_alias')}: expected a topic name of its own, got {alias!r}")
     if config.redis is not None:
         _check_url(config.redis, origin("redis"))
     if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:

@@ -36,7 +36,7 @@ async def describe_topic_partitions(context: RequestContext, request: Any) -> An
     if request.topics:
         names = sorted({each.name for each in request.topics})
     else:
-        names = sorted(topic.name for topic in directory.all())
+        names = sorted(topic.name for topic in directory.listed())
     if cursor is not None:
         if cursor.partition_index < 0:
             return refuse(context, request, ErrorCode.invalid_request)
@@ -76,7 +76,8 @@ def _why_missing(context: RequestContext, name: str) -> ErrorCode:
 
 
 def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
-    leaders = context.services.membership.assignment.leaders(topic.name, topic.partitions)
+    led = context.services.topics.behind(topic).name
+    leaders = context.services.membership.assignment.leaders(led, topic.partitions)
     return context.make(
         "DescribeTopicPartitionsResponseTopic",
         error_code=ErrorCode.none,

@@ -40,7 +40,7 @@ async def list_config_resources(context: RequestContext, request: Any) -> Any:
     services = context.services
     brokers = [str(broker.node_id) for broker in services.membership.assignment.brokers]
     names = {
-        _TOPIC: [topic.name for topic in services.topics.all()],
+        _TOPIC: [topic.name for topic in services.topics.listed()],
         _BROKER: brokers,
         _BROKER_LOGGER: brokers,
     }

@@ -64,7 +64,7 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     if everything:
         answers: list[Topic | bytes] = [
             topic
-            for topic in context.services.topics.all()
+            for topic in context.services.topics.listed()
             if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
     else:
@@ -130,11 +130,12 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
 
 def _found(context: RequestContext, topic: Topic, tells_operations: bool) -> bytes:
     assignment = context.services.membership.assignment
+    led = context.services.topics.behind(topic).name
     return encode_topic(
         context.api_version,
         topic.name,
         topic.topic_id,
-        partitions=encode_partitions(context.api_version, assignment, topic.name, topic.partitions),
+        partitions=encode_partitions(context.api_version, assignment, led, topic.partitions),
         count=topic.partitions,
         internal=topic.internal,
         operations=operations_on(context, ResourceType.TOPIC, topic.name) if tells_operations else NOT_ASKED,

@@ -201,7 +201,7 @@ class _Produce:
             topics.missed()
             raise _Refused(unknown, "this server does not host this topic")
         writable = found.name == OFFSETS_TOPIC and self._context.services.config.offsets_topic_writable
-        if found.internal and not writable:
+        if (found.internal and not writable) or topics.is_alias(found):
             raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")
         log = topics.log(found.name, index)
         if log is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
+from uuid import UUID, uuid5
+
+import msgspec
 
 from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
@@ -43,6 +45,7 @@ _ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
+_ALIASED: Final = "__consumer_offsets"
 # A broker that does not hear of a new topic for so long will when it is asked for it.
 _SPREAD_S: Final = 1.0
 
@@ -58,6 +61,9 @@ class TopicDirectory:
         self._config = config
         self._forget_offsets = forget_offsets
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
+        self._alias_name = config.offsets_topic_alias
+        # The aliased topic as it was last seen, and the alias made of it.
+        self._aliased: tuple[Topic | None, Topic | None] = (None, None)
         # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
         self._lock = asyncio.Lock()
         self._broker_configs: Mapping[str, str] = _broker_configs(config)
@@ -67,20 +73,52 @@ class TopicDirectory:
         topics = self._store.catalogue.topics
         return [topics[name] for name in sorted(topics)]
 
+    def listed(self) -> list[Topic]:
+        """All that clients are told of, by name: the alias, too."""
+        alias = None if self._alias_name is None else self.get(self._alias_name)
+        if alias is None or not self.is_alias(alias):
+            return self.all()
+        return sorted([*self.all(), alias], key=lambda topic: topic.name)
+
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
-        return self._store.catalogue.get(name)
+        found = self._store.catalogue.get(name)
+        return self._alias() if found is None and name == self._alias_name else found
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """The topic of that id."""
-        return self._store.catalogue.by_id(topic_id)
+        found = self._store.catalogue.by_id(topic_id)
+        if found is None and self._alias_name is not None:
+            alias = self.get(self._alias_name)
+            return alias if alias is not None and alias.topic_id == topic_id else None
+        return found
+
+    def is_alias(self, topic: Topic) -> bool:
+        """Whether it is another topic's other name, which can be read and described only."""
+        return topic is self._aliased[1]
+
+    def behind(self, topic: Topic) -> Topic:
+        """The topic that an alias is of; any other one itself."""
+        aliased, alias = self._aliased
+        return aliased if topic is alias and aliased is not None else topic
+
+    def _alias(self) -> Topic | None:
+        """`__consumer_offsets` as a topic that is not internal, under the name that the settings give it."""
+        name, source = self._alias_name, self._store.catalogue.get(_ALIASED)
+        if source is None or name is None:
+            return None
+        if self._aliased[0] is not source:
+            own_id = uuid5(source.topic_id, name)
+            alias = msgspec.structs.replace(source, name=name, topic_id=own_id, internal=False)
+            self._aliased = source, alias
+        return self._aliased[1]
 
     def log(self, name: str, partition: int) -> PartitionLog | None:
         """The log of a partition that exists."""
         topic = self.get(name)
         if topic is None or not 0 <= partition < topic.partitions:
             return None
-        return self._store.log(topic, partition)
+        return self._store.log(self.behind(topic), partition)
 
     def policy(self, topic: Topic) -> TopicPolicy:
         """The topic's configs in force, parsed once."""
@@ -207,6 +245,8 @@ class TopicDirectory:
             if topic is None:
                 alteration({}, self._broker_configs)
                 raise UnknownTopic(f"The topic '{name}' does not exist.")
+            if self.is_alias(topic):
+                raise InvalidTopicConfig(f"{name} is an alias: alter {self.behind(topic).name}.")
             altered = alteration(topic.configs, self.broker_configs(topic))
         except InvalidConfig as error:
             raise InvalidTopicConfig(str(error)) from None
@@ -284,7 +324,7 @@ class TopicDirectory:
         topic = self.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic {name}")
-        if topic.internal:
+        if topic.internal or self.is_alias(topic):
             raise InternalTopic(f"{name} is the broker's own: it can be read and described, not changed.")
         return topic
 
