@@ -317,8 +317,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offsets_topic_alias: Annotated[
         str | None,
         Meta(
-            description="Another name of `__consumer_offsets`, under which it is a topic to be read that is not "
-            "internal."
+            description="Another name of `__consumer_offsets`, under which it is not internal, and can be "
+            "read only."
         ),
     ] = None
     offsets_topic_writable: Annotated[

@@ -161,7 +161,9 @@ class _Produce:
 
         def done(reply: Any) -> None:
             result.base_offset = reply.base_offset
-            if reply.error is not ErrorCode.none:
+            if reply.error is ErrorCode.non_empty_group:
+                result.refuse(ErrorCode.invalid_record, f"group {group_id!r} speaks the consumer protocol")
+            elif reply.error is not ErrorCode.none:
                 result.refuse(ErrorCode.not_leader_or_follower, f"the coordinator says {reply.error.name}")
             self._finished()
 

@@ -82,10 +82,8 @@ def test_it_has_the_same_records(ask, server):
     (committed,) = member.committed([TopicPartition(ALIAS, HOME)], timeout=20)
     assert committed.offset == 3
     member.close()
-    wanted = [{"partition_index": HOME, "timestamp": -1}]
-    (topic,) = ask(
-        "ListOffsets", newest("ListOffsets"), topics=[{"name": ALIAS, "partitions": wanted}]
-    ).topics
+    wanted = {"name": ALIAS, "partitions": [{"partition_index": HOME, "timestamp": -1}]}
+    (topic,) = ask("ListOffsets", newest("ListOffsets"), topics=[wanted]).topics
     assert topic.partitions[0].offset == 3
     resource = {"resource_type": 2, "resource_name": ALIAS, "configuration_keys": ["cleanup.policy"]}
     (described,) = ask("DescribeConfigs", 4, resources=[resource]).results
