@@ -6,7 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -42,7 +42,7 @@ from korvet.spark.target import (
 from korvet.spark.topics import check_topics, read_topics, stream_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -266,12 +266,9 @@ def export(
     korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
         --package org.postgresql:postgresql:42.7.4 --option user=ada
     """
-    if continuous and available_now:
-        raise click.UsageError("--continuous goes on, --available-now ends: choose one")
     if [bool(topics), source_table is not None, all_tables].count(True) != 1:
         raise click.UsageError("say which topics, or --table NAME, or --all-tables")
-    if kept is not None and (source_table is None or continuous or available_now):
-        raise click.UsageError("--from FOLDER goes with --table NAME, once")
+    _check_times(source_table, kept, checkpoint, continuous=continuous, available_now=available_now)
     if all_tables:
         if form != "parquet" or table or checkpoint or partition_by or mode != ERROR:
             raise click.UsageError(
@@ -280,8 +277,6 @@ def export(
         _keep(redis, location, source_options, every if continuous else None, master)
         return
     streams, what = continuous or available_now, source_table or ",".join(topics)
-    if checkpoint and not streams:
-        raise click.UsageError("--checkpoint goes with --continuous or --available-now")
     with user_errors(), progress() as notify:
         if form == JDBC and JDBC_PASSWORD in os.environ:
             options = {"password": os.environ[JDBC_PASSWORD], **options}
@@ -301,12 +296,27 @@ def export(
                 export_batch(kept_table(spark, _place(str(kept), "parquet"), what), target)
             elif streams:
                 stream = _Origin(spark, address, topics, source_table, source_options).stream()
-                trigger = {"processingTime": every} if continuous else {"availableNow": True}
-                _follow(stream, target, what, checkpoint, trigger)
+                _follow(stream, target, what, checkpoint, every if continuous else None)
             else:
-                origin = _Origin(spark, address, topics, source_table, source_options)
-                export_batch(origin.batch(), target)
+                export_batch(_Origin(spark, address, topics, source_table, source_options).batch(), target)
     click.echo(f"{what}: in {target.name}")
+
+
+def _check_times(
+    source_table: str | None,
+    kept: str | None,
+    checkpoint: str | None,
+    *,
+    continuous: bool,
+    available_now: bool,
+) -> None:
+    """What goes on, and what is done once. Raises UsageError."""
+    if continuous and available_now:
+        raise click.UsageError("--continuous goes on, --available-now ends: choose one")
+    if kept is not None and (source_table is None or continuous or available_now):
+        raise click.UsageError("--from FOLDER goes with --table NAME, once")
+    if checkpoint and not (continuous or available_now):
+        raise click.UsageError("--checkpoint goes with --continuous or --available-now")
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,10 +380,12 @@ def _session_needs(
     return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
 
 
-def _follow(
-    frame: DataFrame, target: Target, what: str, checkpoint: str | None, trigger: Mapping[str, Any]
-) -> None:
-    """Until the query ends by itself, fails, or is interrupted (which ends it in good order)."""
+def _follow(frame: DataFrame, target: Target, what: str, checkpoint: str | None, every: str | None) -> None:
+    """Until the query ends by itself, fails, or is interrupted (which ends it in good order).
+
+    every: an interval; None takes what there is now.
+    """
+    trigger = {"availableNow": True} if every is None else {"processingTime": every}
     with export_stream(frame, target, what, checkpoint=checkpoint, trigger=trigger) as query:
         try:
             while not query.awaitTermination(AWAIT_S):
