@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorError
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
+    ConsumerHeartbeatRequest,
     DeleteRequest,
     DescribeRequest,
     FetchTopic,
@@ -386,3 +387,20 @@ async def test_commit_of_a_topic_that_is_gone_leaves_no_stream(
         await run.store.catalogue.mark_deleting(TOPIC)
         assert await run.commit(group, 3) == ErrorCode.none
         assert not run.client.exists(run.keys.stream(TOPIC, 0))
+
+
+async def test_consumer_group_goes_on_after_a_restart(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as first:
+        join = ConsumerHeartbeatRequest(
+            group, "m", 0, rebalance_timeout_ms=1_000, subscribed_topic_names=(TOPIC,), owned=()
+        )
+        joined = await first.service.call(group, GroupShard.consumer_heartbeat, join)
+        assert (joined.error, joined.member_epoch) == (ErrorCode.none, 2)
+        assert [topic.partitions for topic in joined.assignment] == [(0,)]
+        assert [key.version for key, _ in records(first, group)] == [5, 3, 7, 6, 8]
+    async with running(server, prefix) as second:
+        stay = ConsumerHeartbeatRequest(group, "m", 2, owned=joined.assignment)
+        again = await second.service.call(group, GroupShard.consumer_heartbeat, stay)
+        assert (again.error, again.member_epoch, again.assignment) == (ErrorCode.none, 2, None)
+        (listed,) = (await second.service.list_groups(ListRequest())).groups
+        assert (listed.group_id, listed.state, listed.group_type) == (group, "Stable", "consumer")

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -87,49 +88,81 @@ def _assign_unlike(members: list[AssignedMember], counts: Mapping[bytes, int]) -
     """Members keep what they still read, the least loaded reader takes what is free, then loads are evened
     out.
     """
-    owned: dict[str, dict[_Partition, None]] = {member.member_id: {} for member in members}
+    loads = {member.member_id: 0 for member in members}
     owners: dict[_Partition, str] = {}
     for member in members:
         for partition in _partitions(member.target):
             topic, number = partition
             if topic in member.topics and number < counts.get(topic, 0) and partition not in owners:
                 owners[partition] = member.member_id
-                owned[member.member_id][partition] = None
+                loads[member.member_id] += 1
     readers = {topic: [m.member_id for m in members if topic in m.topics] for topic in counts}
     topics = sorted((topic for topic in counts if readers[topic]), key=lambda topic: len(readers[topic]))
     for topic in topics:
+        least = _LeastLoaded(readers[topic], loads)
         for number in range(counts[topic]):
             if (topic, number) not in owners:
-                least = min(readers[topic], key=lambda member_id: len(owned[member_id]))
-                owners[topic, number] = least
-                owned[least][topic, number] = None
-    while any(_even_out(topic, counts[topic], readers[topic], owned, owners) for topic in topics):
-        pass
-    return {member_id: _target(list(own)) for member_id, own in owned.items()}
+                owners[topic, number] = least.take()
+    moved = True
+    while moved:
+        moved = False
+        for topic in topics:
+            moved = _even_out(topic, counts[topic], readers[topic], loads, owners) or moved
+    targets: dict[str, list[_Partition]] = {member.member_id: [] for member in members}
+    for partition, member_id in owners.items():
+        targets[member_id].append(partition)
+    return {member_id: _target(own) for member_id, own in targets.items()}
 
 
 def _even_out(
-    topic: bytes,
-    count: int,
-    readers: list[str],
-    owned: dict[str, dict[_Partition, None]],
-    owners: dict[_Partition, str],
+    topic: bytes, count: int, readers: list[str], loads: dict[str, int], owners: dict[_Partition, str]
 ) -> bool:
     """Move partitions of a topic from readers that have two more than another; whether any was moved.
 
     Each move makes the sum of the squares of the loads smaller, so that there is an end to it.
     """
+    least = _LeastLoaded(readers, loads)
     moved = False
     for number in reversed(range(count)):
-        partition = topic, number
-        least = min(readers, key=lambda member_id: len(owned[member_id]))
-        owner = owners[partition]
-        if len(owned[owner]) > len(owned[least]) + 1:
-            del owned[owner][partition]
-            owned[least][partition] = None
-            owners[partition] = least
+        owner = owners[topic, number]
+        if loads[owner] > least.load() + 1:
+            owners[topic, number] = least.take()
+            least.give_back(owner)
             moved = True
     return moved
+
+
+class _LeastLoaded:
+    """The reader of a topic that has the fewest partitions, while loads of readers change through this."""
+
+    def __init__(self, readers: list[str], loads: dict[str, int]) -> None:
+        self._loads = loads
+        self._places = {member_id: place for place, member_id in enumerate(readers)}
+        self._readers = readers
+        # Entries whose load is not that of their member any more are superseded.
+        self._heap = [(loads[member_id], place) for place, member_id in enumerate(readers)]
+        heapify(self._heap)
+
+    def load(self) -> int:
+        """How many partitions it has."""
+        while self._loads[self._readers[self._heap[0][1]]] != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0]
+
+    def take(self) -> str:
+        """Give it one more; who it is."""
+        self.load()
+        member_id = self._readers[self._heap[0][1]]
+        self._change(member_id, 1)
+        return member_id
+
+    def give_back(self, member_id: str) -> None:
+        """A reader has one less."""
+        self._change(member_id, -1)
+
+    def _change(self, member_id: str, by: int) -> None:
+        self._loads[member_id] += by
+        heappush(self._heap, (self._loads[member_id], self._places[member_id]))
 
 
 def _partitions(target: Mapping[bytes, frozenset[int]]) -> list[_Partition]:
