@@ -337,8 +337,8 @@ class ConsumerMembership:
         return known.metadata_version != version and age_ms >= self._context.config.regex_refresh_interval_ms
 
     def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> None:
-        matches = compile_regex(regex).fullmatch
-        names = [name for name in self._context.topics.names() if matches(name) is not None]
+        matches = compile_regex(regex).matches
+        names = [name for name in self._context.topics.names() if matches(name)]
         if may_describe is not None:
             names = [name for name in names if may_describe(name)]
         value = ResolvedRegex(tuple(sorted(names)), self._context.topics.version, self._context.now_ms)

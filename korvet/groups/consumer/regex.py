@@ -1,158 +1,451 @@
-"""Regular expressions of subscriptions, in the syntax of RE2 as far as Python's `re` has the same.
+"""Regular expressions of subscriptions, in the syntax of RE2 and in time linear to the text.
 
-What RE2 does not know (looking around, references to groups, possessive and atomic groups) is refused, as
-Kafka does, and what only RE2 knows is translated where topic names can tell the difference.
+Members choose the expression, so an engine that goes back to try again (Python's `re`) would let one of them
+stop the broker. Here an expression becomes a nondeterministic automaton, and matching keeps the set of states
+that it may be in; each set's next one is remembered. What RE2 does not know (looking around, references to
+groups, possessive and atomic groups) is refused.
 """
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final
 
-_CACHED_PATTERNS: Final = 1_000
-_MOST_REPETITIONS: Final = 1_000
+_CACHED: Final = 100
+_MOST_REPETITIONS: Final = 1_000  # as RE2's
+_MOST_STATES: Final = 10_000
+_DEEPEST: Final = 100  # parentheses within each other
+# States in the sets that are remembered: an expression may have very many sets.
+_MOST_REMEMBERED: Final = 20_000
+
+_DIGITS: Final = frozenset("0123456789")
+_UPPER: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_LOWER: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
+_WORD: Final = _DIGITS | _UPPER | _LOWER | {"_"}
+_PUNCTUATION: Final = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _POSIX: Final = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "ascii": "\\x00-\\x7F",
-    "digit": "0-9",
-    "lower": "a-z",
-    "punct": "!-/:-@\\[-`{-~",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
+    "alnum": _DIGITS | _UPPER | _LOWER,
+    "alpha": _UPPER | _LOWER,
+    "ascii": frozenset(map(chr, range(128))),
+    "blank": frozenset(" \t"),
+    "cntrl": frozenset(map(chr, (*range(32), 127))),
+    "digit": _DIGITS,
+    "graph": _WORD | _PUNCTUATION,
+    "lower": _LOWER,
+    "print": _WORD | _PUNCTUATION | {" "},
+    "punct": _PUNCTUATION,
+    "space": frozenset(" \t\n\r\f\v"),
+    "upper": _UPPER,
+    "word": _WORD,
+    "xdigit": _DIGITS | frozenset("abcdefABCDEF"),
 }
-_GROUPS: Final = re.compile(r"\(\?(?:P?<([A-Za-z_]\w*)>|([imsU]*(?:-[imsU]+)?)([:)]))")
-_REPEAT: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_ESCAPES: Final = frozenset("AbBdDfnrsStvwWx")
-_CODE: Final = re.compile(r"\\x(?:([0-9A-Fa-f]{2})|\{([0-9A-Fa-f]{1,6})\})")
+_SHORT: Final = {"d": _DIGITS, "w": _WORD, "s": frozenset(" \t\n\r\f")}
+_CONTROL: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_ASSERTIONS: Final = {"A": "start", "z": "end", "b": "boundary", "B": "inside"}
 
 
 class InvalidRegex(ValueError):
-    """A regular expression that RE2 would not take, or that we can't translate; the message says why."""
+    """An expression that RE2 would not take, or one that is too large; the message says why."""
 
 
-@lru_cache(_CACHED_PATTERNS)
-def compile_regex(pattern: str) -> re.Pattern[str]:
-    """The pattern, to be matched with `fullmatch`. Raises InvalidRegex."""
-    try:
-        return re.compile(_Translation(pattern).run(), re.ASCII)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise InvalidRegex(str(error)) from error
+class Chars:
+    """A set of characters, or with `negated` all others."""
+
+    __slots__ = ("chars", "negated")
+
+    def __init__(self, chars: frozenset[str], *, negated: bool = False) -> None:
+        self.chars = chars
+        self.negated = negated
+
+    def __contains__(self, char: str) -> bool:
+        return (char in self.chars) is not self.negated
+
+    def folded(self) -> Chars:
+        """With the other case of every letter."""
+        both = {other for char in self.chars for other in (char, char.lower(), char.upper())}
+        return Chars(frozenset(both), negated=self.negated)
 
 
-class _Translation:
-    """One walk through a pattern."""
+class _Program:
+    """The automaton: each state goes on by a character, freely to others, or freely where an assertion
+    holds.
+    """
+
+    def __init__(self) -> None:
+        self.chars: list[Chars | None] = []
+        self.nexts: list[list[int]] = []
+        self.conditions: list[str | None] = []
+
+    def state(self, chars: Chars | None = None, condition: str | None = None) -> int:
+        if len(self.chars) >= _MOST_STATES:
+            raise InvalidRegex("expression too large")
+        self.chars.append(chars)
+        self.conditions.append(condition)
+        self.nexts.append([])
+        return len(self.chars) - 1
+
+    def copy(self, first: int, last: int) -> int:
+        """A second exemplar of the states from `first` up to `last`, with the ways between them; by how much
+        their numbers are higher.
+        """
+        shift = len(self.chars) - first
+        for number in range(first, last):
+            state = self.state(self.chars[number], self.conditions[number])
+            self.nexts[state] = [each + shift for each in self.nexts[number] if first <= each < last]
+        return shift
+
+
+class _Position:
+    """The states that an automaton may be in, behind a character (where assertions look at it)."""
+
+    __slots__ = ("before", "following", "states")
+
+    def __init__(self, states: frozenset[int], before: str) -> None:
+        self.states = states
+        self.before = before
+        self.following: dict[str, _Position] = {}
+
+
+class Regex:
+    """A compiled expression."""
 
     def __init__(self, pattern: str) -> None:
+        """Raises InvalidRegex."""
+        self._program = _Program()
+        start, self._end = _Parser(pattern, self._program).run()
+        self._asserts = any(condition is not None for condition in self._program.conditions)
+        self._start = _Position(frozenset({start}), "")
+        self._known: dict[tuple[frozenset[int], str], _Position] = {}
+        self._remembered = 0
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole text matches."""
+        position = self._start
+        for char in text:
+            following = position.following.get(char)
+            position = self._step(position, char) if following is None else following
+        return self._end in self._reachable(position, "")
+
+    def _step(self, position: _Position, char: str) -> _Position:
+        program = self._program
+        states = frozenset(
+            following
+            for state in self._reachable(position, char)
+            if (chars := program.chars[state]) is not None and char in chars
+            for following in program.nexts[state]
+        )
+        before = char if self._asserts else ""
+        found = self._known.get((states, before))
+        if found is None:
+            self._remembered += len(states) + 1
+            if self._remembered > _MOST_REMEMBERED:
+                self._known.clear()
+                self._start.following.clear()
+                self._remembered = len(states) + 1
+            found = self._known[states, before] = _Position(states, before)
+        position.following[char] = found
+        return found
+
+    def _reachable(self, position: _Position, after: str) -> set[int]:
+        """Where it may be without another character, before this one ("" where there is none)."""
+        found = set(position.states)
+        left = list(position.states)
+        while left:
+            state = left.pop()
+            condition = self._program.conditions[state]
+            if self._program.chars[state] is None and _holds(condition, position.before, after):
+                more = [each for each in self._program.nexts[state] if each not in found]
+                found.update(more)
+                left += more
+        return found
+
+
+def _holds(condition: str | None, before: str, after: str) -> bool:
+    if condition is None:
+        return True
+    if condition in {"boundary", "inside"}:
+        return ((before in _WORD) is not (after in _WORD)) is (condition == "boundary")
+    side = before if condition in {"start", "line start"} else after
+    return side == "" or (side == "\n" and condition.startswith("line"))
+
+
+class _Parser:
+    """Reads an expression into a program; a part is given as its first state and its last, which goes on."""
+
+    def __init__(self, pattern: str, program: _Program) -> None:
         self._pattern = pattern
         self._at = 0
-        self._out: list[str] = []
-        self._repeated = False  # the last element has an operator of repetition behind it
+        self._program = program
+        self._depth = 0
+        self._ignore_case = self._multiline = self._dot_all = False
 
-    def run(self) -> str:
-        pattern = self._pattern
-        while self._at < len(pattern):
-            char = pattern[self._at]
-            if char == "\\":
-                self._put(self._escape(inside=False))
-            elif char == "[":
-                self._put(self._class())
-            elif char == "(":
-                self._put(self._group())
-            elif char in "*+?" or (char == "{" and _REPEAT.match(pattern, self._at)):
-                self._repetition()
-            else:
-                self._at += 1
-                self._put("\\{" if char == "{" else char)
-        return "".join(self._out)
+    def run(self) -> tuple[int, int]:
+        part = self._alternatives()
+        if self._at < len(self._pattern):
+            raise InvalidRegex("unexpected )")
+        return part
 
-    def _put(self, text: str) -> None:
-        self._out.append(text)
-        self._repeated = False
+    def _next(self, text: str) -> bool:
+        """Whether text comes next; then it is behind us."""
+        found = self._pattern.startswith(text, self._at)
+        self._at += len(text) if found else 0
+        return found
 
-    def _repetition(self) -> None:
-        bounds = _REPEAT.match(self._pattern, self._at)
-        text = bounds.group() if bounds else self._pattern[self._at]
-        if self._repeated:
-            raise InvalidRegex(f"invalid nested repetition operator: `{text}`")
-        if bounds and max(int(number or 0) for number in bounds.groups()) > _MOST_REPETITIONS:
-            raise InvalidRegex(f"bad repetition operator: `{text}`")
-        self._at += len(text)
-        if self._pattern.startswith("?", self._at):
+    def _alternatives(self) -> tuple[int, int]:
+        first, last = self._program.state(), -1
+        ends = []
+        while True:
+            start, end = self._sequence()
+            self._program.nexts[first].append(start)
+            ends.append(end)
+            if not self._next("|"):
+                break
+        last = self._program.state()
+        for end in ends:
+            self._program.nexts[end].append(last)
+        return first, last
+
+    def _sequence(self) -> tuple[int, int]:
+        first = last = self._program.state()
+        while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
+            begin = len(self._program.chars)
+            part = self._repeated(begin, self._element())
+            self._program.nexts[last].append(part[0])
+            last = part[1]
+        return first, last
+
+    def _element(self) -> tuple[int, int]:
+        char = self._pattern[self._at]
+        if self._next("("):
+            return self._group()
+        if self._next("["):
+            return self._one(self._class())
+        if self._next("\\"):
+            return self._escape()
+        if char in "*+?":
+            raise InvalidRegex(f"missing argument to repetition operator: `{char}`")
+        self._at += 1
+        if char == ".":
+            return self._one(Chars(frozenset("" if self._dot_all else "\n"), negated=True))
+        if char in "^$":
+            name = "start" if char == "^" else "end"
+            return self._assertion(f"line {name}" if self._multiline else name)
+        return self._one(Chars(frozenset(char)))
+
+    def _one(self, chars: Chars) -> tuple[int, int]:
+        first = self._program.state(chars.folded() if self._ignore_case else chars)
+        last = self._program.state()
+        self._program.nexts[first].append(last)
+        return first, last
+
+    def _assertion(self, condition: str) -> tuple[int, int]:
+        first, last = self._program.state(condition=condition), self._program.state()
+        self._program.nexts[first].append(last)
+        return first, last
+
+    # Repetitions
+
+    def _repeated(self, begin: int, part: tuple[int, int]) -> tuple[int, int]:
+        """The element whose states begin at `begin`, with the operator behind it, if there is one."""
+        bounds = self._bounds()
+        if bounds is None:
+            return part
+        if self._bounds(peek=True) is not None:
+            raise InvalidRegex("invalid nested repetition operator")
+        end = len(self._program.chars)
+        least, most = bounds
+        first = last = self._program.state()
+        shift = 0
+        for number in range(max(least, most if most is not None else least + 1, 1)):
+            if number:
+                shift = self._program.copy(begin, end)
+            following = self._program.state()
+            start = part[0] + shift
+            self._program.nexts[last].append(start)
+            self._program.nexts[part[1] + shift].append(following)
+            if number >= least:
+                self._program.nexts[last].append(following)
+                if most is None:
+                    self._program.nexts[following].append(start)
+            last = following
+        if most == 0:
+            alone = self._program.state()
+            return alone, alone
+        return first, last
+
+    def _bounds(self, *, peek: bool = False) -> tuple[int, int | None] | None:
+        """The operator that comes next: how often at least, and at the most (None: no limit)."""
+        at = self._at
+        char = self._pattern[at : at + 1]
+        simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
+        found = simple.get(char)
+        length = 1
+        if char == "{":
+            close = self._pattern.find("}", at)
+            inner = self._pattern[at + 1 : close] if close > 0 else ""
+            least, comma, most = inner.partition(",")
+            if not _is_number(least) or (most and not _is_number(most)):
+                return None
+            found = int(least), (int(most) if most else None if comma else int(least))
+            length = close - at + 1
+            high = found[0] if found[1] is None else found[1]
+            if max(found[0], high) > _MOST_REPETITIONS or high < found[0]:
+                raise InvalidRegex(f"bad repetition operator: `{{{inner}}}`")
+        if found is None or peek:
+            return found
+        self._at += length
+        self._next("?")  # how greedy it is makes no difference to whether all matches
+        return found
+
+    # Groups
+
+    def _group(self) -> tuple[int, int]:
+        flags = self._ignore_case, self._multiline, self._dot_all
+        if self._next("?") and not self._opening():
+            # Flags for what follows in the group around it.
+            alone = self._program.state()
+            return alone, alone
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise InvalidRegex("expression nests too deeply")
+        part = self._alternatives()
+        self._depth -= 1
+        if not self._next(")"):
+            raise InvalidRegex("missing closing )")
+        self._ignore_case, self._multiline, self._dot_all = flags
+        return part
+
+    def _opening(self) -> bool:
+        """What stands behind `(?`: a name or flags. Whether a group begins, and not only flags change."""
+        if self._next("P<") or self._next("<"):
+            name, found, _ = self._pattern[self._at :].partition(">")
+            if not found or not name.isidentifier() or not name.isascii():
+                raise InvalidRegex("invalid named capture")
+            self._at += len(name) + 1
+            return True
+        value = True
+        while self._at < len(self._pattern):
+            char = self._pattern[self._at]
             self._at += 1
-            text += "?"
-        self._out.append(text)
-        self._repeated = True
+            if char in ":)":
+                return char == ":"
+            if char == "-" and value:
+                value = False
+            elif char == "i":
+                self._ignore_case = value
+            elif char == "m":
+                self._multiline = value
+            elif char == "s":
+                self._dot_all = value
+            elif char != "U":  # which only changes how greedy it is
+                break
+        raise InvalidRegex("invalid or unsupported Perl syntax: `(?`")
 
-    def _group(self) -> str:
-        if not self._pattern.startswith("(?", self._at):
+    # Characters
+
+    def _escape(self) -> tuple[int, int]:
+        char = self._pattern[self._at : self._at + 1]
+        if self._next("Q"):
+            return self._quoted()
+        if char in _ASSERTIONS:
             self._at += 1
-            return "("
-        found = _GROUPS.match(self._pattern, self._at)
-        if found is None:
-            raise InvalidRegex(
-                f"invalid or unsupported Perl syntax: `{self._pattern[self._at : self._at + 4]}`"
-            )
-        self._at = found.end()
-        name, flags, end = found.groups()
-        if name is not None:
-            return f"(?P<{name}>"
-        if "U" in flags:
-            raise InvalidRegex("the flag U is not supported")
-        if end == ")" and (self._out or "-" in flags):
-            # RE2 lets flags begin anywhere; `re` at the start only.
-            raise InvalidRegex("flags in the middle of an expression are not supported")
-        return f"(?{flags}{end}"
+            return self._assertion(_ASSERTIONS[char])
+        return self._one(self._escaped())
 
-    def _escape(self, *, inside: bool) -> str:
-        pattern, start = self._pattern, self._at
-        char = pattern[start + 1 : start + 2]
-        self._at += 2
-        if char == "Q" and not inside:
-            end = pattern.find("\\E", self._at)
-            quoted = pattern[self._at :] if end < 0 else pattern[self._at : end]
-            self._at = len(pattern) if end < 0 else end + 2
-            return re.escape(quoted)
-        if char == "z" and not inside:
-            return "\\Z"
+    def _quoted(self) -> tuple[int, int]:
+        text, found, _ = self._pattern[self._at :].partition("\\E")
+        self._at += len(text) + len(found)
+        first = last = self._program.state()
+        for char in text:
+            start, end = self._one(Chars(frozenset(char)))
+            self._program.nexts[last].append(start)
+            last = end
+        return first, last
+
+    def _escaped(self) -> Chars:
+        """What stands behind a backslash, outside of brackets or inside."""
+        char = self._pattern[self._at : self._at + 1]
+        self._at += 1
+        if char.lower() in _SHORT:
+            return Chars(_SHORT[char.lower()], negated=char.isupper())
+        if char in _CONTROL:
+            return Chars(frozenset(_CONTROL[char]))
         if char == "x":
-            code = _CODE.match(pattern, start)
-            if code is None or int(code[1] or code[2], 16) > 0x10FFFF:
-                raise InvalidRegex(f"invalid escape sequence: `{pattern[start : start + 4]}`")
-            self._at = code.end()
-            return re.escape(chr(int(code[1] or code[2], 16)))
-        if not char or (char.isalnum() and (char not in _ESCAPES or (inside and char in "AbB"))):
+            return Chars(frozenset(self._code()))
+        if not char or char.isalnum() or not char.isascii():
             raise InvalidRegex(f"invalid escape sequence: `\\{char}`")
-        return f"\\{char}"
+        return Chars(frozenset(char))
 
-    def _class(self) -> str:
-        """A bracket expression; `[` has no meaning within one but for POSIX names."""
-        pattern, out = self._pattern, ["["]
-        self._at += 1
-        if pattern.startswith("^", self._at):
-            out.append("^")
-            self._at += 1
+    def _code(self) -> str:
+        digits = self._pattern[self._at : self._at + 2]
+        length = 2
+        if digits.startswith("{"):
+            digits, _, _ = self._pattern[self._at + 1 :].partition("}")
+            length = len(digits) + 2
+        if not digits or not set(digits) <= _POSIX["xdigit"] or (length == 2 and len(digits) != 2):
+            raise InvalidRegex("invalid escape sequence: `\\x`")
+        if len(digits) > 8 or int(digits, 16) > 0x10FFFF:
+            raise InvalidRegex("invalid escape sequence: `\\x`")
+        self._at += length
+        return chr(int(digits, 16))
+
+    def _class(self) -> Chars:
+        """A bracket expression, behind its bracket."""
+        negated = self._next("^")
+        chars: set[str] = set()
+        others: list[Chars] = []
         first = True
-        while first or not pattern.startswith("]", self._at):
-            if self._at >= len(pattern):
-                raise InvalidRegex(f"missing closing ]: `{pattern}`")
-            char = pattern[self._at]
-            if char == "\\":
-                out.append(self._escape(inside=True))
-            elif pattern.startswith("[:", self._at) and (end := pattern.find(":]", self._at)) > 0:
-                out.append(self._posix(pattern[self._at + 2 : end]))
-                self._at = end + 2
-            else:
-                out.append(f"\\{char}" if char in "[]&~|" else char)
-                self._at += 1
+        while first or not self._next("]"):
             first = False
-        self._at += 1
-        return "".join((*out, "]"))
+            if self._at >= len(self._pattern):
+                raise InvalidRegex("missing closing ]")
+            found = self._class_item()
+            if found.negated:
+                others.append(found)
+                continue
+            chars |= found.chars
+        if others:
+            # All but those that every negated part leaves out, and that nothing else has.
+            out = frozenset.intersection(*(each.chars for each in others)) - chars
+            return Chars(out, negated=not negated)
+        return Chars(frozenset(chars), negated=negated)
 
-    @staticmethod
-    def _posix(name: str) -> str:
-        if name not in _POSIX:
-            raise InvalidRegex(f"invalid character class range: `[:{name}:]`")
-        return _POSIX[name]
+    def _class_item(self) -> Chars:
+        if self._next("[:"):
+            name, found, _ = self._pattern[self._at :].partition(":]")
+            self._at += len(name) + 2
+            if not found or name.removeprefix("^") not in _POSIX:
+                raise InvalidRegex(f"invalid character class range: `[:{name}`")
+            return Chars(_POSIX[name.removeprefix("^")], negated=name.startswith("^"))
+        low = self._class_char()
+        is_range = self._pattern.startswith("-", self._at) and not self._pattern.startswith("-]", self._at)
+        if not is_range:
+            return low
+        self._at += 1
+        high = self._class_char()
+        if low.negated or high.negated or len(low.chars) != 1 or len(high.chars) != 1:
+            raise InvalidRegex("invalid character class range")
+        (first,), (last,) = low.chars, high.chars
+        if first > last:
+            raise InvalidRegex(f"invalid character class range: `{first}-{last}`")
+        # Names of topics are ASCII: no more of a range than that is ever asked for.
+        return Chars(frozenset(map(chr, range(min(ord(first), 128), min(ord(last), 127) + 1))))
+
+    def _class_char(self) -> Chars:
+        if self._next("\\"):
+            return self._escaped()
+        char = self._pattern[self._at : self._at + 1]
+        if not char:
+            raise InvalidRegex("missing closing ]")
+        self._at += 1
+        return Chars(frozenset(char))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+@lru_cache(_CACHED)
+def compile_regex(pattern: str) -> Regex:
+    """The expression. Raises InvalidRegex."""
+    return Regex(pattern)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.groups.consumer.assignors import ASSIGNORS, AssignedMember, assign_range, assign_uniform
-from korvet.groups.consumer.regex import InvalidRegex, compile_regex
 from korvet.groups.consumer.xxh3 import xxh3_64
 
 if TYPE_CHECKING:
@@ -117,60 +116,6 @@ def test_range_is_the_same_for_topics_with_alike_counts():
     assert targets["z"] == {A: frozenset({0, 1, 2}), B: frozenset({0, 1, 2, 3})}
     assert targets["a"] == {A: frozenset({3, 4}), B: frozenset({4, 5, 6})}
     assert targets["b"] == {A: frozenset({5, 6})}
-
-
-@pytest.mark.parametrize(
-    ("pattern", "matching", "other"),
-    [
-        ("orders", "orders", "orders2"),
-        ("^ord.*$", "orders", "xorders"),
-        ("(orders|pay.*)", "payments", "order"),
-        (r"a\.b", "a.b", "axb"),
-        (r"\Qa.b\E.", "a.bc", "axbc"),
-        (r"a\z", "a", "ab"),
-        ("[[:alpha:]-]+", "a-b", "a1"),
-        (r"[^a-c\d]+", "xyz", "x1"),
-        ("(?i)ORDERS", "orders", "order"),
-        ("(?i:O)rders", "orders", "oRDERS"),
-        ("(?P<name>a)b", "ab", "a"),
-        ("(?<name>a)b", "ab", "a"),
-        (r"\x61\x{62}", "ab", "ba"),
-        ("a{2,3}?", "aaa", "aaaa"),
-        ("a{,2}", "a{,2}", "aa"),
-        ("[]a]+", "a", "b"),
-        (r"\w+-\d*", "orders-7", "orders"),
-        ("", "", "a"),
-    ],
-)
-def test_expressions_mean_what_they_mean_to_re2(pattern: str, matching: str, other: str) -> None:
-    assert compile_regex(pattern).fullmatch(matching)
-    assert not compile_regex(pattern).fullmatch(other)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        *(
-            "(",
-            ")",
-            "[a",
-            "a**",
-            "a*+",
-            "a++",
-            "a{2}{3}",
-            "*a",
-            "a{1001}",
-            "(?=a)",
-            "(?!a)",
-            "(?<=a)b",
-            "(?>a)",
-        ),
-        *(r"(a)\1", "(?P=n)", r"\Z", "\\", r"\q", r"\x", "[[:no:]]", "(?(1)a|b)", "(?#x)", "[b-a]", r"[\b]"),
-    ],
-)
-def test_expressions_that_re2_would_not_take(pattern: str) -> None:
-    with pytest.raises(InvalidRegex):
-        compile_regex(pattern)
 
 
 @pytest.mark.parametrize(
