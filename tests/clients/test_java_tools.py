@@ -259,3 +259,33 @@ def test_console_formatters_show_live_groups(broker, java, at, topic, group):
     last = shown("GroupMetadataMessageFormatter")[-1]["value"]["data"]
     assert last["members"] == []
     assert last["generation"] == 2
+
+
+def test_perf_tools(java, at, topic):
+    size = ("--num-records", "2000")
+    sent = java.run(
+        *("producer-perf-test", *at, "--topic", topic, *size, "--record-size", "100", "--throughput", "-1"),
+        *("--command-property", "acks=all", "compression.type=lz4"),
+    )
+    assert "2000 records sent" in sent
+    lines = java.run("consumer-perf-test", *at, "--topic", topic, *size, "--timeout", "20000").splitlines()
+    header, row = [line.split(", ") for line in lines if ", " in line][:2]
+    assert int(dict(zip(header, row, strict=True))["data.consumed.in.nMsg"]) == 2000
+
+
+def json_lines(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+
+
+def test_verifiable_tools(java, at, topic, group):
+    limit = ("--topic", topic, "--max-messages", "50")
+    sent = json_lines(java.run("verifiable-producer", *at, *limit, "--acks", "-1"))
+    acknowledged = [one for one in sent if one["name"] == "producer_send_success"]
+    assert [one["value"] for one in acknowledged] == [str(number) for number in range(50)]
+    assert (sent[-1]["sent"], sent[-1]["acked"]) == (50, 50)
+    seen = json_lines(java.run("verifiable-consumer", *at, *limit, "--group-id", group))
+    consumed = [one for one in seen if one["name"] == "records_consumed"]
+    assert sum(one["count"] for one in consumed) == 50
+    committed = [one for one in seen if one["name"] == "offsets_committed"]
+    assert all(one["success"] for one in committed)
+    assert committed[-1]["offsets"][0]["offset"] == acknowledged[-1]["offset"] + 1

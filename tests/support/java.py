@@ -37,6 +37,10 @@ COMMANDS = {
     "configs": "kafka.admin.ConfigCommand",
     "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
 }
 SERVICES = {
     "connect-distributed": "org.apache.kafka.connect.cli.ConnectDistributed",
