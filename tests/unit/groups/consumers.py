@@ -58,9 +58,12 @@ def heartbeat(member_id: str, epoch: int, group_id: str = "g", **fields: Any) ->
 class Consumer:
     """A member as a client is one: it uses what it is told to, and gives up before it takes."""
 
-    def __init__(self, driver: Driver, member_id: str, *topics: str, **fields: Any) -> None:
+    def __init__(
+        self, driver: Driver, member_id: str, *topics: str, group_id: str = "g", **fields: Any
+    ) -> None:
         self.driver = driver
         self.member_id = member_id
+        self.group_id = group_id
         self.topics = topics
         self.fields = fields
         self.epoch = 0
@@ -84,7 +87,7 @@ class Consumer:
     def send(self, epoch: int | None = None, **fields: Any) -> ConsumerHeartbeatReply:
         wanted = self.epoch if epoch is None else epoch
         reply: ConsumerHeartbeatReply = self.driver.answer(
-            "consumer_heartbeat", heartbeat(self.member_id, wanted, **fields)
+            "consumer_heartbeat", heartbeat(self.member_id, wanted, self.group_id, **fields)
         )
         if reply.error == 0 and wanted >= 0:
             self.epoch = reply.member_epoch
