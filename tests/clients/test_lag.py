@@ -15,7 +15,7 @@ from korvet.cli.app import korvet as korvet_command
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource, measure
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.storage.errors import WrongType
-from tests.support.confluent import consumer, producer, send
+from tests.support.confluent import consumer, producer, send, take
 from tests.support.polling import until
 from tests.support.records import NOW_MS, Record
 
@@ -240,6 +240,23 @@ def test_a_redis_of_another_cluster_is_left_as_it_is(korvet, topic, group):
     assert json.loads(done.stdout)["offsets"][0]["record_lag"] is None
     assert "is not that of this broker" in done.stderr
     assert korvet.redis.keys("*elsewhere*") == []
+
+
+def test_groups_of_the_consumer_protocol_are_described(korvet, topic, group):
+    send(producer(korvet.bootstrap), topic, 0, records())
+    settings = {"group_protocol": "consumer", "auto_offset_reset": "earliest", "client_id": "new"}
+    client = consumer(korvet.bootstrap, group, **settings)
+    client.subscribe([topic])
+    take(client, len(AGES_MS))
+    client.commit(asynchronous=False)
+    found = describe(korvet, group)
+    assert (found["state"], found["protocol"], found["record_lag"]) == ("Stable", "uniform", 0)
+    (member,) = found["members"]
+    assert (member["client"], member["assigned"]) == ("new", [f"{topic}-0"])
+    client.close()
+    assert describe(korvet, group)["state"] == "Empty"
+    listed = json.loads(run("list", *at(korvet, "--json")).stdout)
+    assert [row["state"] for row in listed if row["group"] == group] == ["Empty"]
 
 
 def test_a_broker_at_work_does_not_notice(own_korvet):
