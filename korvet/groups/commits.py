@@ -91,6 +91,8 @@ class Commits:
         """Without a generation commits are for groups without members: simple consumers, administrators."""
         if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
+        if not request.knows_member_epochs and group is not None and group.has_epochs(request.member_id):
+            return ErrorCode.unsupported_version
         if group is None:
             knows = request.knows_member_epochs
             return ErrorCode.group_id_not_found if knows else ErrorCode.illegal_generation

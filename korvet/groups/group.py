@@ -245,6 +245,11 @@ class Group:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 
+    def has_epochs(self, member_id: str) -> bool:
+        """Whether the member commits by member epochs: those of consumer groups do."""
+        del member_id
+        return False
+
     def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Everybody may fetch: Kafka looks at the member in consumer groups only."""
         del member_id, member_epoch

@@ -225,8 +225,6 @@ class ConsumerGroup:
         member = self.members.get(request.member_id)
         if member is None:
             return ErrorCode.unknown_member_id
-        if not member.is_classic and not request.knows_member_epochs:
-            return ErrorCode.unsupported_version
         if request.generation_id == member.epoch:
             return ErrorCode.none
         if member.is_classic:
@@ -238,6 +236,11 @@ class ConsumerGroup:
         ):
             return ErrorCode.none
         return ErrorCode.stale_member_epoch
+
+    def has_epochs(self, member_id: str) -> bool:
+        """Whether it is a member that speaks the consumer protocol, and so commits by its epoch."""
+        member = self.members.get(member_id)
+        return member is not None and not member.is_classic
 
     def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         """Whether OffsetFetch may be answered; one that names no member is an administrator's."""
