@@ -17,9 +17,11 @@ from korvet.groups.messages import (
     HeartbeatRequest,
     JoinProtocol,
     JoinRequest,
+    ListRequest,
     OwnedTopic,
     SyncRequest,
 )
+from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.consumer_protocol import (
     TopicPartitions,
@@ -49,9 +51,9 @@ def lines(name: str) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def golden_topics() -> FakeTopics:
+def golden_topics(folder: str = "") -> FakeTopics:
     topics = FakeTopics({})
-    for entry in lines("final_state.jsonl"):
+    for entry in lines(f"{folder}final_state.jsonl"):
         if entry["kind"] == "topic":
             topic_id = base64.urlsafe_b64decode(entry["topicId"] + "==")
             topics.put(TopicInfo(entry["topic"], topic_id, len(entry["end_offsets"])))
@@ -287,3 +289,49 @@ def test_migration_writes_what_kafka_wrote(group_id: str) -> None:
     driver.advance(1)
     assert driver.described(group_id).state == "PreparingRebalance"
     assert driver.answer("heartbeat", HeartbeatRequest(group_id, 2, old_id)).error == 27
+
+
+# Replay
+
+
+@pytest.mark.parametrize("folder", ["", "expiry/"])
+def test_replayed_groups_are_what_kafka_says(folder: str) -> None:
+    shards: dict[int, GroupShard] = {}
+    topics = golden_topics(folder)
+    for record in lines(f"{folder}records.jsonl"):
+        if record["control"]:
+            continue
+        shard = shards.setdefault(record["partition"], GroupShard(GroupConfig(), lambda: "unused", topics))
+        key = decode_key(bytes.fromhex(record["key_hex"]))
+        value = None if record["value_hex"] is None else bytes.fromhex(record["value_hex"])
+        shard.replay(key, decode_value(key, value))
+    found = {}
+    for shard in shards.values():
+        driver = Driver()
+        driver.shard = shard
+        driver.take(shard.loaded(driver.now_ms))
+        for listed in driver.answer("list_groups", ListRequest(types=("consumer",))).groups:
+            found[listed.group_id] = described(driver, listed.group_id)
+    final = {entry["group"]: entry for entry in lines(f"{folder}final_state.jsonl") if "group" in entry}
+    consumer = {group_id: entry for group_id, entry in final.items() if entry["type"] == "Consumer"}
+    assert found.keys() == consumer.keys() != set()
+    for group_id, group in found.items():
+        expected = consumer[group_id]
+        assert (group.state, group.epoch, group.target_epoch) == (
+            expected["state"],
+            expected["group_epoch"],
+            expected["target_assignment_epoch"],
+        )
+        assert [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "member_epoch": member.member_epoch,
+                "assignment": [
+                    f"{topic.name}-{number}" for topic in member.assignment for number in topic.partitions
+                ],
+            }
+            for member in group.members
+        ] == expected["members"]
