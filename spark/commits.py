@@ -8,6 +8,7 @@ is readable. Pure: no Spark session.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,10 +19,11 @@ from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.spark.entries import MAX_SPARK_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    Made = Callable[[], pa.Array]
     Numbers = NDArray[Any]
     Flags = NDArray[np.bool_]
 
@@ -36,16 +38,18 @@ _TOPIC_ID_BYTES = 16
 _TAG = (1, 0, _TOPIC_ID_BYTES)
 # Where a row has less than it should, reading goes on behind its end: by so much at most.
 _PADDING = np.zeros(64, dtype=np.uint8)
-_SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
+SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
 
 
 def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The readable offset commits among records, in the columns of `schema`; those of no plain form last.
 
-    The records have key, value, partition, offset and timestamp.
+    The records have key and value, and of partition, offset and timestamp what the columns need. Others are
+    not computed.
     """
-    rows, columns, odd = _sort(records)
-    columns |= _sources(records, rows)
+    rows, made, odd = _sort(records)
+    columns = _sources(records, rows)
+    columns |= {name: made[name]() for name in schema.names if name not in columns}
     found = [pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)]
     read = [(row, commit) for row in odd if isinstance(commit := _decode(records, row), dict)]
     if read:
@@ -72,7 +76,7 @@ def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatc
 
 def _sources(records: pa.RecordBatch, rows: Numbers) -> dict[str, pa.Array]:
     """Where these rows come from."""
-    columns = {name: records.column(own) for name, own in _SOURCES.items()}
+    columns = {name: records.column(own) for name, own in SOURCES.items() if own in records.schema.names}
     if len(rows) == records.num_rows:
         return columns
     return {name: column.take(pa.array(rows)) for name, column in columns.items()}
@@ -141,12 +145,12 @@ class _Keys:
             "topic": self.column.cut(group_at + group_sizes + 2, self.topic_sizes[rows]),
         }
 
-    def numbers(self, rows: Numbers) -> dict[str, pa.Array]:
+    def numbers(self, rows: Numbers) -> dict[str, Made]:
         """The other columns of these rows."""
         ends = self.column.starts[rows] + self.column.sizes[rows]
         return {
-            "partition": pa.array(self.column.read(">i4", ends - 4)),
-            "key_version": pa.array(self.versions[rows].astype(np.int32)),
+            "partition": lambda: pa.array(self.column.read(">i4", ends - 4)),
+            "key_version": lambda: pa.array(self.versions[rows].astype(np.int32)),
         }
 
 
@@ -186,26 +190,38 @@ class _Values:
             "metadata": self.column.cut(self.metadata_at[rows], self.metadata_sizes[rows] * ~nulls, nulls)
         }
 
-    def numbers(self, rows: Numbers) -> dict[str, pa.Array]:
+    def numbers(self, rows: Numbers) -> dict[str, Made]:
         """The other columns of these rows."""
         column, versions, nulls = self.column, self.versions[rows], self.column.nulls[rows]
-        start, with_topic_id = column.starts[rows], self.with_topic_id[rows]
+        start = column.starts[rows]
         commit_at = self.metadata_at[rows] + self.metadata_sizes[rows]
         behind = commit_at + _TIME_BYTES
-        commit_ms = column.read(">i8", commit_at)
-        epochs = np.where(versions >= _WITH_EPOCH, column.read(">i4", start + _EPOCH_AT), -1)
-        expiry = np.where(versions == _WITH_EXPIRY, column.read(">i8", behind), -1)
-        no_time = nulls | (commit_ms < 0) | (commit_ms > MAX_SPARK_MS)
-        micros = pa.array(np.where(no_time, 0, commit_ms) * 1000, mask=no_time)
+
+        def epochs() -> pa.Array:
+            read = column.read(">i4", start + _EPOCH_AT)
+            return pa.array(np.where(versions >= _WITH_EPOCH, read, -1).astype(np.int32), mask=nulls)
+
+        def times() -> pa.Array:
+            ms = column.read(">i8", commit_at)
+            none = nulls | (ms < 0) | (ms > MAX_SPARK_MS)
+            return pa.array(np.where(none, 0, ms) * 1000, mask=none).cast(pa.timestamp("us", tz="UTC"))
+
+        def expiries() -> pa.Array:
+            return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", behind), -1), mask=nulls)
+
+        def topic_ids() -> pa.Array:
+            there = self.with_topic_id[rows]
+            return column.cut(behind + len(_TAG), there * _TOPIC_ID_BYTES, ~there)
+
         return {
-            "committed_offset": pa.array(column.read(">i8", start + _OFFSET_AT), mask=nulls),
-            "leader_epoch": pa.array(epochs.astype(np.int32), mask=nulls),
-            "commit_ms": pa.array(commit_ms, mask=nulls),
-            "commit_ts": micros.cast(pa.timestamp("us", tz="UTC")),
-            "expire_ms": pa.array(expiry, mask=nulls),
-            "topic_id": column.cut(behind + len(_TAG), with_topic_id * _TOPIC_ID_BYTES, ~with_topic_id),
-            "tombstone": pa.array(nulls),
-            "value_version": pa.array(versions.astype(np.int32), mask=nulls),
+            "committed_offset": lambda: pa.array(column.read(">i8", start + _OFFSET_AT), mask=nulls),
+            "leader_epoch": epochs,
+            "commit_ms": lambda: pa.array(column.read(">i8", commit_at), mask=nulls),
+            "commit_ts": times,
+            "expire_ms": expiries,
+            "topic_id": topic_ids,
+            "tombstone": lambda: pa.array(nulls),
+            "value_version": lambda: pa.array(versions.astype(np.int32), mask=nulls),
         }
 
 
@@ -224,23 +240,24 @@ def _metadata(column: _Column, versions: Numbers) -> tuple[Numbers, Numbers, Fla
     return size_at + np.where(flexible, 1 + two, 2), sizes * plain, plain
 
 
-def _sort(records: pa.RecordBatch) -> tuple[Numbers, dict[str, pa.Array], Sequence[int]]:
-    """The rows of the commits of plain form, with their columns but for where they come from; and the rows of
-    what else may be commits: damaged ones, and records without a type.
+def _sort(records: pa.RecordBatch) -> tuple[Numbers, dict[str, Made], Sequence[int]]:
+    """The rows of the commits of plain form, with what makes their columns, but for where they come from; and
+    the rows of what else may be commits: damaged ones, and records without a type.
     """
     keys = _Keys.measured(_Column(records.column("key")))
     values = _Values.measured(_Column(records.column("value")))
     rows = np.flatnonzero(keys.plain & values.plain)
     texts = keys.texts(rows) | values.texts(rows)
     try:
-        columns = {name: text.cast(pa.string()) for name, text in texts.items()}
+        read = {name: text.cast(pa.string()) for name, text in texts.items()}
     except pa.ArrowInvalid:
         rows = rows[np.all([_are_texts(text) for text in texts.values()], axis=0)]
         texts = keys.texts(rows) | values.texts(rows)
-        columns = {name: text.cast(pa.string()) for name, text in texts.items()}
+        read = {name: text.cast(pa.string()) for name, text in texts.items()}
     others = (keys.versions == 0) | (keys.versions == 1)
     others[rows] = False
-    return rows, columns | keys.numbers(rows) | values.numbers(rows), np.flatnonzero(others).tolist()
+    made: dict[str, Made] = {name: partial(read.get, name) for name in read}
+    return rows, made | keys.numbers(rows) | values.numbers(rows), np.flatnonzero(others).tolist()
 
 
 def _are_texts(column: pa.Array) -> Flags:

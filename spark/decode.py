@@ -7,6 +7,7 @@ record is a row of `quarantine` and never fails a job.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -47,11 +48,11 @@ from korvet.offsets.schema import (
     UnknownValue,
 )
 from korvet.offsets.wire import topic_id_text
-from korvet.spark.commits import read_commits, refused_commits
+from korvet.spark.commits import SOURCES, read_commits, refused_commits
 from korvet.spark.entries import MAX_SPARK_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
 
@@ -146,13 +147,18 @@ GROUP_COLUMNS = (
 _DECODED = ("key", "value", "partition", "offset", "timestamp")
 
 
-def offset_commits(records: DataFrame) -> DataFrame:
+def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
     """Every readable offset commit and its tombstones (value columns null), one row per record.
 
     `commit_ms` and `expire_ms` are the record's own times in ms, -1 for none; `commit_ts` is null where Spark
-    has no such time. `src_*` say where in `__consumer_offsets` the record is.
+    has no such time. `src_*` say where in `__consumer_offsets` the record is. Naming the columns that are
+    wanted saves making the others, which no select() can. Raises KeyError for one that there is not.
     """
-    return records.select(*_DECODED).mapInArrow(_decode_commit_batches, COMMIT_TYPE)
+    chosen = StructType([COMMIT_TYPE[name] for name in columns]) if columns else COMMIT_TYPE
+    sources = [own for name, own in SOURCES.items() if name in chosen.names]
+    return records.select("key", "value", *sources).mapInArrow(
+        partial(_decode_commit_batches, chosen.names), chosen
+    )
 
 
 def group_metadata(records: DataFrame) -> DataFrame:
@@ -197,8 +203,10 @@ def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
     return chosen.select(*_DECODED).mapInArrow(_decode_group_batches, GROUP_TYPE)
 
 
-def _decode_commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
+def _decode_commit_batches(
+    columns: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(StructType([COMMIT_TYPE[name] for name in columns]), timezone="UTC")
     for batch in batches:
         yield read_commits(batch, schema)
 

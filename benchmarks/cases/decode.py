@@ -32,8 +32,8 @@ NEWEST, TOMBSTONES = 30, 2
 UNDECODED = "key and value"
 WAYS = {
     "all columns": offset_commits,
-    "the columns of current offsets": lambda records: offset_commits(records).select(
-        "group", "topic", "partition", "committed_offset"
+    "the columns of current offsets": lambda records: offset_commits(
+        records, ("group", "topic", "partition", "committed_offset")
     ),
 }
 

@@ -313,6 +313,17 @@ def test_why_a_commit_is_refused(key: bytes | None, value: bytes, reason: str) -
     assert row["reason"] == reason
 
 
+def test_some_columns_alone(spark: SparkSession) -> None:
+    records = random_records(7)[:300]
+    some = ["committed_offset", "topic", "src_offset", "group"]
+    every = [[row[name] for name in some] for row in offset_commits(frame(spark, records)).collect()]
+    found = offset_commits(frame(spark, records), some)
+    assert found.columns == some
+    assert sorted(map(repr, map(list, found.collect()))) == sorted(map(repr, every))
+    with pytest.raises(KeyError):
+        offset_commits(frame(spark, records), ["colour"])
+
+
 def test_batches_without_commits() -> None:
     schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
     assert read_commits(arrow([]), schema).num_rows == 0
