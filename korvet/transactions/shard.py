@@ -1,0 +1,489 @@
+"""All transactional ids of one `__transaction_state` partition: the one entrance to this package.
+
+    handler(request, token, now_ms) -> Outcome(records, replies, markers)      replay(id, value) -> None
+
+Theory of operation. The caller hands in a request; right after the handler has returned, and before it calls
+anything else, it replays the outcome's records, in order; then it appends them to the log. When all records
+returned so far are safe there, it sends the replies, and has the markers written by those who lead the
+partitions; each that is written comes back by `markers_written`. What lasts changes by replay alone, the same
+way when a partition is loaded and when it is served. So whatever was decided before a crash is found decided
+by `loaded`, which asks for its markers again: a marker that is written twice does no harm. When an append
+fails, throw the shard away and load a new one.
+
+An id whose outcome is decided takes no requests before its last marker (CONCURRENT_TRANSACTIONS, clients try
+again). Every producer before the newest is fenced by its epoch, which goes up with each InitProducerId, with
+each time-out and, in protocol version 2, with each transaction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.timers import Deadline, TimerQueue
+from korvet.offsets.transaction_log import TransactionLogValue
+from korvet.transactions.messages import (
+    BUMPING_PROTOCOL,
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    AddReply,
+    AddRequest,
+    DescribedTransaction,
+    DescribeReply,
+    DescribeRequest,
+    EndReply,
+    EndRequest,
+    InitReply,
+    InitRequest,
+    ListedTransaction,
+    ListReply,
+    ListRequest,
+    Markers,
+    Outcome,
+    Record,
+    Reply,
+    Token,
+    TopicPartition,
+)
+from korvet.transactions.state import BY_TITLE, PREPARED, TransactionState
+from korvet.transactions.transaction import LAST_CLIENT_EPOCH, NO_TIME_MS, Transaction, completed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from korvet.transactions.config import TransactionConfig
+
+_SUCCESS: Final = ErrorCode.none
+# A time-out that found no producer id for what comes next is tried again after this.
+_RETRY_MS: Final = 100
+
+
+class NotLoaded(Exception):
+    """A request came to a shard before `loaded` was called: a defect of the caller."""
+
+
+class TransactionShard:
+    """The coordinator of the transactional ids of one partition.
+
+    take_producer_id gives an id that no producer has had, or None while none is at hand: then a request that
+    needs one is answered COORDINATOR_LOAD_IN_PROGRESS, which clients try again. All times are ms since the
+    epoch.
+    """
+
+    __slots__ = (
+        "_config",
+        "_expiry",
+        "_is_loaded",
+        "_markers",
+        "_now_ms",
+        "_records",
+        "_replies",
+        "_take_producer_id",
+        "_timers",
+        "_transactions",
+    )
+
+    def __init__(self, config: TransactionConfig, take_producer_id: Callable[[], int | None]) -> None:
+        self._config = config
+        self._take_producer_id = take_producer_id
+        self._transactions: dict[str, Transaction] = {}
+        self._timers = TimerQueue()
+        self._expiry = Deadline(self._expire)
+        self._is_loaded = False
+        self._now_ms = 0
+        self._records: list[Record] = []
+        self._replies: list[tuple[Token, Reply]] = []
+        self._markers: list[Markers] = []
+
+    # Requests
+
+    def init_producer(self, request: InitRequest, token: Token, now_ms: int) -> Outcome:
+        """InitProducerId -> InitReply. An open transaction of a producer before is aborted first; the client
+        comes again.
+        """
+        self._begin(now_ms)
+        self._replies.append((token, self._init_producer(request)))
+        return self._take_outcome()
+
+    def add_partitions(self, request: AddRequest, token: Token, now_ms: int) -> Outcome:
+        """AddPartitionsToTxn, AddOffsetsToTxn -> AddReply."""
+        self._begin(now_ms)
+        self._replies.append((token, self._add_partitions(request)))
+        return self._take_outcome()
+
+    def end(self, request: EndRequest, token: Token, now_ms: int) -> Outcome:
+        """EndTxn -> EndReply, when the outcome is decided; the markers follow."""
+        self._begin(now_ms)
+        self._replies.append((token, self._end(request)))
+        return self._take_outcome()
+
+    def describe(self, request: DescribeRequest, token: Token, now_ms: int) -> Outcome:
+        """DescribeTransactions -> DescribeReply."""
+        self._begin(now_ms)
+        described = tuple(self._describe(each) for each in request.transactional_ids)
+        self._replies.append((token, DescribeReply(described)))
+        return self._take_outcome()
+
+    def list_transactions(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
+        """ListTransactions, of this partition -> ListReply."""
+        self._begin(now_ms)
+        listed = tuple(
+            ListedTransaction(each.transactional_id, each.value.producer_id, each.state.title)
+            for each in self._transactions.values()
+            if self._is_asked_for(each, request)
+        )
+        self._replies.append((token, ListReply(listed)))
+        return self._take_outcome()
+
+    # Events
+
+    def markers_written(self, markers: Markers, now_ms: int) -> Outcome:
+        """These markers, all that were asked for or some, are in their logs or not needed there any more, as
+        the topic is gone. Those of a transaction that is over are ignored.
+        """
+        self._begin(now_ms)
+        transaction = self._transactions.get(markers.transactional_id)
+        if transaction is not None and transaction.state in PREPARED:
+            asked = transaction.markers
+            same = (asked.producer_id, asked.producer_epoch, asked.committed)
+            if same == (markers.producer_id, markers.producer_epoch, markers.committed):
+                transaction.unmarked -= markers.partitions
+                if not transaction.unmarked:
+                    self._record(transaction, completed(transaction.value, now_ms))
+        return self._take_outcome()
+
+    def tick(self, now_ms: int) -> Outcome:
+        """Do what is due."""
+        self._begin(now_ms)
+        while (deadline := self._timers.pop_due(now_ms)) is not None:
+            deadline.action()
+        return self._take_outcome()
+
+    def next_deadline_ms(self) -> int | None:
+        """When tick is to be called next, at the latest."""
+        return self._timers.next_ms()
+
+    # Replay
+
+    def replay(self, transactional_id: str, value: TransactionLogValue | None) -> None:
+        """Apply one record of the log; None is a tombstone. Raises ValueError where the state is none of
+        Kafka's.
+        """
+        transaction = self._transactions.get(transactional_id)
+        if value is None or value.transaction_status == TransactionState.DEAD:
+            if transaction is not None:
+                transaction.deadline.cancel()
+                del self._transactions[transactional_id]
+            return
+        if transaction is None:
+            transaction = Transaction(transactional_id, value, self._time_out)
+            self._transactions[transactional_id] = transaction
+        else:
+            transaction.take(value)
+        due_ms = transaction.due_ms
+        if due_ms is None:
+            transaction.deadline.cancel()
+        else:
+            self._timers.arm(transaction.deadline, due_ms)
+
+    def loaded(self, now_ms: int) -> Outcome:
+        """All records are replayed: serve. What was decided and perhaps not marked everywhere is to be marked
+        again.
+        """
+        self._now_ms = now_ms
+        self._is_loaded = True
+        self._timers.arm(self._expiry, now_ms + self._config.expiration_check_interval_ms)
+        for transaction in self._transactions.values():
+            if transaction.state in PREPARED:
+                self._mark(transaction.transactional_id, transaction.value, transaction.unmarked)
+        return self._take_outcome()
+
+    # InitProducerId
+
+    def _init_producer(self, request: InitRequest) -> InitReply:
+        if not request.transactional_id:
+            return InitReply(ErrorCode.invalid_request)
+        if not 0 < request.timeout_ms <= self._config.max_timeout_ms:
+            return InitReply(ErrorCode.invalid_transaction_timeout)
+        transaction = self._transactions.get(request.transactional_id)
+        if transaction is None:
+            return self._first_producer(request)
+        if not _may_initialise(transaction, request):
+            return InitReply(ErrorCode.producer_fenced)
+        if transaction.state in PREPARED:
+            return InitReply(ErrorCode.concurrent_transactions)
+        if transaction.state is TransactionState.ONGOING:
+            return InitReply(self._fence(transaction) or ErrorCode.concurrent_transactions)
+        return self._next_producer(transaction, request)
+
+    def _first_producer(self, request: InitRequest) -> InitReply:
+        producer_id = self._take_producer_id()
+        if producer_id is None:
+            return InitReply(ErrorCode.coordinator_load_in_progress)
+        value = TransactionLogValue(
+            producer_id=producer_id,
+            producer_epoch=0,
+            transaction_timeout_ms=request.timeout_ms,
+            transaction_status=TransactionState.EMPTY,
+            transaction_partitions=None,
+            transaction_last_update_timestamp_ms=self._now_ms,
+            transaction_start_timestamp_ms=NO_TIME_MS,
+        )
+        self._records.append((request.transactional_id, value))
+        return InitReply(_SUCCESS, producer_id, 0)
+
+    def _next_producer(self, transaction: Transaction, request: InitRequest) -> InitReply:
+        """The id's next epoch; the same again for who repeats the request that it got it by."""
+        value, expected = transaction.value, request.producer_epoch
+        goes_on = expected != NO_EPOCH
+        producer_id, epoch, previous_id = value.producer_id, value.producer_epoch, value.previous_producer_id
+        if not goes_on or (request.producer_id, expected) == (producer_id, epoch):
+            epoch += 1
+            if transaction.is_exhausted:
+                fresh_id = self._take_producer_id()
+                if fresh_id is None:
+                    return InitReply(ErrorCode.coordinator_load_in_progress)
+                previous_id = producer_id if goes_on else NO_PRODUCER_ID
+                producer_id, epoch = fresh_id, 0
+            transaction.retry_epoch = expected
+        elif expected != transaction.retry_epoch:
+            return InitReply(ErrorCode.producer_fenced)
+        initialised = transaction.initialised(
+            producer_id, epoch, request.timeout_ms, self._now_ms, previous_id
+        )
+        self._record(transaction, initialised)
+        return InitReply(_SUCCESS, producer_id, epoch)
+
+    # AddPartitionsToTxn, AddOffsetsToTxn
+
+    def _add_partitions(self, request: AddRequest) -> AddReply:
+        transaction, error = self._of_producer(request)
+        if transaction is None:
+            return AddReply(error)
+        if request.producer_epoch != transaction.value.producer_epoch or _is_beyond(request):
+            return AddReply(ErrorCode.producer_fenced)
+        if transaction.state in PREPARED:
+            return AddReply(ErrorCode.concurrent_transactions)
+        absent = request.partitions - transaction.partitions
+        if request.verify_only:
+            return AddReply(_SUCCESS, absent)
+        if absent or transaction.state is not TransactionState.ONGOING:
+            grown = transaction.with_partitions(request.partitions, request.protocol, self._now_ms)
+            self._record(transaction, grown)
+        return AddReply(_SUCCESS)
+
+    # EndTxn
+
+    def _end(self, request: EndRequest) -> EndReply:
+        transaction, error = self._of_producer(request)
+        if transaction is None:
+            return EndReply(error)
+        bumps = request.protocol >= BUMPING_PROTOCOL
+        is_retry = bumps and _is_repeated(transaction, request)
+        if not self._is_valid_epoch(transaction, request, is_retry=is_retry):
+            return EndReply(ErrorCode.producer_fenced)
+        state, wanted = transaction.state, _complete_state(request.committed)
+        if state in PREPARED:
+            same = (state is TransactionState.PREPARE_COMMIT) == request.committed
+            return EndReply(ErrorCode.concurrent_transactions if same else ErrorCode.invalid_txn_state)
+        if state is not TransactionState.ONGOING:
+            if state is wanted and (is_retry or not bumps):
+                return self._ended(transaction.value, bumps=bumps)
+            # What was never begun can be aborted, where the epoch tells that from what is over.
+            if not bumps or is_retry or request.committed:
+                return EndReply(ErrorCode.invalid_txn_state)
+        return self._decide(transaction, request, bumps=bumps)
+
+    def _is_valid_epoch(self, transaction: Transaction, request: EndRequest, *, is_retry: bool) -> bool:
+        is_current = request.producer_epoch == transaction.value.producer_epoch and not _is_beyond(request)
+        if request.protocol < BUMPING_PROTOCOL:
+            return is_current
+        if transaction.state in PREPARED:
+            return is_retry
+        if transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
+            return is_current or is_retry
+        return is_current
+
+    def _decide(self, transaction: Transaction, request: EndRequest, *, bumps: bool) -> EndReply:
+        value = transaction.value
+        epoch, next_id = value.producer_epoch, NO_PRODUCER_ID
+        if bumps:
+            if transaction.is_exhausted:
+                fresh_id = self._take_producer_id()
+                if fresh_id is None:
+                    return EndReply(ErrorCode.coordinator_load_in_progress)
+                next_id = fresh_id
+            transaction.retry_epoch = epoch
+            epoch += 1
+        decided = transaction.decided(
+            epoch, next_id, self._now_ms, committed=request.committed, protocol=request.protocol
+        )
+        self._record_decision(transaction, decided)
+        return self._ended(decided, bumps=bumps)
+
+    @staticmethod
+    def _ended(value: TransactionLogValue, *, bumps: bool) -> EndReply:
+        if not bumps:
+            return EndReply(_SUCCESS)
+        if value.next_producer_id != NO_PRODUCER_ID:
+            return EndReply(_SUCCESS, value.next_producer_id, 0)
+        return EndReply(_SUCCESS, value.producer_id, value.producer_epoch)
+
+    def _fence(self, transaction: Transaction) -> ErrorCode:
+        """Abort what a producer has left open, under an epoch that it does not have; the error where that
+        can't be done now.
+        """
+        value, next_id = transaction.value, NO_PRODUCER_ID
+        if transaction.is_exhausted and value.client_transaction_version >= BUMPING_PROTOCOL:
+            # Its producer may go on after the abort, which needs an epoch that clients may have.
+            fresh_id = self._take_producer_id()
+            if fresh_id is None:
+                return ErrorCode.coordinator_load_in_progress
+            next_id = fresh_id
+        transaction.retry_epoch = NO_EPOCH
+        decided = transaction.decided(
+            value.producer_epoch + 1,
+            next_id,
+            self._now_ms,
+            committed=False,
+            protocol=value.client_transaction_version,
+        )
+        self._record_decision(transaction, decided)
+        return _SUCCESS
+
+    def _time_out(self, transaction: Transaction) -> None:
+        due_ms = transaction.due_ms
+        if due_ms is not None and self._fence(transaction) is not _SUCCESS:
+            self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
+
+    def _record_decision(self, transaction: Transaction, decided: TransactionLogValue) -> None:
+        self._record(transaction, decided)
+        partitions = transaction.partitions if decided.transaction_partitions else frozenset()
+        if partitions:
+            self._mark(transaction.transactional_id, decided, partitions)
+        else:
+            self._record(transaction, completed(decided, self._now_ms))
+
+    def _mark(
+        self, transactional_id: str, decided: TransactionLogValue, partitions: frozenset[TopicPartition]
+    ) -> None:
+        committed = decided.transaction_status == TransactionState.PREPARE_COMMIT
+        self._markers.append(
+            Markers(transactional_id, decided.producer_id, decided.producer_epoch, committed, partitions)
+        )
+
+    # Descriptions
+
+    def _describe(self, transactional_id: str) -> DescribedTransaction:
+        if not transactional_id:
+            return DescribedTransaction(transactional_id, ErrorCode.invalid_request)
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            return DescribedTransaction(transactional_id, ErrorCode.transactional_id_not_found)
+        value = transaction.value
+        return DescribedTransaction(
+            transactional_id,
+            _SUCCESS,
+            transaction.state.title,
+            value.transaction_timeout_ms,
+            value.transaction_start_timestamp_ms,
+            value.producer_id,
+            value.producer_epoch,
+            transaction.partitions,
+        )
+
+    def _is_asked_for(self, transaction: Transaction, request: ListRequest) -> bool:
+        value, duration_ms = transaction.value, request.min_duration_ms
+        if request.states and transaction.state.title not in request.states:
+            return False
+        if request.producer_ids and value.producer_id not in request.producer_ids:
+            return False
+        if duration_ms >= 0 and self._now_ms - value.transaction_start_timestamp_ms <= duration_ms:
+            return False
+        pattern = request.id_pattern
+        return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
+
+    # Time
+
+    def _expire(self) -> None:
+        """Forget ids that nobody has used for long."""
+        before_ms = self._now_ms - self._config.id_expiration_ms
+        for transaction in self._transactions.values():
+            is_idle = transaction.state not in PREPARED and transaction.state is not TransactionState.ONGOING
+            if is_idle and transaction.value.transaction_last_update_timestamp_ms <= before_ms:
+                self._records.append((transaction.transactional_id, None))
+        self._timers.arm(self._expiry, self._now_ms + max(self._config.expiration_check_interval_ms, 1))
+
+    # What handlers share
+
+    def _of_producer(self, request: AddRequest | EndRequest) -> tuple[Transaction | None, ErrorCode]:
+        """The id's transaction, where the producer is its own, or has been and may repeat itself."""
+        if not request.transactional_id:
+            return None, ErrorCode.invalid_request
+        transaction = self._transactions.get(request.transactional_id)
+        if transaction is None:
+            return None, ErrorCode.invalid_producer_id_mapping
+        repeats = isinstance(request, EndRequest) and _is_repeated_at_rotation(transaction, request)
+        if transaction.value.producer_id != request.producer_id and not repeats:
+            return None, ErrorCode.invalid_producer_id_mapping
+        return transaction, _SUCCESS
+
+    def _record(self, transaction: Transaction, value: TransactionLogValue) -> None:
+        self._records.append((transaction.transactional_id, value))
+
+    def _begin(self, now_ms: int) -> None:
+        if not self._is_loaded:
+            raise NotLoaded
+        self._now_ms = now_ms
+
+    def _take_outcome(self) -> Outcome:
+        outcome = Outcome(self._records, self._replies, self._markers)
+        self._records, self._replies, self._markers = [], [], []
+        return outcome
+
+
+def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
+    """Those of a ListTransactions request's states that there are none of."""
+    return tuple(name for name in names if name not in BY_TITLE)
+
+
+def _may_initialise(transaction: Transaction, request: InitRequest) -> bool:
+    """Whether the producer that a request names may be the newest one, or the one before whose id was
+    exhausted (KIP-360).
+    """
+    if request.producer_id == NO_PRODUCER_ID:
+        return True
+    value = transaction.value
+    if request.producer_id == value.producer_id:
+        is_open = transaction.state is TransactionState.ONGOING
+        # Who was fenced must not end the transaction of who came after.
+        return not is_open or request.producer_epoch == value.producer_epoch
+    was_exhausted = request.producer_epoch >= LAST_CLIENT_EPOCH
+    return request.producer_id == value.previous_producer_id and was_exhausted
+
+
+def _is_beyond(request: AddRequest | EndRequest) -> bool:
+    """Whether the epoch is the one that only the coordinator uses, to fence."""
+    return request.producer_epoch > LAST_CLIENT_EPOCH
+
+
+def _is_repeated(transaction: Transaction, request: EndRequest) -> bool:
+    """Whether an EndTxn of protocol version 2 has had its effect before: the epoch is one further since."""
+    value = transaction.value
+    bumped = value.producer_id == request.producer_id and value.producer_epoch == request.producer_epoch + 1
+    return bumped or _is_repeated_at_rotation(transaction, request)
+
+
+def _is_repeated_at_rotation(transaction: Transaction, request: EndRequest) -> bool:
+    value = transaction.value
+    return (
+        request.protocol >= BUMPING_PROTOCOL
+        and request.producer_id == value.previous_producer_id
+        and request.producer_epoch == LAST_CLIENT_EPOCH
+        and value.producer_epoch == 0
+    )
+
+
+def _complete_state(committed: bool) -> TransactionState:
+    return TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
