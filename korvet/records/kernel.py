@@ -93,6 +93,16 @@ BULK_MARK = cython.declare(cython.uint, 36)
 ARRAY_MARK = cython.declare(cython.uint, 42)
 # XADD, key, NOMKSTREAM: the strings of a command before its entry ID.
 COMMAND_STRINGS = cython.declare(cython.longlong, 3)
+# Producers' epochs are int16; digits that no number needs are none of ours.
+MAX_EPOCH = cython.declare(cython.ulonglong, 0x7FFF)
+MAX_NUMBER_DIGITS = cython.declare(cython.Py_ssize_t, 18)
+# A marker's strings: ctl, pid and epoch with their values.
+MARKER_STRINGS = cython.declare(cython.longlong, 6)
+# A control record (KIP-98): key version and type, value version and coordinator epoch.
+CONTROL_KEY_SIZE = cython.declare(cython.longlong, 4)
+CONTROL_VALUE_SIZE = cython.declare(cython.longlong, 6)
+TRANSACTIONAL = cython.declare(cython.longlong, 16)
+CONTROL = cython.declare(cython.longlong, 32)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
 
 # Bytes that the RESP form of a record needs beyond its own size: at most so much once, and per header.
@@ -939,9 +949,18 @@ def _encode(
     headers: cython.longlong
     arguments: cython.longlong
     stamp_place: cython.longlong
+    mark: bytes = _producer_fields(header)
+    # Never empty, so that there is a first byte to point at.
+    held_mark: cython.const[cython.uchar][::1] = mark + b" "
+    told_mark: cython.pointer(cython.const[cython.uchar]) = _readable(held_mark)
+    mark_size: cython.Py_ssize_t = len(mark)
+    mark_arguments: cython.longlong = 4 if mark_size > 0 else 0
+    mark_bytes: cython.longlong = 0
     room: cython.Py_ssize_t
     bytes_of_headers: cython.Py_ssize_t
     bytes_of_prefixes: cython.Py_ssize_t
+    if mark_size > 0:
+        mark_bytes = 8 + _signed_size(header.producer_id) + _signed_size(header.producer_epoch)
     for index in range(count):
         stop, timestamp, key_at, key_length, value_at, value_length, headers_at, headers = _record(
             p, at, end, index
@@ -956,14 +975,14 @@ def _encode(
         if with_timestamps:
             arguments += 2
             stamp_place = arguments
-        arguments += 2 * headers
+        arguments += 2 * headers + mark_arguments
         if arguments == 0:
             arguments = 2
         if arguments > MAX_FIELD_ARGUMENTS:
             raise BatchError(
                 "invalid_record", f"record {index}: {headers} headers are more than an entry can take"
             )
-        room = o + RECORD_ROOM + command_size + (stop - at) + headers * HEADER_ROOM
+        room = o + RECORD_ROOM + command_size + mark_size + (stop - at) + headers * HEADER_ROOM
         if capacity < room:
             _grow(scratch, room)
             w = _writable(scratch)
@@ -1017,6 +1036,8 @@ def _encode(
                 raise _record_fault(o, index, at - start)
             payload += bytes_of_headers
             entry_bytes += bytes_of_headers + bytes_of_prefixes
+        o = _copy(w, o, told_mark, 0, mark_size)
+        entry_bytes += mark_bytes
         argc += 2 + arguments
         newest = max(newest, timestamp)
         oldest = min(oldest, timestamp)
@@ -1054,14 +1075,34 @@ def _encode(
     return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless, count)
 
 
+def _producer_fields(header: BatchHeader) -> bytes:
+    """The fields that all records of a transactional batch end with."""
+    if not header.transactional:
+        return b""
+    return _mark(header.producer_id, header.producer_epoch)
+
+
+def _mark(producer_id: int, producer_epoch: int) -> bytes:
+    producer, epoch = b"%d" % producer_id, b"%d" % producer_epoch
+    return b"$3\r\npid\r\n$%d\r\n%b\r\n$5\r\nepoch\r\n$%d\r\n%b\r\n" % (
+        len(producer),
+        producer,
+        len(epoch),
+        epoch,
+    )
+
+
 def _record_fault(fault: int, index: int, position: int) -> BatchError:
     return BatchError(
         "invalid_record", f"record {index} (byte {position} of the records): {RECORD_FAULTS[fault]}"
     )
 
 
-def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments:
-    """The same arguments for records of our own: (key, value, timestamp in ms), without headers.
+def encode_append_records(
+    records: Sequence[tuple[bytes | None, bytes | None, int]], producer: tuple[int, int] | None = None
+) -> AppendArguments:
+    """The same arguments for records of our own: (key, value, timestamp in ms), without headers; `producer`
+    is id and epoch where they are in a transaction.
 
     Raises ValueError when there is no record.
     """
@@ -1071,6 +1112,7 @@ def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, in
     argc = 0
     payload = 0
     keyless = 0
+    mark = b"" if producer is None else _mark(*producer)
     for key, value, timestamp_ms in records:
         count = 2
         fields = b""
@@ -1085,11 +1127,13 @@ def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, in
             payload += len(value)
             fields += b"$5\r\nvalue\r\n$%d\r\n%b\r\n" % (len(value), value)
         stamp = b"%d" % timestamp_ms
-        # The number of field arguments, and the place of the timestamp among them: the last one.
+        place, count = b"%d" % count, b"%d" % (count + (4 if mark else 0))
+        # The number of field arguments, and the place of the timestamp among them.
         parts.append(
-            b"$1\r\n%d\r\n$1\r\n%d\r\n%b$2\r\nts\r\n$%d\r\n%b\r\n" % (count, count, fields, len(stamp), stamp)
+            b"$%d\r\n%b\r\n$%d\r\n%b\r\n%b$2\r\nts\r\n$%d\r\n%b\r\n%b"
+            % (len(count), count, len(place), place, fields, len(stamp), stamp, mark)
         )
-        argc += count + 2
+        argc += int(count) + 2
     timestamps = [timestamp_ms for _, _, timestamp_ms in records]
     count = len(records)
     return AppendArguments(
@@ -1226,11 +1270,17 @@ def _is_header(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssiz
 def _kind(
     p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.longlong
 ) -> cython.int:
-    """Which field a name is: 1 key, 2 value, 3 ts, 4 header.*, 5 nullheader.*, 0 none of ours."""
+    """Which field: 1 key, 2 value, 3 ts, 4 header.*, 5 nullheader.*, 6 pid, 7 epoch, 8 ctl; else 0."""
     if n == 5 and p[at] == 118:
         return 2 if p[at + 1] == 97 and p[at + 2] == 108 and p[at + 3] == 117 and p[at + 4] == 101 else 0
     if n == 3 and p[at] == 107:
         return 1 if p[at + 1] == 101 and p[at + 2] == 121 else 0
+    if n == 3 and p[at] == 112:
+        return 6 if p[at + 1] == 105 and p[at + 2] == 100 else 0
+    if n == 3 and p[at] == 99:
+        return 8 if p[at + 1] == 116 and p[at + 2] == 108 else 0
+    if n == 5 and p[at] == 101:
+        return 7 if p[at + 1] == 112 and p[at + 2] == 111 and p[at + 3] == 99 and p[at + 4] == 104 else 0
     if n == 2:
         return 3 if p[at] == 116 and p[at + 1] == 115 else 0
     if n >= PLAIN_PREFIX_SIZE and _is_header(p, at):
@@ -1238,6 +1288,42 @@ def _kind(
     if n >= NULL_PREFIX_SIZE and p[at] == 110 and p[at + 1] == 117 and p[at + 2] == 108 and p[at + 3] == 108:
         return 5 if _is_header(p, at + 4) else 0
     return 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    limit: cython.ulonglong,
+) -> cython.longlong:
+    """A decimal number up to `limit`, which int64 holds; -1 for anything else."""
+    value: cython.ulonglong
+    behind: cython.Py_ssize_t
+    if end - at > MAX_NUMBER_DIGITS:
+        return -1
+    value, behind = _digits(p, at, end)
+    if behind != end or value > limit:
+        return -1
+    return cython.cast(cython.longlong, value)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _outcome(
+    p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.longlong
+) -> cython.int:
+    """What a `ctl` value says: 1 commit, 0 abort, -1 neither."""
+    if n == 6 and p[at] == 99 and p[at + 1] == 111 and p[at + 2] == 109:
+        return 1 if p[at + 3] == 109 and p[at + 4] == 105 and p[at + 5] == 116 else -1
+    if n == 5 and p[at] == 97 and p[at + 1] == 98:
+        return 0 if p[at + 2] == 111 and p[at + 3] == 114 and p[at + 4] == 116 else -1
+    return -1
 
 
 @cython.cfunc
@@ -1260,6 +1346,9 @@ def _fields(
     cython.longlong,  # its length, -1 for null
     cython.longlong,  # number of headers
     cython.longlong,  # their bytes in a record
+    cython.longlong,  # producer id of its transaction, -1 for none
+    cython.longlong,  # the producer's epoch
+    cython.int,  # as a marker that ends a transaction: 1 commit, 0 abort, -1 none
 ]:
     """Read an entry's `count` strings of fields and values."""
     i: cython.longlong
@@ -1276,13 +1365,16 @@ def _fields(
     value_length: cython.longlong = -1
     headers: cython.longlong = 0
     size: cython.longlong = 0
+    producer: cython.longlong = -1
+    epoch: cython.longlong = -1
+    control: cython.int = -1
     for i in range(count // 2):
         n, name_at = _bulk(p, at, end)
         if name_at < 0:
-            return -1, False, 0, 0, 0, 0, 0, 0, 0
+            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         length, at = _bulk(p, name_at + n + 2, end)
         if at < 0:
-            return -1, False, 0, 0, 0, 0, 0, 0, 0
+            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         kind = _kind(p, name_at, n)
         if kind == 2 and value_length < 0:
             value_at = at
@@ -1302,10 +1394,35 @@ def _fields(
             headers += 1
             n -= NULL_PREFIX_SIZE
             size += _varint_size(n) + n + 1
+        elif kind == 6 and producer < 0:
+            producer = _number(p, at, at + length, cython.cast(cython.ulonglong, MAX_INT64))
+            ours = ours and producer >= 0
+        elif kind == 7 and epoch < 0:
+            epoch = _number(p, at, at + length, MAX_EPOCH)
+            ours = ours and epoch >= 0
+        elif kind == 8 and control < 0 and count == MARKER_STRINGS:
+            control = _outcome(p, at, length)
+            ours = ours and control >= 0
         else:
             ours = False
         at += length + 2
-    return at, ours, timestamp, key_at, key_length, value_at, value_length, headers, size
+    # One without the other is an application's own field; a marker has both, and nothing else.
+    if (producer < 0) != (epoch < 0) or (control >= 0 and producer < 0):
+        ours = False
+    return (
+        at,
+        ours,
+        timestamp,
+        key_at,
+        key_length,
+        value_at,
+        value_length,
+        headers,
+        size,
+        producer,
+        epoch,
+        control,
+    )
 
 
 @cython.cfunc
@@ -1356,8 +1473,10 @@ def _put_batch_header(
     count: cython.longlong,
     leader_epoch: cython.longlong,
     attributes: cython.int,
+    producer: cython.longlong,
+    epoch: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Complete the batch at w[at:end]; its records are written already."""
+    """Complete the batch at w[at:end]; its records are written already. Entries tell no sequence numbers."""
     _put_int(w, at, first, 8)
     _put_int(w, at + LENGTH_AT, end - at - PREFIX_SIZE, 4)
     _put_int(w, at + 12, leader_epoch, 4)
@@ -1366,8 +1485,8 @@ def _put_batch_header(
     _put_int(w, at + 23, last - first, 4)
     _put_int(w, at + 27, base_timestamp, 8)
     _put_int(w, at + 35, max_timestamp, 8)
-    _put_int(w, at + 43, -1, 8)  # no producer: what a consumer reads of it is of no use to it
-    _put_int(w, at + 51, -1, 2)
+    _put_int(w, at + 43, producer, 8)
+    _put_int(w, at + 51, epoch, 2)
     _put_int(w, at + 53, -1, 4)
     _put_int(w, at + 57, count, 4)
     _put_int(w, at + CRC_AT, _checksum(w, at + ATTRIBUTES_AT, end - at - ATTRIBUTES_AT), 4)
@@ -1491,6 +1610,12 @@ def _batches(
     q: cython.pointer(cython.const[cython.uchar])
     capacity: cython.Py_ssize_t = len(scratch)
     attributes: cython.int = 8 if log_append_time else 0
+    batch_attributes: cython.int = attributes
+    batch_producer: cython.longlong = -1
+    batch_epoch: cython.longlong = -1
+    producer: cython.longlong
+    epoch: cython.longlong
+    control: cython.int
     entries: cython.longlong
     at: cython.Py_ssize_t
     o: cython.Py_ssize_t = 0
@@ -1545,9 +1670,20 @@ def _batches(
             if ms < MAX_ADDRESSABLE_MS:
                 next_offset = (cython.cast(cython.longlong, ms + 1) << SEQUENCE_BITS) - bias
             continue
-        stop, ours, timestamp, key_at, key_length, value_at, value_length, headers, size = _fields(
-            p, fields_at, end, count, ms
-        )
+        (
+            stop,
+            ours,
+            timestamp,
+            key_at,
+            key_length,
+            value_at,
+            value_length,
+            headers,
+            size,
+            producer,
+            epoch,
+            control,
+        ) = _fields(p, fields_at, end, count, ms)
         if stop < 0:
             raise _no_reply(fields_at)
         offset = (
@@ -1576,7 +1712,9 @@ def _batches(
                         max_timestamp,
                         in_batch,
                         leader_epoch,
-                        attributes,
+                        batch_attributes,
+                        batch_producer,
+                        batch_epoch,
                     )
                     in_batch = 0
                 o = _copy(w, o, p, value_at, size)
@@ -1595,14 +1733,22 @@ def _batches(
             key_length = -1
             headers = 0
             size = 0
+            producer = epoch = control = -1
             value_at = 0
             value_length = len(value)
             if value_length > 0:
                 q = _readable(held_value)
         if not ours or log_append_time:
             timestamp = ms
+        if control >= 0:
+            key_length = CONTROL_KEY_SIZE
+            value_length = CONTROL_VALUE_SIZE
         fresh = (
             in_batch == 0
+            or producer != batch_producer
+            or epoch != batch_epoch
+            or control >= 0
+            or batch_attributes >= CONTROL
             or offset - base > MAX_INT32
             or (timestamp >= 0 and base_timestamp < timestamp - MAX_INT64)
             or (timestamp < 0 and base_timestamp > MAX_INT64 + timestamp)
@@ -1636,7 +1782,9 @@ def _batches(
                     max_timestamp,
                     in_batch,
                     leader_epoch,
-                    attributes,
+                    batch_attributes,
+                    batch_producer,
+                    batch_epoch,
                 )
             batch_at = o
             o += HEADER_SIZE
@@ -1644,16 +1792,30 @@ def _batches(
             base_timestamp = timestamp
             max_timestamp = timestamp
             in_batch = 0
+            batch_producer = producer
+            batch_epoch = epoch
+            batch_attributes = attributes
+            if producer >= 0:
+                batch_attributes += TRANSACTIONAL
+            if control >= 0:
+                batch_attributes += CONTROL
         o = _put_varint(w, o, body)
         w[o] = 0
         o = _put_varint(w, o + 1, timestamp - base_timestamp)
         o = _put_varint(w, o, offset - base)
         o = _put_varint(w, o, key_length)
-        if key_length > 0:
-            o = _copy(w, o, p, key_at, key_length)
-        o = _put_varint(w, o, value_length)
-        if value_length > 0:
-            o = _copy(w, o, q, value_at, value_length)
+        if control >= 0:
+            _put_int(w, o, control, CONTROL_KEY_SIZE)
+            o = _put_varint(w, o + CONTROL_KEY_SIZE, value_length)
+            # No coordinator epoch: an entry does not tell it.
+            _put_int(w, o, 0, CONTROL_VALUE_SIZE)
+            o += CONTROL_VALUE_SIZE
+        else:
+            if key_length > 0:
+                o = _copy(w, o, p, key_at, key_length)
+            o = _put_varint(w, o, value_length)
+            if value_length > 0:
+                o = _copy(w, o, q, value_at, value_length)
         o = _put_varint(w, o, headers)
         if headers > 0:
             o = _put_header_fields(w, o, p, fields_at, end, count)
@@ -1669,7 +1831,18 @@ def _batches(
         at = stop
     if in_batch > 0:
         _put_batch_header(
-            w, batch_at, o, base, last, base_timestamp, max_timestamp, in_batch, leader_epoch, attributes
+            w,
+            batch_at,
+            o,
+            base,
+            last,
+            base_timestamp,
+            max_timestamp,
+            in_batch,
+            leader_epoch,
+            batch_attributes,
+            batch_producer,
+            batch_epoch,
         )
     return Entries(_octets(w, 0, o), total, first, last, consumed, skipped, bool(truncated), next_offset)
 

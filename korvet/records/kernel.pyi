@@ -29,7 +29,9 @@ def check_records(data: Octets, start: int, header: BatchHeader, records: bytes 
 def find_record(
     data: Octets, start: int, header: BatchHeader, records: bytes | None, from_index: int, timestamp_ms: int
 ) -> tuple[int, int] | None: ...
-def encode_append_records(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> AppendArguments: ...
+def encode_append_records(
+    records: Sequence[tuple[bytes | None, bytes | None, int]], producer: tuple[int, int] | None = None
+) -> AppendArguments: ...
 def entries_to_batches(
     reply: Octets,
     start: int,

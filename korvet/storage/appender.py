@@ -23,7 +23,7 @@ import itertools
 import logging
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.layouts import layout_of
-from korvet.storage.link import pack, pack_arguments
+from korvet.storage.link import pack, pack_arguments, parse_reply
 from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
@@ -94,6 +94,29 @@ class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
     producer_id: int
     producer_epoch: int
     base_sequence: int
+    transactional: bool = False
+
+
+class Marker(msgspec.Struct, frozen=True, gc=False):
+    """The end of a producer's transaction in a partition (WriteTxnMarkers)."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+
+
+class Marked(msgspec.Struct, frozen=True, gc=False):
+    """A marker that took effect."""
+
+    offset: int
+    """Of the marker; -1 where no transaction of the producer was open: then there is none."""
+    first_offset: int
+    """Where the transaction began; -1 without one."""
+    stable_end: int
+    """The last stable offset behind it."""
+    append_ms: int
+    """Redis's clock."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -151,6 +174,19 @@ class _Append:
         self.done = done
 
 
+class _Mark:
+    """A marker on its way, in the place of an append."""
+
+    __slots__ = ("done", "epoch", "marker")
+
+    def __init__(
+        self, marker: Marker, epoch: int | str, done: Callable[[Marked | StorageError], None]
+    ) -> None:
+        self.marker = marker
+        self.epoch = epoch
+        self.done: Callable[[Any], None] = done
+
+
 class _Group:
     """Guarded appends that take effect together, the records of each right behind those before it."""
 
@@ -201,6 +237,9 @@ class Appender:
         "_refusal",
         "_rest",
         "_script_argc",
+        "_script_head",
+        "_script_keys",
+        "_script_options",
         "_script_prefix",
         "_scripts",
         "_settling",
@@ -223,7 +262,7 @@ class Appender:
         """Guarded appends to be sent together, soon."""
         self._undone: list[tuple[_Group, bool]] = []
         """Guarded appends that were refused, or (True) whose outcome is unknown."""
-        self._held: deque[_Append] = deque()
+        self._held: deque[_Append | _Mark] = deque()
         """Waiting for those in flight."""
         self._rest = 0
         """So many appends go by script before the guard is tried again."""
@@ -245,18 +284,24 @@ class Appender:
         self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
         self._layout = layout_of(log, self._gate_command)
         self._script_argc = _APPEND_FIXED_ARGUMENTS + len(keys)
-        self._script_prefix = pack_arguments(
-            "FCALL",
-            self._layout.append_function,
-            len(keys),
-            *keys,
-            log.bias,
-            log.lead_cap_ms,
-            int(log.topic.keeps_latest),
-            int(append_time),
+        self._script_head = pack_arguments("FCALL", self._layout.append_function)
+        self._script_keys = keys
+        self._script_options = pack_arguments(
+            log.bias, log.lead_cap_ms, int(log.topic.keeps_latest), int(append_time)
         )
+        self._script_prefix = self._prefix_with(keys)
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)
         self._way_back = pack("RENAMENX", gate, stream) + _EXEC
+
+    def _prefix_with(self, keys: Sequence[bytes]) -> bytes:
+        return self._script_head + pack_arguments(len(keys), *keys) + self._script_options
+
+    def _pending(self, producer_id: int) -> tuple[bytes, ...]:
+        """Where a transaction's records are noted, on topics that coordinators load."""
+        topic = self._log.topic
+        if not topic.keeps_latest:
+            return ()
+        return (self._store.keyspace.pending(topic.name, self._log.partition, producer_id),)
 
     def encode(self, received: ReceivedBatch) -> EncodedBatch:
         """The batch in the form in which it can be sent now. Raises BatchError."""
@@ -276,6 +321,12 @@ class Appender:
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
+    def mark(self, marker: Marker, epoch: int | None, done: Callable[[Marked | StorageError], None]) -> None:
+        """End a transaction, behind all appends before; see PartitionLog.mark."""
+        mark = _Mark(marker, self._epoch if epoch is None else epoch, done)
+        if self._held or self._undone or not self._try(mark):
+            self._held.append(mark)
+
     def close(self, refusal: StorageError) -> None:
         """Refuse what has not been sent yet; the log is closed."""
         self._refusal = refusal
@@ -291,8 +342,8 @@ class Appender:
         for group, unknown in undone:
             for append in group.appends:
                 append.done(LinkLost("the connection broke before Redis answered") if unknown else refusal)
-        for append in held:
-            append.done(refusal)
+        for waiting in held:
+            waiting.done(refusal)
 
     # which way, and when
 
@@ -321,8 +372,13 @@ class Appender:
     def _is_guarding(self) -> bool:
         return bool(self._guarded) or self._gathering is not None
 
-    def _try(self, append: _Append) -> bool:
+    def _try(self, append: _Append | _Mark) -> bool:
         """Send it; False where it has to wait for those in flight."""
+        if isinstance(append, _Mark):
+            if self._is_guarding:
+                return False
+            self._send_mark(append)
+            return True
         form = append.form
         if isinstance(form, AppendCommands):
             # Behind one that another server has yet to answer it would overtake.
@@ -346,7 +402,7 @@ class Appender:
         """Those in flight of one way are done: send what was held back."""
         while self._held and not self._undone:
             append = self._held[0]
-            if append.received is not None:
+            if isinstance(append, _Append) and append.received is not None:
                 append.form = self._encode(append.received)
             if not self._try(append):
                 return
@@ -355,7 +411,11 @@ class Appender:
     # script append
 
     def _send_script(self, append: _Append, form: AppendArguments) -> None:
-        head = b"*%d\r\n" % (self._script_argc + form.argc)
+        prefix, argc = self._script_prefix, self._script_argc + form.argc
+        stamp = append.stamp
+        if stamp is not None and stamp.transactional and (pending := self._pending(stamp.producer_id)):
+            prefix, argc = self._prefix_with((*self._script_keys, *pending)), argc + 1
+        head = b"*%d\r\n" % argc
         tail = pack_arguments(append.epoch, form.record_count, _marks([append], [form]))
         self._scripts += 1
         self._next = -1
@@ -373,7 +433,7 @@ class Appender:
                 if self._scripts == 0:
                     self._go_on()
 
-        self._log.links.write_functions.send((head + self._script_prefix + tail, form.resp), arrived)
+        self._log.links.write_functions.send((head + prefix + tail, form.resp), arrived)
 
     def _script_done(self, append: _Append, form: AppendArguments, reply: bytes) -> None:
         outcome, behind = self._outcome(reply, form)
@@ -396,16 +456,62 @@ class Appender:
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
         as_read = None if received is None else self._layout.as_read(received, form)
-        self._log.took_effect(outcome, form, as_read, behind=behind)
+        transactional = append.stamp is not None and append.stamp.transactional
+        self._log.took_effect(outcome, form, as_read, transactional=transactional, behind=behind)
         append.done(outcome)
 
-    def _failed(self, append: _Append, fault: StorageError) -> None:
+    def _failed(self, append: _Append | _Mark, fault: StorageError) -> None:
         if isinstance(fault, LinkLost):
             self._log.lost_track()
         error = domain_error(fault)
         if isinstance(error, FencedEpoch):
             self._store.fenced(error)
         append.done(error)
+
+    def _send_mark(self, mark: _Mark) -> None:
+        """By script, as those that may be in flight."""
+        log, marker = self._log, mark.marker
+        pending = self._pending(marker.producer_id)
+        latest = log.keys[3:] if pending else ()
+        keys = (*log.keys[:3], log.aborted_key, *latest, *pending)
+        payload = pack(
+            "FCALL",
+            "korvet_mark",
+            len(keys),
+            *keys,
+            log.bias,
+            mark.epoch,
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            "commit" if marker.committed else "abort",
+            self._layout.marker(marker, log.links.clock.now_ms()),
+        )
+        self._scripts += 1
+        self._next = -1
+
+        def arrived(reply: memoryview | StorageError) -> None:
+            self._scripts -= 1
+            try:
+                if isinstance(reply, StorageError):
+                    self._failed(mark, reply)
+                else:
+                    self._mark_done(mark, parse_reply(reply))
+            finally:
+                if self._scripts == 0:
+                    self._go_on()
+
+        log.links.write_functions.send(payload, arrived)
+
+    def _mark_done(self, mark: _Mark, reply: list[int]) -> None:
+        offset, previous_end, start, append_ms, stable_end, first, behind = reply
+        log = self._log
+        log.links.clock.observe(append_ms)
+        if offset >= 0 and self._scripts == 0:
+            self._next = offset + 1 + log.bias
+        marked = Marked(offset, first, stable_end, append_ms)
+        log.marked(mark.marker, marked, start, previous_end, behind=bool(behind))
+        mark.done(marked)
 
     # guarded append
 
@@ -615,8 +721,18 @@ def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
     if all(append.stamp is None for append in appends):
         return b""
     return b"".join(
-        b"%d %d %d %d;" % (*msgspec.structs.astuple(append.stamp or _NO_PRODUCER), form.record_count)
+        _mark_of(append.stamp or _NO_PRODUCER, form.record_count)
         for append, form in zip(appends, forms, strict=True)
+    )
+
+
+def _mark_of(stamp: ProducerStamp, record_count: int) -> bytes:
+    return b"%d %d %d %d%b;" % (
+        stamp.producer_id,
+        stamp.producer_epoch,
+        stamp.base_sequence,
+        record_count,
+        b"t" if stamp.transactional else b"",
     )
 
 

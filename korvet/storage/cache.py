@@ -28,6 +28,7 @@ _PREFIX: Final = struct.Struct(">qii")
 _LENGTH_AT: Final = 8
 _LENGTH: Final = struct.Struct(">i")
 _CODEC_AT: Final = 22
+_TRANSACTIONAL: Final = 16
 _CODEC_BITS: Final = 7
 _ZSTD: Final = 4
 # Batches smaller than this on average are joined: a segment of its own costs the transport more than a copy.
@@ -39,10 +40,12 @@ _DEAD_PLACES: Final = 64
 def as_stored(header: BatchHeader, form: AppendArguments | AppendCommands) -> bool:
     """Whether readers of a producer's batch see in it the very records that its stream entries hold.
 
-    Not where it says that its timestamps are the broker's (KIP-32), has any other attribute than a codec, or
-    tells another maximum timestamp than its records have: the CRC covers all that, so it can't be corrected.
+    Not where it says that its timestamps are the broker's (KIP-32), has any other attribute than a codec and
+    a transaction, or tells another maximum timestamp than its records have: the CRC covers all that, so it
+    can't be corrected.
     """
-    return header.attributes == header.codec and header.max_timestamp_ms == form.max_timestamp_ms
+    known = header.codec | (_TRANSACTIONAL if header.transactional else 0)
+    return header.attributes == known and header.max_timestamp_ms == form.max_timestamp_ms
 
 
 class TailBudget:

@@ -196,7 +196,8 @@ class Compactor:
 
     def _show(self, survivor: Any, entries: Sequence[Entry]) -> None:
         """Show the entries' records; not those without a key that would say what supersedes them, as
-        applications have them, nor those that no offset names.
+        applications have them, nor those that no offset names. Records of transactions stay, whatever became
+        of these, and supersede nothing.
         """
         bias = self._log.bias
         for name, fields in entries:
@@ -209,7 +210,7 @@ class Compactor:
                 survivor(offset, found[0], tombstone=found[1])
                 continue
             header = batch_of(fields, offset)
-            if header is not None and not header.control:
+            if header is not None and not header.control and not header.transactional:
                 self._show_batch(survivor, header, fields[1])
 
     def _show_batch(self, survivor: Any, header: BatchHeader, data: bytes) -> None:

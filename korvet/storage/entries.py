@@ -29,6 +29,10 @@ _STAMP: Final = 2
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
+_INT16_MAX: Final = (1 << 15) - 1
+# The fields that a transaction adds, and the digits of the largest number there.
+_PRODUCER: Final = frozenset((b"pid", b"epoch"))
+_NUMBER_DIGITS: Final = 18
 # RecordBatch, magic 2: base offset, length, leader epoch, magic, CRC | attributes ... record count (KIP-98).
 _BATCH_HEAD: Final = struct.Struct(">qiibI")
 _BATCH_TAIL: Final = struct.Struct(">hiqqqhii")
@@ -43,7 +47,7 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
     The same rule as records.kernel.entries_to_batches.
     """
     ms = int(entry_id.partition(b"-")[0])
-    once = {b"key", b"value", b"ts"}
+    once = {b"key", b"value", b"ts", *_PRODUCER}
     timestamp = ms
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         if name in once:
@@ -52,14 +56,26 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
                 if not _DECIMAL.fullmatch(value):
                     return ms
                 timestamp = ms + int(value)
+            elif name in _PRODUCER and not is_producer_field(name, value):
+                return ms
         elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
             return ms
+    if len(once & _PRODUCER) == 1:
+        return ms
     return timestamp if _INT64_MIN <= timestamp <= _INT64_MAX else ms
+
+
+def is_producer_field(name: bytes, value: bytes) -> bool:
+    """Whether a field `pid` or `epoch` says what we write there: who wrote a record in a transaction."""
+    if len(value) > _NUMBER_DIGITS or not value.isdigit():
+        return False
+    return name == b"pid" or int(value) <= _INT16_MAX
 
 
 def record_key(fields: Sequence[bytes]) -> tuple[bytes | None, bool] | None:
     """A record's key (None: it has none) and whether it is a tombstone; None for an entry with fields that we
-    don't write: it is no record of a producer, whatever readers are given for it.
+    don't write: it is no record of a producer, whatever readers are given for it. None as well for records
+    of transactions and markers: whether they count is not to be seen by the entry.
     """
     if len(fields) >= _KEYED and fields[0] == b"key" and fields[2] == b"value":
         rest = fields[_KEYED:]

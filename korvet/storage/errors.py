@@ -55,6 +55,14 @@ class InvalidProducerEpoch(StorageError):
     """A newer incarnation of the producer has written (KIP-98); nothing was written."""
 
 
+class InvalidTransactionState(StorageError):
+    """A batch in no transaction comes from a producer that has one open (KIP-98); nothing was written."""
+
+
+class FencedCoordinator(StorageError):
+    """A newer coordinator has ended a transaction of this producer; nothing was written."""
+
+
 class FencedEpoch(StorageError):
     """Another broker leads the partition, or is to; nothing was written."""
 
@@ -101,6 +109,8 @@ _BY_CODE: dict[str, type[StorageError]] = {
     "OUTOFORDERSEQUENCE": OutOfOrderSequence,
     "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,
     "EXHAUSTED": OffsetsExhausted,
+    "INVALIDTXNSTATE": InvalidTransactionState,
+    "FENCEDCOORDINATOR": FencedCoordinator,
     "CONFLICT": CatalogueConflict,
 }
 

@@ -54,9 +54,23 @@ class Keyspace:
         """Hash: record key -> newest entry ID, on topics that coordinators load."""
         return f"{{{self._partition(topic, partition)}}}:latest".encode()
 
+    def aborted(self, topic: str, partition: int) -> bytes:
+        """Sorted set: offset of an abort marker -> producer id, first offset of its transaction, last stable
+        offset behind the marker.
+        """
+        return f"{{{self._partition(topic, partition)}}}:aborted".encode()
+
+    def pending(self, topic: str, partition: int, producer_id: int) -> bytes:
+        """Hash: record key -> newest entry ID in an open transaction, on topics that coordinators load."""
+        return f"{{{self._partition(topic, partition)}}}:pending:{producer_id}".encode()
+
     def gate(self, topic: str, partition: int) -> bytes:
         """What the stream is called while a guarded append adds to it; never there between commands."""
         return f"{{{self._partition(topic, partition)}}}:w".encode()
+
+    def mail(self, node_id: int, joined: int) -> bytes:
+        """List: what other brokers ask one that came with that version of the assignment."""
+        return self._shared(f"mail:{node_id}:{joined}")
 
     def shadow_keys(self, topic: str, partition: int) -> tuple[bytes, ...]:
         """What a compaction under way has: stream, index and meta of the new log, its placeholders, the old

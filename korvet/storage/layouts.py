@@ -17,6 +17,7 @@ from korvet.storage.link import pack_arguments
 
 if TYPE_CHECKING:
     from korvet.records.batch import Octets, RecordSummary
+    from korvet.storage.appender import Marker
     from korvet.storage.log import PartitionLog, ReceivedBatch
 
 Form = AppendArguments | AppendCommands
@@ -33,6 +34,12 @@ _MAX_TIMESTAMP_AT: Final = 35
 _MAX_TIMESTAMP_END: Final = 43
 # The timestamp type among the attributes (KIP-32).
 _LOG_APPEND_TIME: Final = 8
+# Whether the batch is of a transaction (KIP-98).
+_TRANSACTIONAL: Final = 16
+_CONTROL_ATTRIBUTE: Final = 32
+_NO_SEQUENCE: Final = -1
+# The rest of a batch of one control record, from the attributes on.
+_CONTROL: Final = struct.Struct(">hiqqqhiiBBBBBhhBhiB")
 _BATCH_NAME: Final = pack_arguments(BATCH_FIELD)
 _LINE_END: Final = b"\r\n"
 
@@ -53,6 +60,11 @@ class Layout(Protocol):
 
     def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
         """The batch that readers of the entries get, but for its base offset; None where they get another."""
+
+    def marker(self, marker: Marker, now_ms: int) -> bytes:
+        """The control batch that is the entry of a marker, but for its base offset; empty where its entry has
+        fields of its own.
+        """
 
 
 class RecordLayout:
@@ -90,6 +102,11 @@ class RecordLayout:
         if self._log.topic.log_append_time or not as_stored(received.header, form):
             return None
         return received.data
+
+    def marker(self, marker: Marker, now_ms: int) -> bytes:
+        """See Layout."""
+        del marker, now_ms
+        return b""
 
 
 class BatchLayout:
@@ -151,6 +168,11 @@ class BatchLayout:
         # The last of its strings.
         return memoryview(resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
 
+    def marker(self, marker: Marker, now_ms: int) -> bytes:
+        """See Layout."""
+        append_time = _LOG_APPEND_TIME if self._log.topic.log_append_time else 0
+        return control_batch(marker, now_ms, self._log.leader_epoch, append_time)
+
     def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
         """What the records are, and the append time (ms) that they are to have, -1 for none. Raises
         BatchError.
@@ -164,6 +186,8 @@ class BatchLayout:
         prefix = _PREFIX.pack(base_offset, header.size - _PREFIX_SIZE, self._log.leader_epoch)
         head = b"$%d\r\n%b" % (header.size, prefix)
         attributes = header.codec | (_LOG_APPEND_TIME if self._log.topic.log_append_time else 0)
+        if header.transactional:
+            attributes |= _TRANSACTIONAL
         if header.attributes == attributes and header.max_timestamp_ms == newest_ms:
             return head, memoryview(data)[_MAGIC_AT : header.size], _LINE_END
         checked = b"".join(
@@ -175,6 +199,36 @@ class BatchLayout:
             )
         )
         return head, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked, _LINE_END
+
+
+def control_batch(marker: Marker, now_ms: int, leader_epoch: int, attributes: int = 0) -> bytes:
+    """A transaction's end as a record batch at offset 0 (ControlRecordType and EndTxnMarker, version 0 each;
+    KIP-98).
+    """
+    checked = _CONTROL.pack(
+        attributes | _TRANSACTIONAL | _CONTROL_ATTRIBUTE,
+        0,
+        now_ms,
+        now_ms,
+        marker.producer_id,
+        marker.producer_epoch,
+        _NO_SEQUENCE,
+        1,
+        # Sixteen bytes: attributes and both deltas 0, the key's four, the value's six, no headers.
+        *(_zigzag(16), 0, 0, 0, _zigzag(4)),
+        *(0, int(marker.committed)),
+        _zigzag(6),
+        *(0, marker.coordinator_epoch),
+        0,
+    )
+    length = _PREFIX.size + _CHECKSUM.size + len(checked) - _PREFIX_SIZE
+    prefix = _PREFIX.pack(0, length, leader_epoch)
+    return prefix + _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)) + checked
+
+
+def _zigzag(number: int) -> int:
+    """A small number, not negative, as the one byte of its varint."""
+    return number << 1
 
 
 def layout_of(log: PartitionLog, command: bytes) -> Layout:

@@ -9,16 +9,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import struct
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.offsets.packing import entry_id
+from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendCommands, BatchError
 from korvet.records.conversion import without_zstd
 from korvet.records.native import native_rule
-from korvet.storage.appender import Appended, Appender, EncodedBatch, ProducerStamp, ReceivedBatch
+from korvet.storage.appender import (
+    Appended,
+    Appender,
+    EncodedBatch,
+    Marked,
+    Marker,
+    ProducerStamp,
+    ReceivedBatch,
+)
 from korvet.storage.assignment import leader_epoch_of
 from korvet.storage.cache import TailCache
 from korvet.storage.entries import first_record
@@ -28,9 +37,11 @@ from korvet.storage.errors import (
     StorageFault,
     domain_error,
 )
+from korvet.storage.layouts import control_batch
 from korvet.storage.link import pack, parse_reply
 from korvet.storage.readahead import ReadAhead
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
+from korvet.storage.transactions import KnownProducer, TransactionIndex, parse_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +51,16 @@ if TYPE_CHECKING:
     from korvet.storage.layouts import Form
     from korvet.storage.store import Store
 
-__all__ = ["Appended", "Bounds", "Fetched", "PartitionLog", "ProducerStamp", "ReceivedBatch"]
+__all__ = [
+    "Appended",
+    "Bounds",
+    "Fetched",
+    "Marked",
+    "Marker",
+    "PartitionLog",
+    "ProducerStamp",
+    "ReceivedBatch",
+]
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +77,8 @@ _WOKEN_AT_ONCE: Final = 16
 # Where entries are batches no time is taken from an entry ID, and a partition takes more than the 1,024
 # records per ms that the clock has offsets for.
 _BATCH_LEAD_CAP_MS: Final = 86_400_000
+# An open transaction in the meta hash: its producer's id, its first offset.
+_OPEN: Final = struct.Struct(">dd")
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -73,6 +95,8 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The writers' epoch; None where none was acquired."""
     last_id: bytes
     """Redis's last generated entry ID."""
+    stable_end: int
+    """The last stable offset: where the oldest open transaction begins, else log_end."""
 
 
 class PartitionLog:
@@ -116,6 +140,7 @@ class PartitionLog:
         "refusal",
         "stream",
         "tail",
+        "transactions",
         "unaddressable",
     )
 
@@ -153,6 +178,7 @@ class PartitionLog:
         self._unaddressable_told = False
         self._dense_jump_told = False
         self.tail = TailCache(store.tails)
+        self.transactions = TransactionIndex()
         self._topic = topic
         self.native = native_rule(topic.native_format)
         self._appender = Appender(self, store)
@@ -240,7 +266,46 @@ class PartitionLog:
             return
         self._appender.append(batch, producer, epoch, done)
 
-    def took_effect(self, outcome: Appended, form: Form, batch: Octets | None, *, behind: bool) -> None:
+    def mark(
+        self, marker: Marker, done: Callable[[Marked | StorageError], None], *, epoch: int | None = None
+    ) -> None:
+        """End a producer's transaction, behind all appends before; no fault where none is open.
+
+        `done` is called later with the result, or with FencedCoordinator (a newer coordinator has ended a
+        transaction of this producer), InvalidProducerEpoch, and what `append` may end with. A marker whose
+        connection breaks may be repeated. Function korvet_mark.
+        """
+        if self.refusal is not None:
+            asyncio.get_running_loop().call_soon(done, self.refusal)
+            return
+        self._appender.mark(marker, epoch, done)
+
+    def marked(
+        self, marker: Marker, marked: Marked, log_start: int, previous_end: int, *, behind: bool
+    ) -> None:
+        """Take over what a marker has changed; `behind` says that the index lacks entries."""
+        if behind:
+            self._fold_soon()
+        self._start_known_at = time.monotonic()
+        if marked.offset < 0:
+            self._ends_known(log_start, previous_end)
+            return
+        self.transactions.ended(
+            marker.producer_id,
+            marked.offset,
+            marked.first_offset,
+            marked.stable_end,
+            committed=marker.committed,
+        )
+        # On dense topics an entry's ID is no time, and readers are told what it says.
+        entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
+        batch = None if self.closed else control_batch(marker, entry_ms, self.leader_epoch)
+        self.tail.extend(marked.offset, 1, previous_end, batch, self.leader_epoch)
+        self._ends_known(log_start, marked.offset + 1)
+
+    def took_effect(
+        self, outcome: Appended, form: Form, batch: Octets | None, *, transactional: bool, behind: bool
+    ) -> None:
         """Take over what an append has changed; `behind` says that the index lacks entries.
 
         `batch` holds the records as readers get them, but for the base offset; None where they don't.
@@ -263,18 +328,24 @@ class PartitionLog:
         if not outcome.duplicate:
             kept = None if self.closed else batch
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept, self.leader_epoch)
+            if transactional:
+                self.transactions.appended(outcome.base_offset)
         self._start_known_at = time.monotonic()
         end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
         self._ends_known(outcome.log_start, end)
 
     def lost_track(self) -> None:
-        """Nobody knows what became of an append: what is cached may end before it."""
+        """Nobody knows what became of an append: what is cached may end before it, and a transaction may have
+        begun.
+        """
         self.tail.clear()
+        self.transactions.forget()
 
     def moved(self) -> None:
         """Another server took over, which may lack what was written last: it has to tell both ends anew."""
         self.tail.clear()
         self._ahead.clear()
+        self.transactions.forget()
         self.loaded = False
 
     async def acquire_epoch(self) -> int:
@@ -389,7 +460,9 @@ class PartitionLog:
 
     def take_bounds(self, reply: list[Any]) -> Bounds:
         """Take over what korvet_bounds says."""
-        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end = reply
+        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end, stable_end = (
+            reply
+        )
         self.largest_bytes = max(self.largest_bytes, largest)
         if entries and not self.loaded:
             self.average_bytes = payload_bytes / entries
@@ -400,8 +473,9 @@ class PartitionLog:
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
+        self.transactions.bounds_known(stable_end, end)
         self._ends_known(start, end)
-        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id)
+        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable_end)
 
     async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The latest leader epoch up to this one, and where it ended: the log end of the present one, the
@@ -441,6 +515,7 @@ class PartitionLog:
             self.log_end = min(self.log_end, end)
         self.log_start = max(self.log_start, start)
         self.tail.cut(self.log_start)
+        self.transactions.cut(self.log_start)
         self.grown_to(end)
 
     def grown_to(self, end: int) -> None:
@@ -555,7 +630,13 @@ class PartitionLog:
                 self._ends_known(start, end)
                 if not more:
                     break
+            if dropped:
+                await self._forget_aborted()
         return dropped
+
+    async def _forget_aborted(self) -> None:
+        """Forget transactions of which no record is left, not even the marker."""
+        await self._store.call("ZREMRANGEBYSCORE", self.aborted_key, "-inf", f"({self.log_start}")
 
     async def delete_before(self, offset: int | None) -> int:
         """Delete the records before an offset, or all. Returns the log start, the first offset there is not
@@ -572,14 +653,14 @@ class PartitionLog:
                 # What is appended meanwhile is to stay.
                 bound = end if bound == "" else bound
                 if not dropped:
+                    await self._forget_aborted()
                     return int(start)
 
     async def stable_end(self) -> int:
-        """The offset before which no transaction is open (the last stable offset): without transactions the
-        log end, read from Redis, but for appends whose outcome may yet have to be read back. Raises
-        StorageError.
+        """The offset before which no transaction is open (the last stable offset), read from Redis, but for
+        appends whose outcome may yet have to be read back. Raises StorageError.
         """
-        end = (await self.bounds()).log_end
+        end = (await self.bounds()).stable_end
         unsettled = self._appender.unsettled_from
         return end if unsettled is None else min(end, unsettled - self.bias)
 
@@ -587,6 +668,42 @@ class PartitionLog:
         """Records before `end` were removed: none that were read before are given away any more."""
         self.tail.cut(end)
         self._ahead.clear()
+
+    async def open_producers(self) -> dict[int, int]:
+        """The producers that have a transaction open, and where these begin. Raises StorageError."""
+        packed = await self._call_read("HGET", self.meta, "open")
+        return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
+
+    async def producers(self) -> list[KnownProducer]:
+        """The producers that are remembered, by id. Raises StorageError."""
+        opened = await self.open_producers()
+        known: dict[bytes, bytes] = {}
+        cursor = b"0"
+        while True:
+            cursor, page = await self._call_read(
+                "HSCAN", self.meta, cursor, "MATCH", "p:*", "COUNT", _SCANNED_AT_ONCE
+            )
+            known.update(zip(page[::2], page[1::2], strict=True))
+            if cursor == b"0":
+                break
+        if not known:
+            return []
+        epochs = await self._call_read("HMGET", self.meta, *(b"c" + field[1:] for field in known))
+        return sorted(
+            parse_producer(field, packed, epoch, opened.get(int(field[2:]), -1))
+            for (field, packed), epoch in zip(known.items(), epochs, strict=True)
+        )
+
+    @property
+    def aborted_key(self) -> bytes:
+        """Where the aborted transactions are kept: see Keyspace.aborted."""
+        return self._store.keyspace.aborted(self._topic.name, self.partition)
+
+    @property
+    def known_stable_end(self) -> int | None:
+        """The last stable offset as far as known here; None where Redis has to be asked (`bounds`)."""
+        stable_end = self.transactions.stable_end(self.log_end)
+        return None if stable_end is None else max(stable_end, self.log_start)
 
     async def expire_producers(self, seen_before_ms: int) -> int:
         """Forget producers that appended nothing since that time (Redis's clock); returns how many. Raises

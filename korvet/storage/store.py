@@ -87,8 +87,8 @@ class Store:
         self.readaheads = readaheads
         router.on_up = self._forget_contents
         router.on_moved = self._moved
-        self.on_moved: Callable[[PartitionLog], None] | None = None
-        """Called for each log that another server took over, which may lack what was written last."""
+        self.on_moved: list[Callable[[PartitionLog], None]] = []
+        """All called for each log that another server took over, which may lack what was written last."""
         self.membership: Membership | None = None
         """None for tools, which are no brokers and are fenced by nobody."""
         self.cluster_id = ""
@@ -277,8 +277,10 @@ class Store:
         StorageError. Function korvet_drop.
         """
         stream, index, meta, latest = self.keyspace.partition_keys(topic.name, partition)
+        aborted = self.keyspace.aborted(topic.name, partition)
         shadows = self.keyspace.shadow_keys(topic.name, partition)
-        await self.fcall("korvet_drop", [meta, stream, index, latest, *shadows], str(topic.topic_id))
+        keys = [meta, stream, index, latest, aborted, *shadows]
+        await self.fcall("korvet_drop", keys, str(topic.topic_id))
 
     async def call(self, *args: bytes | str | int) -> Any:
         """One command over the write link, parsed; its first argument is its key. Raises StorageError."""
@@ -336,8 +338,8 @@ class Store:
         moved = [found for logs in self._logs.values() for found in logs.values() if has_moved(found.stream)]
         for found in moved:
             found.moved()
-            if self.on_moved is not None:
-                self.on_moved(found)
+            for callback in self.on_moved:
+                callback(found)
         if moved:
             log.warning("another server, or one started again, holds %d logs now", len(moved))
 

@@ -323,7 +323,7 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     logs = bench.logs("t", 12)
     chosen = [*on_node(bench, logs, primary)[:2], *on_node(bench, logs, bench.cluster.nodes[1])[:1]]
     moved: list[PartitionLog] = []
-    bench.store.on_moved = moved.append
+    bench.store.on_moved.append(moved.append)
 
     async def kill(producers: list[Producer]) -> None:
         primary.process.send_signal(end)

@@ -193,8 +193,14 @@ local function known(number)
 end
 
 local function load_meta(meta)
-  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch', 'gap')
-  local state = { last = found[2] or '0-0', tail = found[3] or '', epoch = found[4], gap = tonumber(found[5] or '-1') }
+  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch', 'gap', 'open')
+  local state = {
+    last = found[2] or '0-0',
+    tail = found[3] or '',
+    epoch = found[4],
+    gap = tonumber(found[5] or '-1'),
+    open = found[6] or '',
+  }
   if not found[1] then
     state.log_end, state.at, state.log_start, state.jump = 0, 0, 0, 0
     state.before, state.entries, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0, 0
@@ -218,6 +224,28 @@ local function save_meta(meta, state)
   ))
   if state.newer_epoch then
     redis.call('HSET', meta, 'epoch', state.newer_epoch)
+  end
+end
+
+-- The meta field `open` is the open transactions: for each the producer's id and the offset of its first record, as
+-- big-endian doubles, the oldest first.  New ones come behind, so they are in the order of these offsets.
+local OPEN_FORMAT, OPEN_BYTES = '>dd', 16
+
+-- Where in `open` the transaction of a producer is, and its first offset; nil where it has none.
+local function find_open(open, producer)
+  for at = 1, #open, OPEN_BYTES do
+    local id, first = struct.unpack(OPEN_FORMAT, open, at)
+    if id == producer then
+      return at, first
+    end
+  end
+end
+
+-- The first offset of the oldest open transaction: what is before it is decided.  nil where none is open.
+local function first_open(open)
+  if open ~= '' then
+    local _, first = struct.unpack(OPEN_FORMAT, open)
+    return first
   end
 end
 
@@ -335,10 +363,18 @@ local function payload_bytes(fields)
   return size
 end
 
+-- Producers' epochs are int16.
+local MAX_EPOCH = 32767
+
+-- Whether a text is a number as `pid` and `epoch` have them.
+local function is_number(text)
+  return #text <= 18 and string.find(text, '^%d+$') ~= nil
+end
+
 -- When a record was made: entry ms plus `ts` where the fields are the ones that we write, else entry ms.
 local function entry_time(id, fields)
   local ms = parts_of(id)
-  local key, value, shift = false, false, nil
+  local key, value, shift, producer, epoch = false, false, nil, false, false
   for at = 1, #fields, 2 do
     local name = fields[at]
     if name == 'value' and not value then
@@ -350,6 +386,10 @@ local function entry_time(id, fields)
         return ms
       end
       shift = tonumber(fields[at + 1])
+    elseif name == 'pid' and not producer and is_number(fields[at + 1]) then
+      producer = true
+    elseif name == 'epoch' and not epoch and is_number(fields[at + 1]) and tonumber(fields[at + 1]) <= MAX_EPOCH then
+      epoch = true
     elseif string.sub(name, 1, 7) ~= 'header.' then
       if string.sub(name, 1, 11) ~= 'nullheader.' or fields[at + 1] ~= '' then
         return ms
@@ -357,7 +397,7 @@ local function entry_time(id, fields)
     end
   end
   local time_ms = ms + (shift or 0)
-  if math.abs(shift or 0) > 2 ^ 63 or math.abs(time_ms) > 2 ^ 63 then
+  if producer ~= epoch or math.abs(shift or 0) > 2 ^ 63 or math.abs(time_ms) > 2 ^ 63 then
     return ms
   end
   return time_ms

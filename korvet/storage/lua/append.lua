@@ -117,6 +117,13 @@ local function check_producer(packed, epoch, first, last)
     end
     return ''
   end
+  if #packed == PRODUCER_BYTES then
+    -- A marker came with this epoch, and no batch since.
+    if first ~= 0 then
+      return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE a new epoch begins with sequence 0, not ' .. first)
+    end
+    return ''
+  end
   local _, newest = struct.unpack(BATCH_FORMAT, packed, #packed - BATCH_BYTES + 1)
   if first == (newest == MAX_SEQUENCE_NUMBER and 0 or newest + 1) then
     local full = #packed == PRODUCER_BYTES + REMEMBERED_BATCHES * BATCH_BYTES
@@ -131,10 +138,24 @@ local function check_producer(packed, epoch, first, last)
   return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
 end
 
+-- What is kept of a producer whose batches have no sequence (a coordinator writes for it) and at its marker: its batches
+-- only as long as its epoch stays the same.
+local function seen_producer(packed, epoch, now_ms)
+  local same = packed and struct.unpack('>d', packed) == epoch
+  return struct.pack('>dd', epoch, now_ms) .. (same and string.sub(packed, PRODUCER_BYTES + 1) or '')
+end
+
 -- Checks an idempotent producer's mark on a batch of `count` records at `base_offset`.  `packed` is the producer's state,
 -- nil where it is not known.  Returns the state to be kept, or nil and a duplicate's base offset, or nil, nil and an
 -- error reply.
 local function next_producer(packed, epoch, first, count, base_offset, now_ms)
+  if first == -1 then
+    local known_epoch = packed and struct.unpack('>d', packed)
+    if known_epoch and epoch < known_epoch then
+      return nil, nil, redis.error_reply('INVALIDPRODUCEREPOCH epoch ' .. epoch .. ' is older than ' .. known_epoch)
+    end
+    return seen_producer(packed, epoch, now_ms)
+  end
   local last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
   local batches, duplicate, fault = check_producer(packed, epoch, first, last)
   if not batches then
@@ -143,31 +164,53 @@ local function next_producer(packed, epoch, first, count, base_offset, now_ms)
   return struct.pack('>dd', epoch, now_ms) .. batches .. struct.pack(BATCH_FORMAT, first, last, base_offset)
 end
 
+-- What becomes of the open transactions by a batch of this producer: the same text, or longer where one begins; nil and
+-- an error reply where the producer's transaction does not take what is in none.
+local function next_open(open, producer, transactional, base_offset)
+  if find_open(open, producer) then
+    if not transactional then
+      return nil, redis.error_reply('INVALIDTXNSTATE the producer has a transaction open that the batch is not in')
+    end
+  elseif transactional then
+    return open .. struct.pack(OPEN_FORMAT, producer, base_offset)
+  end
+  return open
+end
+
 -- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
--- <epoch> <first sequence> <records>;", with the producer id -1 where a batch has none, or "" where no batch has one.
+-- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, with the producer id
+-- -1 where a batch has none, or "" where no batch has one.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
-local function check_marks(meta, marks, total, base_offset, now_ms)
+local function check_marks(meta, state, marks, total, base_offset, now_ms)
   if marks == '' then
     return {}
   end
   local states, several, limit = {}, string.find(marks, ';.'), base_offset + total
-  for id, epoch, first, count in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+);') do
+  local open = state.open
+  for id, epoch, first, count, transactional in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?);') do
     count = tonumber(count)
     if id ~= '-1' then
       local field = 'p:' .. id
       local packed = states[field] or redis.call('HGET', meta, field) or nil
-      local state, duplicate, fault =
+      local kept, duplicate, fault =
         next_producer(packed, tonumber(epoch), tonumber(first), count, base_offset, now_ms)
-      if not state then
+      if kept then
+        open, fault = next_open(open, tonumber(id), transactional == 't', base_offset)
+        kept = open and kept
+      end
+      if not kept then
         if several then
           return nil, nil, redis.error_reply('REFUSED one batch of several does not follow its producer\'s last')
         end
         return nil, duplicate, fault
       end
-      states[field] = state
+      states[field] = kept
     end
     base_offset = base_offset + count
+  end
+  if open ~= state.open then
+    states.open = open
   end
   if base_offset ~= limit then
     return nil, nil, redis.error_reply('ERR malformed marks of producers')
@@ -224,6 +267,28 @@ local function note_latest(latest, args, at, size, id)
   end
 end
 
+-- Notes the entry of a record in a transaction, until that is decided.
+local function note_pending(pending, args, at, id)
+  if args[at] == 'key' then
+    redis.call('HSET', pending, args[at + 1], id)
+  end
+end
+
+-- The transaction whose records were noted is decided: on commit they are the newest of their keys, unless a newer one
+-- came meanwhile.
+local function decide_pending(latest, pending, committed)
+  if committed then
+    local found = redis.call('HGETALL', pending)
+    for at = 1, #found, 2 do
+      local known = redis.call('HGET', latest, found[at])
+      if not known or id_less(known, found[at + 1]) then
+        redis.call('HSET', latest, found[at], found[at + 1])
+      end
+    end
+  end
+  redis.call('DEL', pending)
+end
+
 -- XADDs all records.  Returns nil, or the error reply of the first one (then nothing was written).
 local function write_records(keys, args, at, count, base, options)
   local stream, index, latest, state = keys[1], keys[2], keys[4], options.state
@@ -261,7 +326,9 @@ local function write_records(keys, args, at, count, base, options)
     else
       redis.call('XADD', stream, id, unpack(args, at + 2, at + 1 + size))
     end
-    if options.keeps_latest then
+    if options.pending then
+      note_pending(options.pending, args, at + 2, id)
+    elseif options.keeps_latest then
       note_latest(latest, args, at + 2, size, id)
     end
     if options.indexed then
@@ -308,7 +375,7 @@ local function append_as_seen(layout, keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
   local keeps_latest = args[3] == '1'
-  if #keys ~= (keeps_latest and 4 or 3) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
+  if (#keys ~= (keeps_latest and 4 or 3) and not (keeps_latest and #keys == 5)) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
   if not layout.are_sound(args, 8, count) then
@@ -323,6 +390,9 @@ local function append_as_seen(layout, keys, args, see)
   if keeps_latest then
     redis.call('HLEN', keys[4])
   end
+  if keys[5] then
+    redis.call('HLEN', keys[5])
+  end
   fault = fence(state, args[5])
   if fault then
     return fault
@@ -331,7 +401,7 @@ local function append_as_seen(layout, keys, args, see)
   local previous_end = log_end(found, state, bias)
   local base, throttled = next_base(found, state, bias, now_ms, cap_ms)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, args[7], count, (base or 0) - bias, now_ms)
+  producers, duplicate, fault = check_marks(meta, state, args[7], count, (base or 0) - bias, now_ms)
   if fault then
     return fault
   end
@@ -353,6 +423,7 @@ local function append_as_seen(layout, keys, args, see)
     bias = bias,
     now_ms = now_ms,
     keeps_latest = keeps_latest,
+    pending = keys[5],
     stamp_ms = args[4] == '1' and integer(now_ms) or nil,
     indexed = indexed,
   })
@@ -370,7 +441,7 @@ local function append(layout, keys, args)
   return append_as_seen(layout, keys, args, look) or append_as_seen(layout, keys, args, inspect)
 end
 
--- KEYS: stream, index, meta, and latest where that is kept: in a cluster's slot that is on its way keys that are not
+-- KEYS: stream, index, meta, and latest where that is kept, then pending where the records are in a transaction: in a cluster's slot that is on its way keys that are not
 -- there keep a call from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the newest entry per key is kept track of, "1" to stamp
 -- records with the append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks); then per record:
@@ -425,7 +496,7 @@ local function guard(keys, args)
   -- What was saved together needs no reckoning, which would parse an ID.
   local previous_end = found.last == state.last and state.log_end or log_end(found, state, bias)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, args[8], count, base - bias, now_ms)
+  producers, duplicate, fault = check_marks(meta, state, args[8], count, base - bias, now_ms)
   if fault then
     return fault
   end
@@ -461,6 +532,110 @@ local function guard(keys, args)
     state.big = math.max(state.big, largest)
   end
   return conclude(meta, state, found, bias, base, count, args[6], now_ms, previous_end, producers, indexed)
+end
+
+-- The error reply for a marker that comes too late: a newer producer has written, or a newer coordinator marked.
+local function overtaken(packed, epoch, newest_coordinator, coordinator)
+  if newest_coordinator and coordinator < tonumber(newest_coordinator) then
+    return redis.error_reply('FENCEDCOORDINATOR epoch ' .. coordinator .. ' is older than ' .. newest_coordinator)
+  end
+  local known_epoch = packed and struct.unpack('>d', packed) or -1
+  if epoch < known_epoch then
+    return redis.error_reply('INVALIDPRODUCEREPOCH epoch ' .. epoch .. ' is older than ' .. known_epoch)
+  end
+end
+
+-- XADDs a marker.  Returns its fields, or nil and an error reply.
+local function write_marker(stream, position, bias, args)
+  local fields = { 'ctl', args[6], 'pid', args[3], 'epoch', args[4] }
+  if args[7] ~= '' then
+    fields = { 'batch', struct.pack('>i8', position - bias) .. string.sub(args[7], 9) }
+  end
+  local added = redis.pcall('XADD', stream, id_of(position), unpack(fields))
+  if added.err then
+    return nil, added
+  end
+  return fields
+end
+
+-- What a marker changes besides the stream: the transaction at `at` of state.open is over, and on abort remembered as long
+-- as its records are there.  Returns the last stable offset then.
+local function end_transaction(meta, aborted, state, at, first, offset, args)
+  state.open = string.sub(state.open, 1, at - 1) .. string.sub(state.open, at + OPEN_BYTES)
+  redis.call('HSET', meta, 'open', state.open)
+  local stable = first_open(state.open) or offset + 1
+  if args[6] == 'abort' then
+    local member = table.concat({ args[3], integer(first), integer(stable) }, ' ')
+    redis.call('ZADD', aborted, integer(offset), member)
+  end
+  return stable
+end
+
+-- KEYS: stream, index, meta, aborted, and where the newest entry per key is kept track of, latest and pending.
+-- ARGV: bias, writer's epoch (or ""), producer id, producer's epoch, coordinator's epoch, "commit" or "abort", the marker
+-- as a record batch, or "" where entries are records.
+-- Ends a producer's transaction (WriteTxnMarkers): adds the marker, and fences the producer's older epochs.  Where no
+-- transaction of it is open no marker is added, so that this can be repeated.
+-- Returns {offset of the marker or -1, previous log end, log start, append ms, last stable offset, first offset of the
+-- transaction or -1, behind}.
+-- Errors: FENCED, FENCEDCOORDINATOR, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
+local function mark(keys, args)
+  local stream, index, meta, aborted = keys[1], keys[2], keys[3], keys[4]
+  local bias, producer, epoch = tonumber(args[1]), tonumber(args[3]), tonumber(args[4])
+  local coordinator, known_outcome = tonumber(args[5]), args[6] == 'commit' or args[6] == 'abort'
+  if (#keys ~= 4 and #keys ~= 6) or #args ~= 7 or not (bias and producer and epoch and coordinator and known_outcome) then
+    return redis.error_reply('ERR korvet_mark: malformed arguments')
+  end
+  local state = load_meta(meta)
+  local found, fault = inspect(stream)
+  if not found then
+    return fault
+  end
+  redis.call('ZCARD', index)
+  redis.call('ZCARD', aborted)
+  if #keys == 6 then
+    redis.call('HLEN', keys[5])
+    redis.call('HLEN', keys[6])
+  end
+  local kept = redis.call('HMGET', meta, 'p:' .. args[3], 'c:' .. args[3])
+  fault = fence(state, args[2]) or overtaken(kept[1], epoch, kept[2], coordinator)
+  if fault then
+    return fault
+  end
+  local now_ms = clock_ms()
+  local previous_end = log_end(found, state, bias)
+  local producers = { ['p:' .. args[3]] = seen_producer(kept[1], epoch, now_ms), ['c:' .. args[3]] = args[5] }
+  local at, first = find_open(state.open, producer)
+  if not at then
+    for field, packed in pairs(producers) do
+      redis.call('HSET', meta, field, packed)
+    end
+    local start = log_start(found, state, previous_end, bias)
+    return { -1, previous_end, start, now_ms, first_open(state.open) or previous_end, -1, 0 }
+  end
+  local base = next_base(found, state, bias, now_ms, math.huge)
+  if base + 1 >= POSITION_LIMIT then
+    return redis.error_reply('EXHAUSTED no offset is left behind entry ' .. found.last)
+  end
+
+  notice_reset(index, state, found)
+  local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
+  local fields
+  fields, fault = write_marker(stream, base, bias, args)
+  if not fields then
+    return fault
+  end
+  if indexed then
+    local id = id_of(base)
+    local _, _, time_ms = batch_of(id, fields, bias)
+    add_entry(index, bias, state, base, 1, time_ms or entry_time(id, fields), payload_bytes(fields), now_ms)
+  end
+  local stable = end_transaction(meta, aborted, state, at, first, base - bias, args)
+  if #keys == 6 then
+    decide_pending(keys[5], keys[6], args[6] == 'commit')
+  end
+  local reply = conclude(meta, state, found, bias, base, 1, id_of(base), now_ms, previous_end, producers, indexed)
+  return { reply[1], previous_end, reply[3], now_ms, stable, first, reply[7] }
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, ID of an entry.
@@ -559,6 +734,7 @@ end
 redis.register_function('korvet_append', append_records)
 redis.register_function('korvet_append_batch', append_batch)
 redis.register_function('korvet_guard', guard)
+redis.register_function('korvet_mark', mark)
 redis.register_function({ function_name = 'korvet_settle', callback = settle, flags = { 'allow-oom' } })
 redis.register_function('korvet_xadd', native_append)
 redis.register_function({ function_name = 'korvet_fold', callback = fold_natives, flags = { 'allow-oom' } })

@@ -105,7 +105,8 @@ end
 
 -- KEYS: stream, index, meta.  ARGV: bias.
 -- Returns {log start, log end, entries, bytes, largest record's bytes, epoch or "", largest timestamp or "",
--- last ID, behind (1: korvet_fold is due), the offset behind the newest entry that XDEL took or 0}.
+-- last ID, behind (1: korvet_fold is due), the offset behind the newest entry that XDEL took or 0, the last stable
+-- offset: where the oldest open transaction begins, else the log end}.
 local function bounds(keys, args)
   local stream, meta = keys[1], keys[3]
   local bias = tonumber(args[1])
@@ -122,8 +123,9 @@ local function bounds(keys, args)
   if state.run_max and (newest == nil or state.run_max > newest) then
     newest = state.run_max
   end
+  local start = log_start(found, state, finish, bias)
   return {
-    log_start(found, state, finish, bias),
+    start,
     finish,
     found.length,
     state.bytes,
@@ -133,6 +135,7 @@ local function bounds(keys, args)
     found.last,
     state.last == found.last and 0 or 1,
     math.max(0, position_after(found.deleted) - bias),
+    math.max(first_open(state.open) or finish, start),
   }
 end
 

@@ -162,7 +162,8 @@ local function outlived(span_max, append_ms, span_bytes, live_bytes, cutoff_ms, 
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, oldest timestamp to keep (ms) or "", bytes to keep or "".
--- Retention: drops spans from the log's start, the last one too.  Returns {"ok", entries dropped, more (1: call
+-- Retention: drops spans from the log's start, the last one too, but none with records of an open transaction or behind
+-- it.  Returns {"ok", entries dropped, more (1: call
 -- again), log start, log end}, or {"fold"} / {"recount"}: call that first.
 local function trim(keys, args)
   local stream, index, meta = keys[1], keys[2], keys[3]
@@ -181,10 +182,10 @@ local function trim(keys, args)
     return { 'ok', 0, 0, state.log_start, state.log_end }
   end
   local bytes, target, whole = state.bytes, nil, false
-  local reached = 1
+  local reached, stable = 1, first_open(state.open) or state.log_end
   while reached < #members do
     local point = decode_point(members[reached + 1])
-    if not outlived(point.span_max, point.append_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes) then
+    if point.position - bias > stable or not outlived(point.span_max, point.append_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes) then
       break
     end
     bytes = bytes - point.span_bytes
@@ -192,7 +193,7 @@ local function trim(keys, args)
     reached = reached + 1
   end
   local more = reached == TRIMMED_SPANS + 1
-  if reached == #members and not more then
+  if reached == #members and not more and stable == state.log_end then
     whole = outlived(state.span_max, state.at, state.span_bytes, bytes, cutoff_ms, keep_bytes)
   end
   local dropped = 0
@@ -253,19 +254,22 @@ local function delete_before(keys, args)
   return { 'ok', dropped, state.log_start, state.log_end }
 end
 
--- KEYS: meta.  ARGV: forget producers that were last seen before this time (ms), HSCAN cursor.
+-- KEYS: meta.  ARGV: forget producers that were last seen before this time (ms), HSCAN cursor.  Those with an open
+-- transaction are kept.
 -- Returns {next cursor ("0": done), producers forgotten}.
 local function expire_producers(keys, args)
   local cutoff_ms = tonumber(args[1])
   if #keys ~= 1 or not cutoff_ms then
     return redis.error_reply('ERR korvet_expire_producers: malformed arguments')
   end
+  local open = load_meta(keys[1]).open
   local page = redis.call('HSCAN', keys[1], args[2], 'MATCH', 'p:*', 'COUNT', 500)
   local forgotten = 0
   for at = 1, #page[2], 2 do
     local _, seen_ms = struct.unpack('>dd', page[2][at + 1])
-    if seen_ms < cutoff_ms then
-      redis.call('HDEL', keys[1], page[2][at])
+    local id = string.sub(page[2][at], 3)
+    if seen_ms < cutoff_ms and not find_open(open, tonumber(id)) then
+      redis.call('HDEL', keys[1], page[2][at], 'c:' .. id)
       forgotten = forgotten + 1
     end
   end

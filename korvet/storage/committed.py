@@ -1,0 +1,200 @@
+"""Reads for consumers that want committed records only (isolation level read_committed, KIP-98).
+
+They get whole batches up to where the log is stable, and are told which transactions among them were aborted:
+they leave these out themselves. What is not known here of aborted transactions is asked of Redis in the same
+go as the records.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from korvet.storage.entries import empty_batch
+from korvet.storage.errors import StorageError, domain_error
+from korvet.storage.link import pack, parse_reply
+from korvet.storage.transactions import Aborted, overlapping, parse_aborted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.reader import Fetched
+
+# RecordBatch: base offset, length; the length leaves both out. Then where the last offset's delta is.
+_HEAD: Final = struct.Struct(">qi")
+_DELTA: Final = struct.Struct(">i")
+_DELTA_AT: Final = 23
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """Record batches before the last stable offset."""
+
+    batches: list[bytes]
+    """In any number of pieces."""
+    aborted: list[Aborted]
+    """The transactions with records in them that were aborted."""
+    stable_end: int
+    """The last stable offset that they are cut at."""
+    log_start: int
+    log_end: int
+
+
+def cut_batches(pieces: list[bytes], end: int) -> tuple[list[bytes], int]:
+    """The batches that begin before `end`, and the offset behind the last of them, -1 where there is none."""
+    kept: list[bytes] = []
+    behind = -1
+    for piece in pieces:
+        at = 0
+        while at < len(piece):
+            base, length = _HEAD.unpack_from(piece, at)
+            if base >= end:
+                return ([*kept, piece[:at]] if at else kept), behind
+            behind = base + _DELTA.unpack_from(piece, at + _DELTA_AT)[0] + 1
+            at += _HEAD.size + length
+        kept.append(piece)
+    return kept, behind
+
+
+def cached_committed(
+    log: PartitionLog, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
+) -> Committed | None:
+    """What is known here from `offset` on, at once; None where Redis has to be asked. See
+    PartitionLog.cached.
+    """
+    stable_end = log.known_stable_end
+    if stable_end is None or offset < log.transactions.known_from or not log.log_start <= offset:
+        return None
+    if stable_end <= offset <= log.log_end:
+        return Committed([], [], stable_end, log.log_start, log.log_end)
+    pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
+    if pieces is None:
+        return None
+    if not pieces:
+        return Committed([], [], stable_end, log.log_start, log.log_end)
+    return _committed(log, offset, pieces, stable_end, log.transactions.aborted_in)
+
+
+def read_committed(
+    log: PartitionLog,
+    offset: int,
+    max_bytes: int,
+    done: Callable[[Committed | StorageError], None],
+    *,
+    zstd: bool,
+) -> None:
+    """As PartitionLog.read, for committed records."""
+    _Read(log, offset, max_bytes, done, zstd=zstd).start()
+
+
+class _Read:
+    """One read at work: of records, and of aborted transactions where these are not known here."""
+
+    __slots__ = (
+        "_aborted",
+        "_done",
+        "_fetched",
+        "_log",
+        "_max_bytes",
+        "_offset",
+        "_stable_end",
+        "_waits",
+        "_zstd",
+    )
+
+    def __init__(
+        self,
+        log: PartitionLog,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[Committed | StorageError], None],
+        *,
+        zstd: bool,
+    ) -> None:
+        self._log = log
+        self._offset = offset
+        self._max_bytes = max_bytes
+        self._done = done
+        self._zstd = zstd
+        self._waits = 0
+        self._fetched: Fetched | StorageError | None = None
+        self._aborted: list[Aborted] | StorageError | None = None
+        self._stable_end = 0
+
+    def start(self) -> None:
+        """Ask first where the log is stable, if that is not known."""
+        log = self._log
+        if log.refusal is None and log.known_stable_end is None:
+            log.links.read_functions.send(log.bounds_payload(), self._bounds_arrived)
+        else:
+            self._read()
+
+    def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError):
+            self._done(domain_error(reply))
+            return
+        self._log.take_bounds(parse_reply(reply))
+        self._read()
+
+    def _read(self) -> None:
+        log = self._log
+        # Taken before the reading: all that lies before it is decided, and is read as it was decided.
+        self._stable_end = log.known_stable_end or 0
+        self._waits = 1
+        if log.refusal is None and self._offset < log.transactions.known_from:
+            self._waits = 2
+            payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
+            log.links.read.send(payload, self._aborted_arrived)
+        log.read(self._offset, self._max_bytes, self._records_arrived, zstd=self._zstd)
+
+    def _aborted_arrived(self, reply: memoryview | StorageError) -> None:
+        self._aborted = (
+            domain_error(reply) if isinstance(reply, StorageError) else parse_aborted(parse_reply(reply))
+        )
+        self._arrived()
+
+    def _records_arrived(self, outcome: Fetched | StorageError) -> None:
+        self._fetched = outcome
+        self._arrived()
+
+    def _arrived(self) -> None:
+        self._waits -= 1
+        if self._waits:
+            return
+        for outcome in (self._fetched, self._aborted):
+            if isinstance(outcome, StorageError):
+                self._done(outcome)
+                return
+        fetched, aborted = self._fetched, self._aborted
+        assert fetched is not None
+        assert not isinstance(fetched, StorageError)
+        assert not isinstance(aborted, StorageError)
+        log, find = self._log, self._log.transactions.aborted_in
+        if aborted is not None:
+            find = partial(_of, aborted)
+        pieces = [fetched.data] if fetched.data else []
+        self._done(_committed(log, self._offset, pieces, self._stable_end, find))
+
+
+def _of(aborted: list[Aborted], _: int, end: int) -> list[Aborted]:
+    return overlapping(aborted, end)
+
+
+def _committed(
+    log: PartitionLog,
+    offset: int,
+    pieces: list[bytes],
+    stable_end: int,
+    find: Callable[[int, int], list[Aborted]],
+) -> Committed:
+    kept, behind = cut_batches(pieces, stable_end)
+    if behind < 0:
+        # A reader in a gap before an open transaction gets to where the log is stable, all the same.
+        gap = (
+            [empty_batch(offset, stable_end - 1, log.leader_epoch)] if offset < stable_end and pieces else []
+        )
+        return Committed(gap, [], stable_end, log.log_start, log.log_end)
+    return Committed(kept, find(offset, behind), stable_end, log.log_start, log.log_end)
