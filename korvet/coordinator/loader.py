@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
     from korvet.coordinator.projector import NewestCommits
+    from korvet.coordinator.term import Positions
     from korvet.groups.offset_table import KeptValue
     from korvet.groups.shard import GroupShard
     from korvet.storage.log import PartitionLog
@@ -56,18 +57,24 @@ class _Topic:
 
 
 class OffsetsLoader:
-    """Reads one partition. `commits` then holds the newest commit of each group and topic's partition."""
+    """Reads one partition. `commits` then holds the newest commit of each group and topic's partition, and
+    `positions` the offsets of the records of open transactions.
+    """
 
     def __init__(self, store: Store, log: PartitionLog) -> None:
         self._store = store
         self._log = log
         self._latest = store.keyspace.latest(log.topic.name, log.partition)
+        # Offsets of records whose transaction is open: its producer.
+        self._open: dict[int, int] = {}
         # By the bytes of a key before its partition.
         self._topics: dict[bytes, _Topic] = {}
         self.commits: NewestCommits = {}
+        self.positions: Positions = {}
 
     async def replay_into(self, shard: GroupShard) -> None:
-        """Replay the newest record of every key, in the order of the log. Raises StorageError.
+        """Replay the newest record of every key, and those of open transactions, in the order of the log.
+        Raises StorageError.
 
         An entry that is no record of a coordinator (a native application's, say) is left out with a log line.
         """
@@ -83,12 +90,22 @@ class OffsetsLoader:
     async def _newest(self) -> dict[int, Page]:
         """Where the newest record of every key is, by the number of the page."""
         pages: dict[int, Page] = {}
+        await self._scan(self._latest, pages)
+        topic, number = self._log.topic.name, self._log.partition
+        for producer_id in await self._log.open_producers():
+            for offset in await self._scan(self._store.keyspace.pending(topic, number, producer_id), pages):
+                self._open[offset] = producer_id
+        return pages
+
+    async def _scan(self, key: bytes, pages: dict[int, Page]) -> list[int]:
+        """Put the entries that a hash names into the pages; their offsets."""
         bias = self._log.bias
         cursor = b"0"
+        offsets = []
         while True:
             try:
                 cursor, fields = await self._log.links.read.call(
-                    "HSCAN", self._latest, cursor, "COUNT", SCANNED_AT_ONCE
+                    "HSCAN", key, cursor, "COUNT", SCANNED_AT_ONCE
                 )
             except StorageError as error:
                 raise domain_error(error) from error
@@ -98,8 +115,9 @@ class OffsetsLoader:
                 if page is None:
                     page = pages[offset >> PAGE_BITS] = {}
                 page[name] = offset
+                offsets.append(offset)
             if cursor == b"0":
-                return pages
+                return offsets
 
     async def _read(self, pages: dict[int, Page]) -> AsyncIterator[tuple[Page, list[Entry]]]:
         """The entries of the pages in order, and some between them; the pages are used up."""
@@ -137,6 +155,14 @@ class OffsetsLoader:
             logger.warning("%s, offset %d: not loaded: %r", self._log.stream.decode(), offset, error)
 
     def _replay_record(self, shard: GroupShard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
+        producer_id = self._open.get(offset)
+        if producer_id is not None:
+            key = decode_key(raw_key)
+            shard.replay(key, decode_value(key, raw_value), producer_id)
+            if isinstance(key, OffsetCommitKey):
+                place = key.group, key.topic, key.partition
+                self.positions.setdefault(producer_id, {})[place] = offset
+            return
         topic = self._topics.get(raw_key[:-_PARTITION_BYTES])
         if topic is None:
             key = decode_key(raw_key)

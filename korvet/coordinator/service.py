@@ -9,17 +9,16 @@ import contextlib
 import logging
 import time
 import uuid
-from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.loader import OffsetsLoader
+from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions, coordinated_topic
 from korvet.coordinator.projector import CommitChange, Place, Projector
 from korvet.coordinator.refusals import refuse
-from korvet.coordinator.term import Done, Handler, Term
+from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
 from korvet.groups.messages import ListedGroup, ListReply, ListRequest, Reply
 from korvet.groups.shard import GroupShard
@@ -27,28 +26,26 @@ from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
-from korvet.storage.errors import FencedEpoch, StorageError, TopicExists, domain_error
+from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.projection import Projection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from korvet.coordinator.partitions import Partition
+    from korvet.coordinator.served import Claim, Done, Token
+    from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
-    from korvet.groups.messages import Token
     from korvet.groups.native import NativeGroup
-    from korvet.storage.catalogue import Catalogue, Topic
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.log import Marker
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 50
-FIRST_RETRY_S: Final = 0.1
-LAST_RETRY_S: Final = 1.0
 FORGET_ATTEMPTS: Final = 3
-# Partitions that are read at the same time: each holds its replies and its newest keys in memory.
-LOADS_AT_ONCE: Final = 2
 
 
 class CoordinatorError(Exception):
@@ -59,14 +56,6 @@ class CoordinatorError(Exception):
         self.code = code
 
 
-class _Status(Enum):
-    """What a partition without a term answers."""
-
-    LOADING = ErrorCode.coordinator_load_in_progress
-    FENCED = ErrorCode.not_coordinator
-    CLOSED = ErrorCode.coordinator_not_available
-
-
 class Watch(NamedTuple):
     """What happens to commits while Redis groups are read: see CoordinatorService.watch."""
 
@@ -74,26 +63,6 @@ class Watch(NamedTuple):
     """Places whose commit was not projected when it began, or has changed since."""
     terms: tuple[Term | None, ...]
     """By partition of `__consumer_offsets`: the life that it had then."""
-
-
-class _Partition:
-    """A partition and its term while it has one; `changed` is set unless it is being loaded.
-
-    `epoch` is the leader epoch in which it is coordinated here; None where another broker does that.
-    """
-
-    __slots__ = ("changed", "epoch", "loading", "moved", "number", "status", "term")
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.epoch: int | None = None
-        self.loading: asyncio.Task[None] | None = None
-        self.term: Term | None = None
-        self.status = _Status.FENCED
-        self.moved = False
-        """Whether another server took the log over since it began to be read."""
-        self.changed = asyncio.Event()
-        self.changed.set()
 
 
 class Ticket:
@@ -131,17 +100,16 @@ class CoordinatorService:
         self._store = store
         self._catalogue = catalogue
         self._config = config
-        self._clock = clock
         self._projector = Projector(Projection(store), catalogue)
-        self._alarms = Alarms(clock, self._ring)
-        self._topic: Topic | None = None
-        self._partitions: list[_Partition] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._partitions: Partitions[Term] = Partitions(
+            store, OFFSETS_TOPIC, clock, self._read, self._reconcile_soon
+        )
         self._reconciling = False
-        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
-        self._closed = False
-        self.reloads = 0
+
+    @property
+    def reloads(self) -> int:
         """How often a partition was read again, as an append had failed."""
+        return self._partitions.reloads
 
     # Life
 
@@ -149,45 +117,19 @@ class CoordinatorService:
         """Create `__consumer_offsets` if it is missing, and begin to load what is ours of it. Raises
         StorageError.
         """
-        self._topic = await self._offsets_topic()
-        self._partitions = [_Partition(number) for number in range(self._topic.partitions)]
-        self._store.on_moved = self._log_moved
-        self.follow_assignment()
+        self._partitions.serve(await coordinated_topic(self._catalogue, OFFSETS_TOPIC, OFFSETS_PARTITIONS))
 
     def follow_assignment(self) -> None:
         """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
-        if self._closed:
-            return
-        for partition in self._partitions:
-            epoch = self._store.leads(OFFSETS_TOPIC, partition.number)
-            if epoch == partition.epoch:
-                continue
-            partition.epoch = epoch
-            if partition.loading is not None:
-                partition.loading.cancel()
-                partition.loading = None
-            self._end_term(partition, _Status.FENCED, ErrorCode.not_coordinator)
-            if epoch is None:
-                partition.changed.set()
-            else:
-                self._load_soon(partition)
+        self._partitions.follow_assignment()
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""
-        for partition in self._partitions:
-            await partition.changed.wait()
+        await self._partitions.wait_loaded()
 
     async def close(self) -> None:
         """Refuse what waits and stop. What was promised is in the log."""
-        self._closed = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        for partition in self._partitions:
-            self._end_term(partition, _Status.CLOSED, ErrorCode.coordinator_not_available)
-            partition.changed.set()
-        self._alarms.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._partitions.close()
         await self._projector.close()
 
     # Requests
@@ -206,7 +148,7 @@ class CoordinatorService:
             return None
         term = partition.term
         if term is None:
-            done(refuse(request, partition.status.value))
+            done(refuse(request, partition.error))
             return None
         return Ticket(term, term.submit(handler, request, done))
 
@@ -231,8 +173,8 @@ class CoordinatorService:
                 settled = self._event()
                 groups += partition.term.list_groups(request, partial(_settle, settled)).groups
                 safe.append(settled)
-            elif partition.status is not _Status.FENCED:
-                raise CoordinatorError(partition.status.value)
+            elif partition.error is not ErrorCode.not_coordinator:
+                raise CoordinatorError(partition.error)
         for error in await asyncio.gather(*safe):
             if error is not ErrorCode.none:
                 raise CoordinatorError(error)
@@ -246,7 +188,7 @@ class CoordinatorService:
         """
         await asyncio.gather(*(self._forget_topic(partition, name) for partition in self._partitions))
 
-    async def _forget_topic(self, partition: _Partition, name: str) -> None:
+    async def _forget_topic(self, partition: Partition[Term], name: str) -> None:
         error = ErrorCode.none
         for _ in range(FORGET_ATTEMPTS):
             await partition.changed.wait()
@@ -254,7 +196,7 @@ class CoordinatorService:
                 # Its coordinator forgets the topic.
                 return
             if partition.term is None:
-                error = partition.status.value
+                error = partition.error
                 continue
             settled = self._event()
             partition.term.delete_topics((name,), partial(_settle, settled))
@@ -262,6 +204,19 @@ class CoordinatorService:
             if error is ErrorCode.none:
                 return
         raise CoordinatorError(error)
+
+    async def mark(self, number: int, marker: Marker) -> ErrorCode:
+        """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other errors
+        are to be tried again.
+        """
+        partition = self._partitions[number] if 0 <= number < len(self._partitions) else None
+        if partition is None:
+            return ErrorCode.coordinator_not_available
+        if partition.term is None:
+            return partition.error
+        settled = self._event()
+        partition.term.mark(marker, partial(_settle, settled))
+        return await settled
 
     # Redis groups that native consumers have moved
 
@@ -301,11 +256,12 @@ class CoordinatorService:
 
     async def project_again(self, native: NativeGroup, watch: Watch) -> None:
         """Let a Redis group follow the newest commit of its Kafka group. Raises StorageError."""
-        if self._topic is None or self._watched_term(native, watch) is None:
+        topic = self._partitions.topic
+        if topic is None or self._watched_term(native, watch) is None:
             return
         number = partition_for(native.group, len(self._partitions))
-        log = self._store.log(self._topic, number)
-        latest = self._store.keyspace.latest(self._topic.name, number)
+        log = self._store.log(topic, number)
+        latest = self._store.keyspace.latest(topic.name, number)
         key = encode_key(OffsetCommitKey(*native.place))
         try:
             entry = await log.links.read.call("HGET", latest, key)
@@ -333,121 +289,23 @@ class CoordinatorService:
 
     # Partitions
 
-    def _partition_of(self, group_id: str) -> _Partition | None:
+    def _partition_of(self, group_id: str) -> Partition[Term] | None:
         """None before `start`."""
         count = len(self._partitions)
         return self._partitions[partition_for(group_id, count)] if count else None
 
-    async def _offsets_topic(self) -> Topic:
-        topic = self._catalogue.get(OFFSETS_TOPIC)
-        if topic is None:
-            try:
-                return await self._catalogue.create(
-                    OFFSETS_TOPIC,
-                    OFFSETS_PARTITIONS,
-                    {"cleanup.policy": "compact", "offset.assignment": "dense"},
-                    internal=True,
-                    offset_assignment="dense",
-                )
-            except TopicExists:
-                topic = self._catalogue.get(OFFSETS_TOPIC)
-                if topic is None:
-                    raise
-        return topic
-
-    def _load_soon(self, partition: _Partition) -> None:
-        partition.status = _Status.LOADING
-        partition.changed.clear()
-        assert self._topic is not None
-        partition.loading = self._spawn(self._load(self._topic, partition))
-
-    async def _load(self, topic: Topic, partition: _Partition) -> None:
-        """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""
-        delay_s = FIRST_RETRY_S
-        while True:
-            try:
-                async with self._load_slots:
-                    partition.moved = False
-                    term = await self._read(topic, partition)
-                if not partition.moved:
-                    break
-            except FencedEpoch as error:
-                # Until we hear of it, and this is cancelled or begun again.
-                self._store.fenced(error)
-            except StorageError as error:
-                logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
-            except Exception:
-                # A defect of ours: the other partitions serve, this one goes on saying that it is loading.
-                logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, LAST_RETRY_S)
-        partition.loading = None
-        partition.term = term
-        partition.changed.set()
-        term.begin()
-        if all(each.changed.is_set() for each in self._partitions) and not self._reconciling:
-            self._reconciling = True
-            self._spawn(self._reconcile())
-
-    async def _read(self, topic: Topic, partition: _Partition) -> Term:
-        number = partition.number
-        log = self._store.log(topic, number)
-        # First the epoch, then the reading: what an older term still has under way is in the log by then or
-        # refused.
-        epoch = await log.acquire_epoch()
-        end = (await log.bounds()).log_end
+    async def _read(self, claim: Claim) -> Term:
         shard = GroupShard(self._config, lambda: str(uuid.uuid4()), CatalogueTopics(self._catalogue))
-        loader = OffsetsLoader(self._store, log)
-        if end > 0:
+        loader = OffsetsLoader(self._store, claim.log)
+        if claim.log_end > 0:
             await loader.replay_into(shard)
-        self._projector.expect(loader.commits, number, end)
-        term = Term(
-            shard,
-            log,
-            epoch,
-            projector=self._projector,
-            clock=self._clock,
-            on_deadline=partial(self._alarms.set, number),
-            on_failure=lambda error: self._failed(topic, partition, term, error),
-        )
-        return term
+        self._projector.expect(loader.commits, claim.log.partition, claim.log_end)
+        return Term(shard, claim, self._projector, loader.positions)
 
-    def _log_moved(self, log: PartitionLog) -> None:
-        """Another server took a log over: what it lacks of ours never happened."""
-        if log.topic.name != OFFSETS_TOPIC:
-            return
-        partition = self._partitions[log.partition]
-        partition.moved = True
-        if partition.term is not None and not self._closed:
-            self._load_again(partition)
-
-    def _failed(self, topic: Topic, partition: _Partition, term: Term, error: Exception) -> None:
-        """An append or a handler failed: the shard is no longer what the log says."""
-        if partition.term is not term or self._closed:
-            return
-        if isinstance(error, FencedEpoch):
-            logger.warning("%s-%d is coordinated by another broker now", topic.name, partition.number)
-            partition.epoch = None
-            self._end_term(partition, _Status.FENCED, ErrorCode.not_coordinator)
-            return
-        logger.warning("%s-%d is loaded again: %s", topic.name, partition.number, error)
-        self._load_again(partition)
-
-    def _load_again(self, partition: _Partition) -> None:
-        self.reloads += 1
-        self._load_soon(partition)
-        self._end_term(partition, _Status.LOADING, ErrorCode.coordinator_not_available)
-
-    def _end_term(self, partition: _Partition, status: _Status, error: ErrorCode) -> None:
-        term, partition.term = partition.term, None
-        partition.status = status
-        if term is not None:
-            term.close(error)
-
-    def _ring(self, number: int) -> None:
-        term = self._partitions[number].term
-        if term is not None:
-            term.tick()
+    def _reconcile_soon(self) -> None:
+        if self._partitions.are_loaded and not self._reconciling:
+            self._reconciling = True
+            self._partitions.spawn(self._reconcile())
 
     async def _reconcile(self) -> None:
         """Let Redis groups catch up with what was loaded; what fails is tried again with the next load or
@@ -464,19 +322,6 @@ class CoordinatorService:
                     delay_s = min(2 * delay_s, LAST_RETRY_S)
         finally:
             self._reconciling = False
-
-    # Tasks
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a task of the group coordinator failed", exc_info=task.exception())
 
     @staticmethod
     def _event() -> asyncio.Future[ErrorCode]:

@@ -1,159 +1,91 @@
-"""One loaded life of a partition of `__consumer_offsets`: from the epoch's acquisition to its loss or a
-failed append.
+"""One loaded life of a partition of `__consumer_offsets`.
 
-Data flows one way: request → shard's handler → records → replay → append → replies. Records that come while
-an append is under way go with the next one. The shard is ahead of the log by what waits and what is in
-flight; no reply leaves before everything that came earlier is safe, so nobody sees what could still be lost.
-A term in which an append failed is thrown away whole: its shard knows more than the log.
+Besides what every coordinator's partition does, Redis groups follow commits before these are answered, and
+transactions end here: their offsets count from the marker on.
 """
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-import logging
-from collections import deque
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
-from korvet.groups.messages import ListReply, PutReply
+from korvet.coordinator.served import Claim, Pending, ServedPartition, Settled, Step
+from korvet.groups.messages import ListReply, Outcome, PutReply
+from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
-from korvet.records.kernel import encode_append_records
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
+from korvet.storage.log import Marker, ProducerStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from korvet.coordinator.projector import Place, Projector
-    from korvet.groups.messages import ListedGroup, ListRequest, Outcome, Record, Reply, Token
+    from korvet.coordinator.served import EncodedRecord
+    from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
     from korvet.groups.native import NativeGroup
-    from korvet.groups.shard import GroupShard
-    from korvet.storage.log import Appended, PartitionLog
+    from korvet.storage.log import Marked
 
-logger = logging.getLogger(__name__)
-
-Done: TypeAlias = "Callable[[Reply], None]"
-Settled: TypeAlias = "Callable[[ErrorCode], None]"
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join and its like."""
+Positions: TypeAlias = "dict[int, dict[Place, int]]"
+"""By producer, where the newest record of each place in its open transaction is."""
 
 _NO_NATIVES: Final[Mapping[Place, int]] = MappingProxyType({})
-# One append runs as one script: this many records keep Redis busy for tens of milliseconds, and stay far
-# below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
-# time.
-MAX_APPEND_RECORDS = 10_000
+# Offset commits of transactions are not numbered.
+NO_SEQUENCE: Final = -1
+# What a marker is answered without being written; everything else ends the term.
+_MARKER_ERRORS: Final = {
+    FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
+    InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
+}
 
 
-class _Step:
-    """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
+class _GroupStep(Step):
+    """A step and what it changes for Redis groups. Transactional records and markers go apart."""
 
-    __slots__ = ("changes", "force_drops", "natives", "put", "replies", "settled", "unsafe")
+    __slots__ = ("changes", "force_drops", "natives", "put")
 
     def __init__(
         self,
-        replies: Sequence[tuple[Token, Reply]],
-        unsafe: int,
-        settled: Settled | None,
+        outcome: Outcome,
+        apart: Marker | None = None,
         *,
-        force_drops: bool,
-        natives: Mapping[Place, int],
+        force_drops: bool = True,
+        natives: Mapping[Place, int] = _NO_NATIVES,
     ) -> None:
-        self.replies = replies
+        super().__init__(outcome, outcome.producer or apart)
+        replies = outcome.replies
         found = replies[0][1] if len(replies) == 1 else None
         self.put = found if type(found) is PutReply else None
         """Yet to be told where the first record is."""
         self.changes: list[CommitChange] = []
-        self.unsafe = unsafe
-        self.settled = settled
         self.force_drops = force_drops
         self.natives = natives
         """Where Redis groups stood whose commits were read off them."""
 
 
-class _Pending(NamedTuple):
-    """A record that waits for its append: its step, what it says, and its key, value and timestamp in ms."""
+class Term(ServedPartition[GroupShard, _GroupStep]):
+    """A served partition. `positions`: of the transactions that were found open."""
 
-    step: _Step
-    record: Record
-    encoded: tuple[bytes, bytes | None, int]
-
-
-class Term:
-    """A served partition.
-
-    on_failure(error) is called when an append or a handler failed; the owner then closes the term.
-    on_deadline(at_ms) tells when `tick` is to be called next (None: not at all).
-    """
-
-    def __init__(
-        self,
-        shard: GroupShard,
-        log: PartitionLog,
-        epoch: int,
-        *,
-        projector: Projector,
-        clock: Callable[[], int],
-        on_deadline: Callable[[int | None], None],
-        on_failure: Callable[[Exception], None],
-    ) -> None:
-        self._shard = shard
-        self._log = log
-        self._epoch = epoch
+    def __init__(self, shard: GroupShard, claim: Claim, projector: Projector, positions: Positions) -> None:
+        super().__init__(shard, claim)
         self._projector = projector
-        self._clock = clock
-        self._on_deadline = on_deadline
-        self._on_failure = on_failure
-        self._tokens = itertools.count()
-        self._waiting: dict[Token, tuple[GroupRequest, Done]] = {}
-        self._steps: deque[_Step] = deque()
-        # Records of one append after the other: while one is under way, those that come go with the next.
-        self._pending: deque[_Pending] = deque()
-        self._sent: Sequence[_Pending] = ()
-        self._appending = False
-        self._closed = False
+        self._positions = positions
 
-    def submit(self, handler: Handler, request: GroupRequest, done: Done) -> Token:
-        """Handle a request; done(reply) is called once, before this returns or later, unless the token is
-        withdrawn.
-
-        Whatever the handler raises is raised here, and ends the term: nobody knows what the shard holds then.
-        """
-        token = next(self._tokens)
-        now_ms = self._clock()
-        try:
-            outcome = handler(self._shard, request, token, now_ms)
-            replies = outcome.replies
-            if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
-                # A heartbeat of a quiet group, mostly: it rests on nothing that is not safe.
-                self._on_deadline(self._shard.next_deadline_ms())
-                _call(done, replies[0][1])
-                return token
-            self._waiting[token] = (request, done)
-            self._apply(outcome, now_ms)
-        except Exception as error:
-            self._waiting.pop(token, None)
-            self._on_failure(error)
-            raise
-        return token
-
-    def withdraw(self, token: Token) -> None:
+    def withdraw(self, token: int) -> None:
         """Nobody waits for this reply any more."""
         if self._waiting.pop(token, None) is not None:
             self._shard.disconnect(token)
 
-    def begin(self) -> None:
-        """Serve from now on: everything is replayed."""
-        self._handle_event(self._shard.loaded)
-
     def tick(self) -> None:
         """Do what is due. Offsets that are removed by this have expired: Redis groups in use outlive them."""
-        self._handle_event(self._shard.tick, force_drops=False)
+        self._handle_event(self._shard.tick, partial(_GroupStep, force_drops=False))
 
     def delete_topics(self, topics: Sequence[str], settled: Settled) -> None:
         """Write tombstones for all offsets of these topics; settled(error) once they are safe or can't
@@ -172,8 +104,21 @@ class Term:
             behind.extend(left)
             return outcome
 
-        self._handle_event(event, natives={native.place: native.at for native in groups})
+        natives = {native.place: native.at for native in groups}
+        self._handle_event(event, partial(_GroupStep, natives=natives))
         return behind
+
+    def mark(self, marker: Marker, settled: Settled) -> None:
+        """End a producer's transaction, behind all that came before; settled(error) once Redis groups follow
+        what it has committed: INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED where a newer
+        producer or coordinator was there.
+        """
+        step = _GroupStep(Outcome(), marker)
+        step.settled = settled
+        step.unsafe = 1
+        self._steps.append(step)
+        self._pending.append(Pending(step, None, (b"", None, 0)))
+        self._append_soon()
 
     def committed(self, place: Place) -> OffsetCommitValue | None:
         """The newest commit there: one object as long as there is no newer one."""
@@ -182,7 +127,7 @@ class Term:
     def unsettled(self) -> Iterator[Place]:
         """Where commits and deletions are on their way to the log, or from there to the projector."""
         for pending in (*self._sent, *self._pending):
-            key = pending.record[0]
+            key = None if pending.record is None else pending.record[0]
             if isinstance(key, OffsetCommitKey):
                 yield key.group, key.topic, key.partition
         for step in self._steps:
@@ -204,124 +149,78 @@ class Term:
         self._handle_event(event, settled=settled)
         return ListReply(tuple(listed))
 
-    def close(self, error: ErrorCode) -> None:
-        """Refuse whatever still waits; nothing happens afterwards."""
-        if self._closed:
-            return
-        self._closed = True
-        self._on_deadline(None)
-        waiting, self._waiting = self._waiting, {}
-        steps, self._steps = self._steps, deque()
-        for request, done in waiting.values():
-            _call(done, refuse(request, error))
-        for step in steps:
-            if step.settled is not None:
-                _call(step.settled, error)
+    def _step(self, outcome: Outcome) -> _GroupStep:
+        return _GroupStep(outcome)
 
-    def _handle_event(
-        self,
-        event: Callable[[int], Outcome],
-        *,
-        force_drops: bool = True,
-        natives: Mapping[Place, int] = _NO_NATIVES,
-        settled: Settled | None = None,
-    ) -> None:
-        """Handle what no client asked for: nobody is there to take the exception, so it is logged."""
-        now_ms = self._clock()
-        try:
-            self._apply(event(now_ms), now_ms, force_drops=force_drops, natives=natives, settled=settled)
-        except Exception as error:
-            logger.exception("a group shard failed")
-            if settled is not None:
-                settled(ErrorCode.coordinator_not_available)
-            self._on_failure(error)
-
-    def _apply(
-        self,
-        outcome: Outcome,
-        now_ms: int,
-        *,
-        force_drops: bool = True,
-        natives: Mapping[Place, int] = _NO_NATIVES,
-        settled: Settled | None = None,
-    ) -> None:
-        records = outcome.records
-        for key, value in records:
-            self._shard.replay(key, value)
-        if records and self._projector.touched is not None:
-            keys = (key for key, _ in records if isinstance(key, OffsetCommitKey))
+    def _replay(self, outcome: Outcome) -> None:
+        producer = outcome.producer
+        for key, value in outcome.records:
+            if producer is None:
+                self._shard.replay(key, value)
+            else:
+                self._shard.replay(key, value, producer[0])
+        if self._projector.touched is not None:
+            keys = (key for key, _ in outcome.records if isinstance(key, OffsetCommitKey))
             self._projector.touched.update((key.group, key.topic, key.partition) for key in keys)
-        self._on_deadline(self._shard.next_deadline_ms())
-        if not records and not self._steps:
-            self._deliver(outcome.replies)
-            if settled is not None:
-                settled(ErrorCode.none)
-            return
-        step = _Step(outcome.replies, len(records), settled, force_drops=force_drops, natives=natives)
-        self._steps.append(step)
-        for record in records:
-            key, value = record
-            encoded = encode_key(key), None if value is None else encode_value(value), now_ms
-            self._pending.append(_Pending(step, record, encoded))
-        if records and not self._appending:
-            # In the loop's next turn: what else arrives in this one goes along.
-            self._appending = True
-            asyncio.get_running_loop().call_soon(self._append)
 
-    def _append(self) -> None:
-        """Append what has come together."""
-        if self._closed:
-            return
-        count = min(len(self._pending), MAX_APPEND_RECORDS)
-        batch = self._sent = [self._pending.popleft() for _ in range(count)]
-        arguments = encode_append_records([pending.encoded for pending in batch])
-        self._log.append(arguments, None, partial(self._appended, batch), epoch=self._epoch)
+    def _encode(self, record: Record) -> EncodedRecord:
+        key, value = record
+        return encode_key(key), None if value is None else encode_value(value)
 
-    def _appended(self, batch: Sequence[_Pending], result: Appended | StorageError) -> None:
-        if self._closed:
+    def _refuse(self, request: GroupRequest, error: ErrorCode) -> Reply:
+        return refuse(request, error)
+
+    def _send(self, batch: list[Pending], stamp: ProducerStamp | None = None) -> None:
+        apart = batch[0].step.apart
+        if isinstance(apart, Marker):
+            self._log.mark(apart, partial(self._marked, batch, apart), epoch=self._claim.epoch)
+        elif isinstance(apart, tuple):
+            super()._send(batch, ProducerStamp(apart[0], apart[1], NO_SEQUENCE, True))
+        else:
+            super()._send(batch, stamp)
+
+    def _placed(self, pending: Pending, position: int) -> None:
+        step: _GroupStep = pending.step
+        if step.put is not None:
+            step.put.base_offset, step.put = position, None
+        key, value = pending.record
+        if not isinstance(key, OffsetCommitKey):
             return
-        if isinstance(result, StorageError):
+        place = key.group, key.topic, key.partition
+        producer = step.outcome.producer
+        if producer is not None:
+            self._positions.setdefault(producer[0], {})[place] = position
+            return
+        offset = value.offset if isinstance(value, OffsetCommitValue) else None
+        native = step.natives.get(place) if step.natives else None
+        step.changes.append(CommitChange(*place, position, offset, step.force_drops, native))
+
+    def _marked(self, batch: Sequence[Pending], marker: Marker, result: Marked | StorageError) -> None:
+        if self.closed:
+            return
+        error = _MARKER_ERRORS.get(type(result)) if isinstance(result, StorageError) else ErrorCode.none
+        if error is None:
+            assert isinstance(result, StorageError)
             self._on_failure(result)
             return
-        for position, (step, (key, value), _) in enumerate(batch, result.base_offset):
-            step.unsafe -= 1
-            if step.put is not None:
-                step.put.base_offset, step.put = position, None
-            if isinstance(key, OffsetCommitKey):
-                offset = value.offset if isinstance(value, OffsetCommitValue) else None
-                place = key.group, key.topic, key.partition
-                native = step.natives.get(place) if step.natives else None
-                step.changes.append(CommitChange(*place, position, offset, step.force_drops, native))
-        self._sent = ()
-        if self._pending:
-            self._append()
-        else:
-            self._appending = False
-        while self._steps and not self._steps[0].unsafe:
-            self._release(self._steps.popleft())
+        for pending in batch:
+            pending.step.unsafe -= 1
+            pending.step.error = error
+            if error is ErrorCode.none:
+                self._end_transaction(pending.step, marker)
+        self._go_on()
 
-    def _release(self, step: _Step) -> None:
+    def _end_transaction(self, step: _GroupStep, marker: Marker) -> None:
+        """The marker is in the log: what it commits counts."""
+        positions = self._positions.pop(marker.producer_id, {})
+        for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):
+            step.changes.append(CommitChange(*place, positions[place], value.offset))
+            if self._projector.touched is not None:
+                self._projector.touched.add(place)
+
+    def _release(self, step: _GroupStep) -> None:
         """Send the replies of what is safe; those of commits once Redis groups follow."""
         if step.changes:
             self._projector.apply(step.changes, partial(self._finish, step))
         else:
             self._finish(step)
-
-    def _finish(self, step: _Step) -> None:
-        self._deliver(step.replies)
-        if step.settled is not None:
-            _call(step.settled, ErrorCode.none)
-
-    def _deliver(self, replies: Sequence[tuple[Token, Reply]]) -> None:
-        for token, reply in replies:
-            waiting = self._waiting.pop(token, None)
-            if waiting is not None:
-                _call(waiting[1], reply)
-
-
-def _call(callback: Callable[[Any], None], argument: object) -> None:
-    """One client's callback must not keep the others from theirs."""
-    try:
-        callback(argument)
-    except Exception:
-        logger.exception("a reply could not be delivered")

@@ -69,14 +69,17 @@ class Commits:
     # OffsetCommit
 
     def commit(self, request: CommitRequest, token: Token) -> None:
-        """OffsetCommit: one record for each offset that is accepted."""
+        """OffsetCommit, TxnOffsetCommit: one record for each offset that is accepted."""
         group = self._context.groups.get(request.group_id)
-        error = self._refuse_commit(group, request)
+        in_transaction = request.producer is not None
+        refuse = self._refuse_in_transaction if in_transaction else self._refuse_commit
+        error = refuse(group, request)
         if error is not ErrorCode.none:
             self._context.reply(token, CommitReply(refuse_all(request.topics, error)))
             return
-        if isinstance(group, Group) and group.state in KEEPS_SESSION:
+        if isinstance(group, Group) and group.state in KEEPS_SESSION and not in_transaction:
             self._membership.refresh_session(group, request.member_id)
+        self._context.producer = request.producer
         topics = []
         for topic in request.topics:
             results = [
@@ -96,6 +99,20 @@ class Commits:
         if group is None:
             knows = request.knows_member_epochs
             return ErrorCode.group_id_not_found if knows else ErrorCode.illegal_generation
+        return group.refuse_commit(request)
+
+    @staticmethod
+    def _refuse_in_transaction(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
+        """Producers before KIP-447 name no member: the transaction alone protects their commits then."""
+        if not request.group_id:
+            return ErrorCode.invalid_group_id
+        names_member = bool(request.member_id) or request.group_instance_id is not None
+        if request.generation_id < 0 and (group is None or group.is_empty):
+            return ErrorCode.none
+        if group is None:
+            return ErrorCode.illegal_generation
+        if request.generation_id < 0 and not names_member:
+            return ErrorCode.none
         return group.refuse_commit(request)
 
     def _commit_one(

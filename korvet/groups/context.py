@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Context:
     """One per shard; now_ms is that of the latest call."""
 
-    __slots__ = ("config", "groups", "now_ms", "records", "replies", "timers", "topics", "waits")
+    __slots__ = ("config", "groups", "now_ms", "producer", "records", "replies", "timers", "topics", "waits")
 
     def __init__(self, config: GroupConfig, topics: Topics) -> None:
         self.config = config
@@ -31,6 +31,7 @@ class Context:
         self.now_ms = 0
         self.records: list[Record] = []
         self.replies: list[tuple[Token, Reply]] = []
+        self.producer: tuple[int, int] | None = None
         self.waits: dict[Token, Wait] = {}
 
     def classic(self, group_id: str) -> Group | None:
@@ -50,8 +51,8 @@ class Context:
 
     def take_outcome(self) -> Outcome:
         """What has come together since the last time."""
-        outcome = Outcome(self.records, self.replies)
-        self.records, self.replies = [], []
+        outcome = Outcome(self.records, self.replies, self.producer)
+        self.records, self.replies, self.producer = [], [], None
         return outcome
 
     def reply(self, token: Token, reply: Reply) -> None:

@@ -235,13 +235,15 @@ class Group:
     # Commits
 
     def refuse_commit(self, request: CommitRequest) -> ErrorCode:
-        """Whether a member may commit: in the present generation, but not while its leader assigns."""
+        """Whether a member may commit: in the present generation, but not while its leader assigns, unless it
+        is in a transaction.
+        """
         error = self.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.none:
             return error
         if request.generation_id != self.generation:
             return ErrorCode.illegal_generation
-        if self.state is GroupState.COMPLETING_REBALANCE:
+        if self.state is GroupState.COMPLETING_REBALANCE and request.producer is None:
             return ErrorCode.rebalance_in_progress
         return ErrorCode.none
 

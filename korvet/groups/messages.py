@@ -184,7 +184,8 @@ class CommitRequest(msgspec.Struct, frozen=True):
 
     retention_time_ms: -1 for the broker's retention; other values come with v2 to v4 only.
     knows_member_epochs: v9 and above, which members of consumer groups must use (KIP-848); a fenced commit to
-    an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION.
+    an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION. producer: id and epoch where it is a
+    TxnOffsetCommit, which all members may use.
     """
 
     group_id: str
@@ -194,6 +195,7 @@ class CommitRequest(msgspec.Struct, frozen=True):
     group_instance_id: str | None = None
     retention_time_ms: int = NO_RETENTION
     knows_member_epochs: bool = False
+    producer: tuple[int, int] | None = None
 
 
 class PartitionResult(msgspec.Struct, frozen=True, gc=False):
@@ -493,7 +495,9 @@ class Outcome(msgspec.Struct, frozen=True):
     safe.
 
     A reply without records may still rest on records of earlier outcomes, so it must not overtake those.
+    producer: id and epoch of whose transaction the records are in, all of them or none.
     """
 
     records: list[Record] = msgspec.field(default_factory=list)
     replies: list[tuple[Token, Reply]] = msgspec.field(default_factory=list)
+    producer: tuple[int, int] | None = None

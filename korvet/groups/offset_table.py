@@ -68,14 +68,19 @@ class OffsetTable:
             self._pending.setdefault(producer_id, {})[place] = _PendingOffset(value, self._sequence)
             self._open_producers.setdefault(key.group, set()).add(producer_id)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a control record: the pending offsets of this producer count now, or never did."""
+    def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
+        """Apply a control record: the pending offsets of this producer count now, or never did. Those that
+        count.
+        """
+        changed = []
         for place, pending in self._pending.pop(producer_id, {}).items():
             if committed and self._sequences.get(place[0], {}).get(place, 0) < pending.sequence:
                 self._put(place, pending.value)
                 self._sequences[place[0]][place] = pending.sequence
+                changed.append((place, pending.value))
         for group_id in [g for g, producers in self._open_producers.items() if producer_id in producers]:
             self._close(group_id, producer_id)
+        return changed
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         """What is committed there."""

@@ -52,7 +52,7 @@ from korvet.groups.messages import (
     SyncRequest,
     Token,
 )
-from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable
+from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable, Place
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
 from korvet.offsets.schema import (
@@ -160,7 +160,9 @@ class GroupShard:
         return self._context.take_outcome()
 
     def commit(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
-        """OffsetCommit -> CommitReply. The group id may be empty, as in Kafka."""
+        """OffsetCommit, TxnOffsetCommit -> CommitReply. The group id may be empty, as in Kafka, but not in a
+        transaction.
+        """
         self._begin(now_ms)
         self._commits.commit(request, token)
         return self._context.take_outcome()
@@ -300,9 +302,9 @@ class GroupShard:
             self._context.groups[group_id] = Group(group_id, UNKNOWN_TIMESTAMP_MS)
         return self._offsets.partitions_to_load(group_id, topic)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> None:
-        """Apply a control record."""
-        self._offsets.end_transaction(producer_id, committed=committed)
+    def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
+        """Apply a control record: the offsets that count from now on, and where."""
+        return self._offsets.end_transaction(producer_id, committed=committed)
 
     def loaded(self, now_ms: int) -> Outcome:
         """All records are replayed: serve. Members get fresh sessions, so that those still running notice

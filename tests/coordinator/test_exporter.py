@@ -327,7 +327,7 @@ async def test_what_expired_comes_back_when_it_moves(
         await one.round()
         assert await one.committed(group) == (after(1) if used else 0)
         now_ms += 5_000
-        one.run.service._ring(partition_for(group))
+        one.run.service._partitions._ring(partition_for(group))
         await one.settled()
         await one.assert_quiet()
         assert await one.committed(group) == -1
@@ -339,7 +339,7 @@ async def test_what_expired_comes_back_when_it_moves(
         await one.assert_quiet()
         # And a mark does not keep a client's commit from the Redis group.
         now_ms += 5_000
-        one.run.service._ring(partition_for(group))
+        one.run.service._partitions._ring(partition_for(group))
         await one.settled()
         assert await one.run.commit(group, after(3)) == ErrorCode.none
         assert one.read(group) == []
@@ -354,7 +354,7 @@ async def test_what_expired_stays_so_after_a_restart(server: Server, prefix: str
         one.create(group)
         await one.round()
         now_ms += 5_000
-        one.run.service._ring(partition_for(group))
+        one.run.service._partitions._ring(partition_for(group))
         await one.settled()
     async with native(server, prefix, config=config, clock=lambda: now_ms) as one:
         await one.assert_quiet()
@@ -707,7 +707,7 @@ async def test_rests_between_rounds(server: Server, prefix: str) -> None:
         assert resting._rest_s(0.5) == 9.5
         rests = []
         for _ in range(10):
-            service.reloads += 1
+            service._partitions.reloads += 1
             rests.append(resting._rest_s(0))
         assert rests == [2, 2, 4, 8, 16, 32, 60, 60, 60, 60]
         assert resting._rest_s(0) == 2

@@ -23,6 +23,7 @@ from korvet.groups.messages import (
     SyncAssignment,
     SyncRequest,
 )
+from korvet.groups.offset_table import NO_PRODUCER_ID
 from korvet.groups.shard import GroupShard
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class Driver:
 
     def take(self, outcome: Outcome) -> list[Record]:
         """Do with an outcome what the caller of a shard does."""
+        producer_id = NO_PRODUCER_ID if outcome.producer is None else outcome.producer[0]
         for key, value in outcome.records:
-            self.shard.replay(key, value)
+            self.shard.replay(key, value, producer_id)
             self.log.append((key, value))
         for token, reply in outcome.replies:
             assert token not in self.replies, "answered twice"

@@ -126,6 +126,67 @@ def test_commits_keep_the_session() -> None:
     assert driver.state() == "Empty"
 
 
+# TxnOffsetCommit
+
+PRODUCER = (77, 3)
+
+
+def test_offsets_of_a_transaction_count_once_it_is_committed() -> None:
+    driver = Driver()
+    driver.commit(1)
+    assert driver.commit(7, producer=PRODUCER) is NONE
+    assert driver.log[-1] == (ORDERS_0, OffsetCommitValue(7, commit_timestamp_ms=START_MS, version=3))
+    assert driver.fetched() == {("orders", 0): 1}
+    (changed,) = driver.shard.end_transaction(77, committed=True)
+    assert changed == (("g", "orders", 0), driver.log[-1][1])
+    assert driver.fetched() == {("orders", 0): 7}
+
+
+def test_offsets_of_an_aborted_transaction_never_count() -> None:
+    driver = Driver()
+    driver.commit(7, producer=PRODUCER)
+    assert driver.shard.end_transaction(77, committed=False) == []
+    assert driver.fetched() == {}
+
+
+def test_a_younger_commit_outlasts_a_transaction() -> None:
+    driver = Driver()
+    driver.commit(7, producer=PRODUCER)
+    driver.commit(2)
+    assert driver.shard.end_transaction(77, committed=True) == []
+    assert driver.fetched() == {("orders", 0): 2}
+
+
+@pytest.mark.parametrize(
+    ("member", "generation", "instance", "error"),
+    [
+        ("", -1, None, NONE),
+        ("right", 1, None, NONE),
+        ("right", 2, None, ErrorCode.illegal_generation),
+        ("right", -1, None, ErrorCode.illegal_generation),
+        ("wrong", 1, None, ErrorCode.unknown_member_id),
+        ("", 1, None, ErrorCode.unknown_member_id),
+        ("", -1, "nobody", ErrorCode.unknown_member_id),
+    ],
+)
+def test_who_names_a_member_is_fenced_by_it_in_a_transaction(
+    member: str, generation: int, instance: str | None, error: ErrorCode
+) -> None:
+    driver = Driver()
+    (right,) = driver.stable("app")
+    named = right if member == "right" else member
+    fields = {"group_instance_id": instance, "producer": PRODUCER}
+    assert driver.commit(7, named, generation, **fields) is error
+
+
+def test_a_generation_of_a_group_that_there_is_not() -> None:
+    driver = Driver()
+    assert driver.commit(7, "m", 1, producer=PRODUCER) is ErrorCode.illegal_generation
+    reply = driver.answer("commit", commit_request(7, group_id="", producer=PRODUCER))
+    assert reply.topics[0].partitions[0].error is ErrorCode.invalid_group_id
+    assert driver.log == []
+
+
 # OffsetFetch
 
 

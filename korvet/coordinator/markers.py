@@ -1,0 +1,133 @@
+"""Writes the markers that end a transaction into its partitions, again and again until they are there.
+
+It is the leader alone that appends to a log: markers for `__consumer_offsets` go through the coordinator of
+the groups, to whom they mean which offsets count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.service import OFFSETS_TOPIC
+from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
+from korvet.storage.log import Marker
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from korvet.coordinator.service import CoordinatorService
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.store import Store
+    from korvet.transactions.messages import Markers, TopicPartition
+
+logger = logging.getLogger(__name__)
+
+_FIRST_RETRY_S: Final = 0.02
+_LAST_RETRY_S: Final = 1.0
+_LASTING: Final = {
+    TopicGone: ErrorCode.unknown_topic_or_partition,
+    InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
+    FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
+}
+# A newer producer has written, for which this one's transaction had to be over; or the topic is deleted.
+_NEEDED_NO_MORE: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch})
+
+
+class LocalMarkers:
+    """Writes markers into partitions that this broker leads."""
+
+    def __init__(self, store: Store, catalogue: Catalogue, groups: CoordinatorService) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._groups = groups
+
+    async def write(self, partition: TopicPartition, marker: Marker) -> ErrorCode:
+        """The error of one marker: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH and
+        TRANSACTION_COORDINATOR_FENCED stay, others are to be tried again.
+        """
+        name, number = partition
+        if not self._exists(partition):
+            # Another broker may have made it.
+            try:
+                await self._catalogue.load()
+            except StorageError:
+                return ErrorCode.request_timed_out
+        topic = self._catalogue.get(name)
+        if topic is None or not self._exists(partition):
+            return ErrorCode.unknown_topic_or_partition
+        if self._store.leads(name, number) is None:
+            return ErrorCode.not_leader_or_follower
+        if name == OFFSETS_TOPIC:
+            return await self._groups.mark(number, marker)
+        try:
+            await _marked(self._store.log(topic, number), marker)
+        except StorageError as error:
+            lasting = _LASTING.get(type(error))
+            if lasting is None:
+                logger.warning("a marker for %s-%d is not written yet: %s", name, number, error)
+            return lasting or ErrorCode.request_timed_out
+        return ErrorCode.none
+
+    def _exists(self, partition: TopicPartition) -> bool:
+        topic = self._catalogue.get(partition[0])
+        return topic is not None and 0 <= partition[1] < topic.partitions
+
+
+class MarkerWriter:
+    """Writes the markers of one coordinator's transactions by write(partition, marker), of LocalMarkers or
+    what asks another broker's.
+    """
+
+    def __init__(self, write: Callable[[TopicPartition, Marker], Awaitable[ErrorCode]]) -> None:
+        self._write_one = write
+
+    async def write(
+        self,
+        markers: Markers,
+        coordinator_epoch: int,
+        written: Callable[[Markers], None],
+        is_over: Callable[[], bool],
+    ) -> None:
+        """Write all; written(markers) is called for each partition. Ends early where is_over() says so."""
+        marker = Marker(markers.producer_id, markers.producer_epoch, markers.committed, coordinator_epoch)
+
+        async def one(partition: TopicPartition) -> None:
+            if await self._write(partition, marker, is_over):
+                written(msgspec.structs.replace(markers, partitions=frozenset({partition})))
+
+        await asyncio.gather(*(one(partition) for partition in sorted(markers.partitions)))
+
+    async def _write(self, partition: TopicPartition, marker: Marker, is_over: Callable[[], bool]) -> bool:
+        """Whether a partition has its marker, or needs none any more."""
+        delay_s = _FIRST_RETRY_S
+        while not is_over():
+            error = await self._write_one(partition, marker)
+            if error is ErrorCode.none or error in _NEEDED_NO_MORE:
+                return True
+            if error is ErrorCode.transaction_coordinator_fenced:
+                return False
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+        return False
+
+
+async def _marked(log: PartitionLog, marker: Marker) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    log.mark(marker, partial(_settle, future))
+    await future
+
+
+def _settle(future: asyncio.Future[None], outcome: Any) -> None:
+    if future.done():
+        return
+    if isinstance(outcome, StorageError):
+        future.set_exception(outcome)
+    else:
+        future.set_result(None)

@@ -1,0 +1,267 @@
+"""The partitions of a coordinator's topic: which are ours, loaded, or being loaded, of whichever coordinator.
+
+A partition is loaded when it becomes ours, and again when an append to it failed or another server took it
+over. What has not been loaded answers why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.alarms import Alarms
+from korvet.coordinator.served import Claim, ServedPartition
+from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
+
+    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.log import PartitionLog
+    from korvet.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+FIRST_RETRY_S: Final = 0.1
+LAST_RETRY_S: Final = 1.0
+# Partitions that are read at the same time: each holds its replies and its newest keys in memory.
+LOADS_AT_ONCE: Final = 2
+
+_Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
+
+
+class Partition(Generic[_Term]):
+    """A partition and its term while it has one; `changed` is set unless it is being loaded.
+
+    `epoch` is the leader epoch in which it is coordinated here; None where another broker does that. `error`
+    is what it answers without a term.
+    """
+
+    __slots__ = ("changed", "epoch", "error", "loading", "moved", "number", "term")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch: int | None = None
+        self.error = ErrorCode.not_coordinator
+        self.loading: asyncio.Task[None] | None = None
+        self.term: _Term | None = None
+        self.moved = False
+        """Whether another server took the log over since it began to be read."""
+        self.changed = asyncio.Event()
+        self.changed.set()
+
+
+class Partitions(Generic[_Term]):
+    """The partitions of one topic, by number. Use from one event loop.
+
+    read(claim) reads a partition that was taken over and gives its term. on_loaded() is called when one
+    serves.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        clock: Callable[[], int],
+        read: Callable[[Claim], Awaitable[_Term]],
+        on_loaded: Callable[[], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._clock = clock
+        self._read = read
+        self._on_loaded = on_loaded
+        self._alarms = Alarms(clock, self._ring)
+        self._partitions: list[Partition[_Term]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._load_slots = asyncio.Semaphore(LOADS_AT_ONCE)
+        self.topic: Topic | None = None
+        """None until `serve`."""
+        self.closed = False
+        self.reloads = 0
+        """How often a partition was read again, as an append had failed."""
+        store.on_moved.append(self._log_moved)
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Partition[_Term]]:
+        return iter(self._partitions)
+
+    def __getitem__(self, number: int) -> Partition[_Term]:
+        return self._partitions[number]
+
+    # Life
+
+    def serve(self, topic: Topic) -> None:
+        """Begin to load what is ours of the topic."""
+        if self.topic is None:
+            self.topic = topic
+            self._partitions = [Partition(number) for number in range(topic.partitions)]
+        self.follow_assignment()
+
+    def follow_assignment(self) -> None:
+        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        if self.closed:
+            return
+        for partition in self._partitions:
+            epoch = self._store.leads(self._name, partition.number)
+            if epoch == partition.epoch:
+                continue
+            partition.epoch = epoch
+            if partition.loading is not None:
+                partition.loading.cancel()
+                partition.loading = None
+            self._end_term(partition, ErrorCode.not_coordinator)
+            if epoch is None:
+                partition.changed.set()
+            else:
+                self._load_soon(partition)
+
+    async def wait_loaded(self) -> None:
+        """Wait until every partition serves or is coordinated by another broker."""
+        for partition in self._partitions:
+            await partition.changed.wait()
+
+    @property
+    def are_loaded(self) -> bool:
+        """Whether `wait_loaded` would return at once."""
+        return all(partition.changed.is_set() for partition in self._partitions)
+
+    async def close(self) -> None:
+        """Refuse what waits and stop. What was promised is in the log."""
+        self.closed = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        for partition in self._partitions:
+            self._end_term(partition, ErrorCode.coordinator_not_available)
+            partition.changed.set()
+        self._alarms.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a task until it ends or the partitions are closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a task of the coordinator of %s failed", self._name, exc_info=task.exception())
+
+    # Loading
+
+    def _load_soon(self, partition: Partition[_Term]) -> None:
+        partition.error = ErrorCode.coordinator_load_in_progress
+        partition.changed.clear()
+        assert self.topic is not None
+        partition.loading = self.spawn(self._load(self.topic, partition))
+
+    async def _load(self, topic: Topic, partition: Partition[_Term]) -> None:
+        """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""
+        delay_s = FIRST_RETRY_S
+        while True:
+            try:
+                async with self._load_slots:
+                    partition.moved = False
+                    term = await self._claim(topic, partition)
+                if not partition.moved:
+                    break
+            except FencedEpoch as error:
+                # Until we hear of it, and this is cancelled or begun again.
+                self._store.fenced(error)
+            except StorageError as error:
+                logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
+            except Exception:
+                # A defect of ours: the other partitions serve, this one goes on saying that it is loading.
+                logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, LAST_RETRY_S)
+        partition.loading = None
+        partition.term = term
+        partition.changed.set()
+        term.begin()
+        if self._on_loaded is not None:
+            self._on_loaded()
+
+    async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
+        number = partition.number
+        log = self._store.log(topic, number)
+        # First the epoch, then the reading: what an older term still has under way is in the log by then or
+        # refused.
+        epoch = await log.acquire_epoch()
+        claim = Claim(
+            log,
+            epoch,
+            (await log.bounds()).log_end,
+            self._clock,
+            partial(self._alarms.set, number),
+            lambda error: self._failed(partition, term, error),
+        )
+        term = await self._read(claim)
+        return term
+
+    def _log_moved(self, log: PartitionLog) -> None:
+        """Another server took a log over: what it lacks of ours never happened."""
+        if log.topic.name != self._name or not self._partitions or self.closed:
+            return
+        partition = self._partitions[log.partition]
+        partition.moved = True
+        if partition.term is not None:
+            self._load_again(partition)
+
+    def _failed(self, partition: Partition[_Term], term: _Term, error: Exception) -> None:
+        """An append or a handler failed: the shard is no longer what the log says."""
+        if partition.term is not term or self.closed:
+            return
+        if isinstance(error, FencedEpoch):
+            logger.warning("%s-%d is coordinated by another broker now", self._name, partition.number)
+            partition.epoch = None
+            self._end_term(partition, ErrorCode.not_coordinator)
+            return
+        logger.warning("%s-%d is loaded again: %s", self._name, partition.number, error)
+        self._load_again(partition)
+
+    def _load_again(self, partition: Partition[_Term]) -> None:
+        self.reloads += 1
+        term, partition.term = partition.term, None
+        self._load_soon(partition)
+        if term is not None:
+            term.close(ErrorCode.coordinator_not_available)
+
+    def _end_term(self, partition: Partition[_Term], error: ErrorCode) -> None:
+        term, partition.term = partition.term, None
+        partition.error = error
+        if term is not None:
+            term.close(error)
+
+    def _ring(self, number: int) -> None:
+        term = self._partitions[number].term
+        if term is not None:
+            term.tick()
+
+
+async def coordinated_topic(catalogue: Catalogue, name: str, partitions: int) -> Topic:
+    """A coordinator's topic, which is created if it is missing. Raises StorageError."""
+    topic = catalogue.get(name)
+    if topic is None:
+        try:
+            return await catalogue.create(
+                name,
+                partitions,
+                {"cleanup.policy": "compact", "offset.assignment": "dense"},
+                internal=True,
+                offset_assignment="dense",
+            )
+        except TopicExists:
+            topic = catalogue.get(name)
+            if topic is None:
+                raise
+    return topic

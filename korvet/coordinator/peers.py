@@ -1,0 +1,117 @@
+"""What brokers ask each other for transactions: whether a partition is in one, and to write markers.
+
+Both arrive in the order in which they were sent, so that a marker finds what was let in before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from korvet.storage.errors import StorageError
+from korvet.storage.log import Marker  # noqa: TC001 - decoded
+from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.coordinator.markers import LocalMarkers
+    from korvet.storage.mailbox import Answer, Mailbox
+    from korvet.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+_ADD: Final = "add to transaction"
+_MARK: Final = "mark"
+
+
+class _MarkRequest(msgspec.Struct, frozen=True, array_like=True):
+    partition: TopicPartition
+    leader_epoch: int
+    """In which the one who is asked leads it: later it leads another log."""
+    marker: Marker
+
+
+_encode = msgspec.msgpack.encode
+_ADD_REQUESTS: Final = msgspec.msgpack.Decoder(AddRequest)
+_ADD_REPLIES: Final = msgspec.msgpack.Decoder(AddReply)
+_MARK_REQUESTS: Final = msgspec.msgpack.Decoder(_MarkRequest)
+_ERRORS: Final = msgspec.msgpack.Decoder(ErrorCode)
+
+
+class Peers:
+    """Asks whoever leads a partition: this broker at once, others by mail."""
+
+    def __init__(self, store: Store, mailbox: Mailbox, markers: LocalMarkers) -> None:
+        self._store = store
+        self._mailbox = mailbox
+        self._markers = markers
+        self._tasks: set[asyncio.Task[None]] = set()
+        mailbox.handle(_MARK, self._mark_asked)
+
+    def serve_adds(self, submit: Callable[[AddRequest, Callable[[AddReply], None]], None]) -> None:
+        """Let other brokers ask the coordinator here, by submit(request, done)."""
+
+        def asked(body: bytes, answer: Answer) -> None:
+            submit(_ADD_REQUESTS.decode(body), lambda reply: answer(_encode(reply)))
+
+        self._mailbox.handle(_ADD, asked)
+
+    def add(self, coordinated: TopicPartition, request: AddRequest, done: Callable[[AddReply], None]) -> None:
+        """Ask the broker that leads a partition of `__transaction_state`; done(reply) is called later."""
+
+        def answered(answer: bytes | StorageError) -> None:
+            if isinstance(answer, StorageError):
+                logger.info("the coordinator of %s: %s", request.transactional_id, answer)
+                done(AddReply(ErrorCode.coordinator_not_available))
+            else:
+                done(_ADD_REPLIES.decode(answer))
+
+        self._mailbox.ask(self._leader(coordinated)[0], _ADD, _encode(request), answered)
+
+    async def mark(self, partition: TopicPartition, marker: Marker) -> ErrorCode:
+        """As LocalMarkers.write, wherever the partition is led."""
+        member = self._store.membership
+        if member is None or member.alone or self._store.leads(*partition) is not None:
+            return await self._markers.write(partition, marker)
+        node_id, epoch = self._leader(partition)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def answered(told: bytes | StorageError) -> None:
+            if not answer.done():
+                answer.set_result(told)
+
+        self._mailbox.ask(node_id, _MARK, _encode(_MarkRequest(partition, epoch, marker)), answered)
+        told = await answer
+        if isinstance(told, StorageError):
+            logger.info("a marker for %s-%d is not written yet: %s", *partition, told)
+            return ErrorCode.request_timed_out
+        return _ERRORS.decode(told)
+
+    def _leader(self, partition: TopicPartition) -> tuple[int, int]:
+        assert self._store.membership is not None
+        leader = self._store.membership.assignment.leader(*partition)
+        return leader.node_id, leader.epoch
+
+    def _mark_asked(self, body: bytes, answer: Answer) -> None:
+        request = _MARK_REQUESTS.decode(body)
+        if self._store.leads(*request.partition) != request.leader_epoch:
+            answer(_encode(ErrorCode.not_leader_or_follower))
+            return
+        task = asyncio.get_running_loop().create_task(self._write(request, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write(self, request: _MarkRequest, answer: Answer) -> None:
+        answer(_encode(await self._markers.write(request.partition, request.marker)))
+
+    async def close(self) -> None:
+        """Answer nothing any more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

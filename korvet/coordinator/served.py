@@ -1,0 +1,273 @@
+"""What one loaded life of a coordinator's partition does, of whichever coordinator: from the epoch's
+acquisition to its loss or a failed append.
+
+Data flows one way: request → shard's handler → records → replay → append → replies. Records that come while
+an append is under way go with the next one. The shard is ahead of the log by what waits and what is in
+flight; no reply leaves before everything that came earlier is safe, so nobody sees what could still be lost.
+A life in which an append failed is thrown away whole: its shard knows more than the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+
+logger = logging.getLogger(__name__)
+
+Done: TypeAlias = "Callable[[Any], None]"
+Settled: TypeAlias = "Callable[[ErrorCode], None]"
+Token: TypeAlias = int
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
+"""Key and value."""
+
+# One append runs as one script: this many records keep Redis busy for tens of milliseconds, and stay far
+# below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
+# time.
+MAX_APPEND_RECORDS: Final = 10_000
+
+_Shard = TypeVar("_Shard", bound=Any)
+_Step = TypeVar("_Step", bound="Step")
+
+
+class Claim(NamedTuple):
+    """A partition that was taken over, and whom its life tells.
+
+    on_failure(error) is called when an append or a handler failed; the owner then closes the life.
+    on_deadline(at_ms) tells when `tick` is to be called next (None: not at all).
+    """
+
+    log: PartitionLog
+    epoch: int
+    """The writers' epoch that was acquired."""
+    log_end: int
+    """Where the log ended then."""
+    clock: Callable[[], int]
+    """Now in ms since the epoch."""
+    on_deadline: Callable[[int | None], None]
+    on_failure: Callable[[Exception], None]
+
+
+class Step:
+    """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
+
+    __slots__ = ("apart", "error", "outcome", "settled", "unsafe")
+
+    def __init__(self, outcome: Any, apart: object = None) -> None:
+        self.outcome = outcome
+        self.unsafe = len(outcome.records)
+        self.settled: Settled | None = None
+        self.error = ErrorCode.none
+        self.apart = apart
+        """Records of steps where this differs go with different appends."""
+
+
+class Pending(NamedTuple):
+    """A record that waits for its append: its step, what it says, and its key, value and timestamp in ms."""
+
+    step: Any
+    record: Any
+    encoded: tuple[bytes, bytes | None, int]
+
+
+class ServedPartition(ABC, Generic[_Shard, _Step]):
+    """A partition that is loaded, and served by a shard."""
+
+    def __init__(self, shard: _Shard, claim: Claim) -> None:
+        self._shard = shard
+        self._claim = claim
+        self._log = claim.log
+        self._clock = claim.clock
+        self._on_deadline = claim.on_deadline
+        self._on_failure = claim.on_failure
+        self._tokens = itertools.count()
+        self._waiting: dict[Token, tuple[Any, Done]] = {}
+        self._steps: deque[_Step] = deque()
+        # Records of one append after the other: while one is under way, those that come go with the next.
+        self._pending: deque[Pending] = deque()
+        self._sent: Sequence[Pending] = ()
+        self._appending = False
+        self.closed = False
+
+    # What differs between coordinators
+
+    @abstractmethod
+    def _step(self, outcome: Any) -> _Step:
+        """The step of a client's request."""
+
+    @abstractmethod
+    def _replay(self, outcome: Any) -> None:
+        """Have the shard replay the outcome's records."""
+
+    @abstractmethod
+    def _encode(self, record: Any) -> EncodedRecord:
+        """A record as it is in the log."""
+
+    @abstractmethod
+    def _refuse(self, request: Any, error: ErrorCode) -> Any:
+        """The reply that says `error` for everything that `request` asks."""
+
+    @abstractmethod
+    def _release(self, step: _Step) -> None:
+        """All of a step is safe, and of those before: let its effects out."""
+
+    def _placed(self, pending: Pending, position: int) -> None:
+        """A record is in the log, at this offset."""
+
+    # What is asked
+
+    def submit(self, handler: Any, request: Any, done: Done) -> Token:
+        """Handle a request; done(reply) is called once, before this returns or later, unless the token is
+        withdrawn.
+
+        Whatever the handler raises is raised here, and ends the life: nobody knows what the shard holds then.
+        """
+        token = next(self._tokens)
+        now_ms = self._clock()
+        try:
+            outcome = handler(self._shard, request, token, now_ms)
+            replies = outcome.replies
+            if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
+                # A heartbeat of a quiet group, mostly: it rests on nothing that is not safe.
+                self._on_deadline(self._shard.next_deadline_ms())
+                call(done, replies[0][1])
+                return token
+            self._waiting[token] = (request, done)
+            self._apply(self._step(outcome), now_ms)
+        except Exception as error:
+            self._waiting.pop(token, None)
+            self._on_failure(error)
+            raise
+        return token
+
+    def begin(self) -> None:
+        """Serve from now on: everything is replayed."""
+        self._handle_event(self._shard.loaded)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        self._handle_event(self._shard.tick)
+
+    def close(self, error: ErrorCode) -> None:
+        """Refuse whatever still waits; nothing happens afterwards."""
+        if self.closed:
+            return
+        self.closed = True
+        self._on_deadline(None)
+        waiting, self._waiting = self._waiting, {}
+        steps, self._steps = self._steps, deque()
+        for request, done in waiting.values():
+            call(done, self._refuse(request, error))
+        for step in steps:
+            if step.settled is not None:
+                call(step.settled, error)
+
+    # How it is done
+
+    def _handle_event(
+        self,
+        event: Callable[[int], Any],
+        step_of: Callable[[Any], _Step] | None = None,
+        settled: Settled | None = None,
+    ) -> None:
+        """Handle what no client asked for: nobody is there to take the exception, so it is logged."""
+        now_ms = self._clock()
+        try:
+            step = (step_of or self._step)(event(now_ms))
+            step.settled = settled
+            self._apply(step, now_ms)
+        except Exception as error:
+            logger.exception("a shard of %s failed", self._log.topic.name)
+            if settled is not None:
+                call(settled, ErrorCode.coordinator_not_available)
+            self._on_failure(error)
+
+    def _apply(self, step: _Step, now_ms: int) -> None:
+        outcome = step.outcome
+        records = outcome.records
+        if records:
+            self._replay(outcome)
+        self._on_deadline(self._shard.next_deadline_ms())
+        if not records and not self._steps:
+            self._release(step)
+            return
+        self._steps.append(step)
+        for record in records:
+            self._pending.append(Pending(step, record, (*self._encode(record), now_ms)))
+        if records:
+            self._append_soon()
+
+    def _append_soon(self) -> None:
+        """In the loop's next turn: what else arrives in this one goes along."""
+        if not self._appending:
+            self._appending = True
+            asyncio.get_running_loop().call_soon(self._append)
+
+    def _append(self) -> None:
+        """Append what has come together and may go together."""
+        if self.closed:
+            return
+        pending = self._pending
+        apart = pending[0].step.apart
+        batch: list[Pending] = []
+        while pending and len(batch) < MAX_APPEND_RECORDS and pending[0].step.apart == apart:
+            batch.append(pending.popleft())
+        self._sent = batch
+        self._send(batch)
+
+    def _send(self, batch: list[Pending], stamp: ProducerStamp | None = None) -> None:
+        producer = None if stamp is None else (stamp.producer_id, stamp.producer_epoch)
+        arguments = encode_append_records([each.encoded for each in batch], producer)
+        self._log.append(arguments, stamp, partial(self._appended, batch), epoch=self._claim.epoch)
+
+    def _appended(self, batch: Sequence[Pending], result: Appended | StorageError) -> None:
+        if self.closed:
+            return
+        if isinstance(result, StorageError):
+            self._on_failure(result)
+            return
+        for position, pending in enumerate(batch, result.base_offset):
+            self._placed(pending, position)
+            pending.step.unsafe -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What was sent is safe: send what has come since, and release what has waited."""
+        self._sent = ()
+        if self._pending:
+            self._append()
+        else:
+            self._appending = False
+        while self._steps and not self._steps[0].unsafe:
+            self._release(self._steps.popleft())
+
+    def _finish(self, step: _Step) -> None:
+        """Send the replies."""
+        for token, reply in step.outcome.replies:
+            waiting = self._waiting.pop(token, None)
+            if waiting is not None:
+                call(waiting[1], reply)
+        if step.settled is not None:
+            call(step.settled, step.error)
+
+
+def call(callback: Callable[[Any], None], argument: object) -> None:
+    """One client's callback must not keep the others from theirs."""
+    try:
+        callback(argument)
+    except Exception:
+        logger.exception("a reply could not be delivered")

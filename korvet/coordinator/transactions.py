@@ -1,0 +1,205 @@
+"""The transaction coordinator as the rest of the broker sees it: requests in, replies out, all 50 partitions
+of `__transaction_state` behind it.
+
+The topic is made when the first transactional producer comes, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.loader import OffsetsLoader
+from korvet.coordinator.partitions import Partitions, coordinated_topic
+from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
+from korvet.offsets.codec import DecodeError
+from korvet.offsets.transaction_log import (
+    decode_transaction_key,
+    decode_transaction_value,
+    transaction_partition_for,
+)
+from korvet.storage.errors import StorageError
+from korvet.transactions.messages import ListedTransaction, ListReply, ListRequest
+from korvet.transactions.shard import TransactionShard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.coordinator.markers import MarkerWriter
+    from korvet.coordinator.peers import Peers
+    from korvet.coordinator.served import Claim, Done
+    from korvet.coordinator.transaction_term import Handler, TransactionRequest
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.store import Store
+    from korvet.transactions.config import TransactionConfig
+    from korvet.transactions.messages import AddReply, AddRequest, Markers
+
+logger = logging.getLogger(__name__)
+
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+TRANSACTIONS_PARTITIONS: Final = 50
+
+
+class TransactionsLoader(OffsetsLoader):
+    """Reads a partition of `__transaction_state`: the newest value of every transactional id."""
+
+    def _replay_record(self, shard: Any, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
+        transactional_id = decode_transaction_key(raw_key)
+        if transactional_id is None:
+            return
+        value = None if raw_value is None else decode_transaction_value(raw_value)
+        try:
+            shard.replay(transactional_id, value)
+        except ValueError as error:
+            raise DecodeError(str(error)) from error
+
+
+class TransactionService:
+    """Coordinates the transactional ids whose partition this broker leads. Use from one event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        catalogue: Catalogue,
+        config: TransactionConfig,
+        markers: MarkerWriter,
+        peers: Peers | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """clock: now in ms since the epoch. peers: where there may be other brokers."""
+        self._store = store
+        self._catalogue = catalogue
+        self._config = config
+        self._markers = markers
+        self._partitions: Partitions[TransactionTerm] = Partitions(
+            store, TRANSACTIONS_TOPIC, clock, self._read
+        )
+        self._producer_ids: list[int] = []
+        self._refilling = False
+        self._creating = asyncio.Lock()
+        self._peers = peers
+        if peers is not None:
+            peers.serve_adds(self._add)
+
+    # Life
+
+    def follow_assignment(self) -> None:
+        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        topic = self._catalogue.get(TRANSACTIONS_TOPIC)
+        if topic is not None:
+            self._partitions.serve(topic)
+
+    async def make_topic(self) -> None:
+        """Create `__transaction_state` if it is missing; serve what is ours of it. Raises StorageError."""
+        if self._partitions.topic is not None:
+            return
+        async with self._creating:
+            await coordinated_topic(self._catalogue, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+            self.follow_assignment()
+
+    async def wait_loaded(self) -> None:
+        """Wait until every partition serves or is coordinated by another broker."""
+        await self._partitions.wait_loaded()
+
+    async def close(self) -> None:
+        """Refuse what waits and stop. What was promised is in the log."""
+        await self._partitions.close()
+
+    # Requests
+
+    async def call(self, transactional_id: str, handler: Handler, request: TransactionRequest) -> Any:
+        """Let `handler`, one of TransactionShard's request handlers, handle a request; its reply, which has
+        the type that belongs to the request, also for errors. Raises StorageError where Redis gives no
+        producer ids.
+        """
+        if not self._producer_ids:
+            self._producer_ids.append(await self._store.new_producer_id())
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(transactional_id, handler, request, partial(_settle, future))
+        return await future
+
+    def submit(
+        self, transactional_id: str, handler: Handler, request: TransactionRequest, done: Done
+    ) -> None:
+        """As `call`, for requests that need no producer id: done(reply) is called once, possibly before this
+        returns; replies of a partition come in the order of their requests.
+        """
+        if not self._partitions:
+            done(refuse_transaction(request, ErrorCode.coordinator_not_available))
+            return
+        partition = self._partitions[transaction_partition_for(transactional_id, len(self._partitions))]
+        if partition.term is None:
+            done(refuse_transaction(request, partition.error))
+        else:
+            partition.term.submit(handler, request, done)
+
+    def add(self, request: AddRequest, done: Callable[[AddReply], None]) -> None:
+        """Add partitions to a transaction, or verify that they are in it, wherever it is coordinated; done as
+        in `submit`.
+        """
+        number = transaction_partition_for(request.transactional_id, TRANSACTIONS_PARTITIONS)
+        if self._peers is None or self._store.leads(TRANSACTIONS_TOPIC, number) is not None:
+            self._add(request, done)
+        else:
+            self._peers.add((TRANSACTIONS_TOPIC, number), request, done)
+
+    def _add(self, request: AddRequest, done: Callable[[AddReply], None]) -> None:
+        self.submit(request.transactional_id, TransactionShard.add_partitions, request, done)
+
+    async def list_transactions(self, request: ListRequest) -> tuple[ErrorCode, list[ListedTransaction]]:
+        """Those that this broker coordinates; an error while some of them are being loaded."""
+        listed: list[ListedTransaction] = []
+        for partition in self._partitions:
+            if partition.term is not None:
+                reply = await self._ask(partition.term, TransactionShard.list_transactions, request)
+                assert isinstance(reply, ListReply)
+                listed += reply.transactions
+            elif partition.epoch is not None:
+                return partition.error, []
+        return ErrorCode.none, listed
+
+    @staticmethod
+    async def _ask(term: TransactionTerm, handler: Handler, request: TransactionRequest) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        term.submit(handler, request, partial(_settle, future))
+        return await future
+
+    def _take_producer_id(self) -> int | None:
+        if self._producer_ids:
+            return self._producer_ids.pop()
+        if not self._refilling and not self._partitions.closed:
+            self._refilling = True
+            self._partitions.spawn(self._refill())
+        return None
+
+    async def _refill(self) -> None:
+        try:
+            self._producer_ids.append(await self._store.new_producer_id())
+        except StorageError as error:
+            logger.warning("no producer id is to be had yet: %s", error)
+        finally:
+            self._refilling = False
+
+    # Partitions
+
+    async def _read(self, claim: Claim) -> TransactionTerm:
+        shard = TransactionShard(self._config, self._take_producer_id)
+        if claim.log_end > 0:
+            await TransactionsLoader(self._store, claim.log).replay_into(shard)  # type: ignore[arg-type]
+        return TransactionTerm(shard, claim, self._mark)
+
+    def _mark(self, term: TransactionTerm, markers: Markers) -> None:
+        self._partitions.spawn(
+            self._markers.write(markers, term.leader_epoch, term.written, lambda: term.closed)
+        )
+
+
+def _settle(future: asyncio.Future[Any], reply: Any) -> None:
+    """Set a reply that perhaps nobody waits for any more."""
+    if not future.done():
+        future.set_result(reply)

@@ -1,0 +1,106 @@
+"""Requests of brokers to each other through Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.config import Address
+from korvet.storage import mailbox
+from korvet.storage.errors import LinkLost, StorageError
+from korvet.storage.keys import Keyspace
+from korvet.storage.mailbox import Mailbox
+from korvet.storage.store import Store
+from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.storage.conftest import Server
+
+
+@contextlib.asynccontextmanager
+async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[Mailbox]:
+    """A live broker that takes its mail."""
+    store = await Store.open(
+        server.url, Keyspace(prefix), node_id=node_id, endpoint=Address("127.0.0.1", node_id), lease_ms=60_000
+    )
+    assert store.membership is not None
+    made = Mailbox(store, store.membership)
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def two(server: Server, prefix: str) -> AsyncIterator[tuple[Mailbox, Mailbox]]:
+    async with broker(server, prefix, 1) as first, broker(server, prefix, 2) as second:
+        member = first._member
+
+        async def knows() -> bool:
+            await member.refresh()
+            return not member.alone
+
+        await until_async(knows, 20, "the other broker")
+        yield first, second
+
+
+async def asked(box: Mailbox, node_id: int, kind: str, body: bytes) -> bytes:
+    answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def done(told: bytes | StorageError) -> None:
+        if isinstance(told, StorageError):
+            answer.set_exception(told)
+        else:
+            answer.set_result(told)
+
+    box.ask(node_id, kind, body, done)
+    return await answer
+
+
+async def test_requests_are_answered_in_their_order(server: Server, prefix: str) -> None:
+    async with two(server, prefix) as (first, second):
+        came: list[bytes] = []
+
+        def handle(body: bytes, answer: mailbox.Answer) -> None:
+            came.append(body)
+            answer(body.upper())
+
+        second.handle("shout", handle)
+        bodies = [b"a%d" % number for number in range(300)]
+        answers = await asyncio.gather(*(asked(first, 2, "shout", body) for body in bodies))
+        assert (came, answers) == (bodies, [body.upper() for body in bodies])
+
+
+async def test_who_gets_no_answer_hears_so(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mailbox, "ANSWER_TIMEOUT_S", 0.2)
+    async with two(server, prefix) as (first, second):
+
+        def fail(body: bytes, answer: mailbox.Answer) -> None:
+            raise RuntimeError("a defect")
+
+        second.handle("fail", fail)
+        for node_id, kind in ((2, "fail"), (2, "unknown"), (3, "fail")):
+            with pytest.raises(LinkLost):
+                await asked(first, node_id, kind, b"")
+        second.handle("work", lambda body, answer: answer(body))
+        assert await asked(first, 2, "work", b"on") == b"on"
+
+
+async def test_another_life_of_a_broker_has_other_mail(server: Server, prefix: str) -> None:
+    async with two(server, prefix) as (first, second):
+        key = second._key(*second._address)
+        await first._store.call("RPUSH", key, b"no mail")
+        second.handle("work", lambda body, answer: answer(body))
+        assert await asked(first, 2, "work", b"1") == b"1"
+        assert key != second._key(2, second._address[1] + 1)
+        assert server.client.pttl(key) == -2, "what was taken is gone"

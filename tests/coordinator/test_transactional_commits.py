@@ -1,0 +1,107 @@
+"""Commits of transactions over a real server: when they count, what Redis groups see of them, and that they
+outlive a restart.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.offsets.packing import pack
+from korvet.offsets.partition import partition_for
+from korvet.storage.log import Marker
+from tests.coordinator.conftest import TOPIC, Running, running
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Server
+
+PRODUCER = (7, 2)
+NOTHING = -1
+
+
+def write(run: Running, *times_ms: int) -> None:
+    """Native entries."""
+    for ms in times_ms:
+        run.client.xadd(run.keys.stream(TOPIC, 0), {"n": ms}, id=f"{ms}-0")
+
+
+async def end(
+    run: Running, group: str, committed: bool = True, epoch: int = 2, coordinator: int = 1
+) -> ErrorCode:
+    return await run.service.mark(partition_for(group), Marker(PRODUCER[0], epoch, committed, coordinator))
+
+
+async def stands(run: Running, group: str) -> tuple[int, list[bytes]]:
+    """The committed offset, and where the Redis group stands."""
+    groups = run.client.xinfo_groups(run.keys.stream(TOPIC, 0))
+    return (await run.committed(group)).offset, [each["last-delivered-id"] for each in groups]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("committed", [True, False])
+async def test_commits_of_a_transaction(
+    server: Server, prefix: str, group: str, committed: bool, restarted: bool
+) -> None:
+    offset = pack(20, 0)
+    async with running(server, prefix) as run:
+        write(run, 10, 20, 30)
+        assert await run.commit(group, offset, producer=PRODUCER) is ErrorCode.none
+        assert await stands(run, group) == (NOTHING, [])
+        if not restarted:
+            assert await end(run, group, committed) is ErrorCode.none
+            assert await stands(run, group) == ((offset, [b"19-1023"]) if committed else (NOTHING, []))
+    async with running(server, prefix) as run:
+        if restarted:
+            assert await stands(run, group) == (NOTHING, [])
+            assert await end(run, group, committed) is ErrorCode.none
+        assert await stands(run, group) == ((offset, [b"19-1023"]) if committed else (NOTHING, []))
+
+
+async def test_a_younger_commit_outlasts_the_transaction(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as run:
+        write(run, 10, 20, 30)
+        assert await run.commit(group, pack(30, 0), producer=PRODUCER) is ErrorCode.none
+        assert await run.commit(group, pack(20, 0)) is ErrorCode.none
+        assert await end(run, group) is ErrorCode.none
+        expected = (pack(20, 0), [b"19-1023"])
+        assert await stands(run, group) == expected
+    async with running(server, prefix) as run:
+        assert await stands(run, group) == expected
+
+
+async def test_a_marker_that_comes_too_late(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
+        assert await end(run, group, epoch=1) is ErrorCode.invalid_producer_epoch
+        assert await end(run, group, coordinator=4) is ErrorCode.none
+        assert await end(run, group, False, coordinator=3) is ErrorCode.transaction_coordinator_fenced
+        assert await end(run, group, False, coordinator=4) is ErrorCode.none
+        assert (await run.committed(group)).offset == 5
+        assert run.service.reloads == 0
+
+
+async def test_a_producer_of_an_older_epoch_writes_nothing(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5, producer=PRODUCER) is ErrorCode.none
+        refused = await run.commit(group, 6, producer=(PRODUCER[0], PRODUCER[1] - 1))
+        assert refused is ErrorCode.coordinator_not_available
+        await run.service.wait_loaded()
+        assert await end(run, group) is ErrorCode.none
+        assert (await run.committed(group)).offset == 5
+
+
+async def test_producers_and_groups_side_by_side(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as run:
+        for number in range(20):
+            producer = (100 + number % 3, 0)
+            assert await run.commit(f"{group}{number}", number, producer=producer) is ErrorCode.none
+            assert await run.commit(f"plain{number}", number) is ErrorCode.none
+        for number in range(20):
+            marker = Marker(100 + number % 3, 0, number % 3 != 1, 1)
+            assert await run.service.mark(partition_for(f"{group}{number}"), marker) is ErrorCode.none
+        for number in range(20):
+            expected = NOTHING if number % 3 == 1 else number
+            assert (await run.committed(f"{group}{number}")).offset == expected
+            assert (await run.committed(f"plain{number}")).offset == number

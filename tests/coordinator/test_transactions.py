@@ -1,0 +1,240 @@
+"""The transaction coordinator over a real server: what it writes, and what becomes of it in a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.loader import OffsetsLoader
+from korvet.coordinator.markers import LocalMarkers, MarkerWriter
+from korvet.coordinator.service import CoordinatorService
+from korvet.coordinator.transactions import TRANSACTIONS_TOPIC, TransactionService
+from korvet.groups.config import GroupConfig
+from korvet.groups.shard import GroupShard
+from korvet.offsets.codec import encode_key, encode_value
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.transaction_log import (
+    decode_transaction_key,
+    decode_transaction_value,
+    transaction_partition_for,
+)
+from korvet.records.kernel import encode_append_records, parse_batch
+from korvet.storage.keys import Keyspace
+from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.store import Store
+from korvet.transactions.config import TransactionConfig
+from korvet.transactions.messages import AddRequest, EndRequest, InitReply, InitRequest
+from korvet.transactions.shard import TransactionShard
+from korvet.transactions.state import TransactionState
+from tests.support.polling import until_async
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.storage.conftest import Server
+
+NAME = "payments"
+PARTITIONS = 3
+
+
+class Running:
+    """A coordinator and its store; the partitions of one topic."""
+
+    def __init__(self, store: Store, service: TransactionService) -> None:
+        self.store = store
+        self.service = service
+
+    def log(self, partition: int) -> PartitionLog:
+        topic = self.store.catalogue.get("t")
+        assert topic is not None
+        return self.store.log(topic, partition)
+
+    async def begun(self) -> tuple[int, int]:
+        """A transaction with a record in each partition; its producer's id and epoch."""
+        init: InitReply = await self.service.call(
+            NAME, TransactionShard.init_producer, InitRequest(NAME, 60_000)
+        )
+        assert init.error is ErrorCode.none
+        identity = init.producer_id, init.producer_epoch
+        partitions = frozenset(("t", number) for number in range(PARTITIONS))
+        added = await self.service.call(
+            NAME, TransactionShard.add_partitions, AddRequest(NAME, *identity, partitions)
+        )
+        assert added.error is ErrorCode.none
+        for number in range(PARTITIONS):
+            await self.write(number, ProducerStamp(*identity, 0, True))
+        return identity
+
+    async def write(self, partition: int, stamp: ProducerStamp) -> None:
+        data = forms.whole_batch(
+            [forms.Record(b"k", b"v", forms.BASE_MS)],
+            attributes=16,
+            producer=(stamp.producer_id, stamp.producer_epoch, stamp.base_sequence),
+        )
+        log = self.log(partition)
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), stamp, done.set_result)
+        assert not isinstance(await done, Exception)
+
+    async def end(self, identity: tuple[int, int], committed: bool) -> ErrorCode:
+        reply = await self.service.call(NAME, TransactionShard.end, EndRequest(NAME, *identity, committed))
+        return ErrorCode(reply.error)
+
+    async def markers(self) -> list[bytes]:
+        """What the markers of each partition say."""
+        found = []
+        for number in range(PARTITIONS):
+            entries = await self.store.call("XRANGE", self.log(number).stream, "-", "+")
+            found += [fields[1] for _, fields in entries if fields[0] == b"ctl"]
+        return found
+
+    async def states(self) -> list[TransactionState]:
+        """The states that the log tells of."""
+        topic = self.store.catalogue.get(TRANSACTIONS_TOPIC)
+        assert topic is not None
+        number = transaction_partition_for(NAME, topic.partitions)
+        stream = self.store.keyspace.stream(topic.name, number)
+        states = []
+        for _, fields in await self.store.call("XRANGE", stream, "-", "+"):
+            assert decode_transaction_key(fields[1]) == NAME
+            states.append(TransactionState(decode_transaction_value(fields[3]).transaction_status))
+        return states
+
+
+@contextlib.asynccontextmanager
+async def running(server: Server, prefix: str) -> AsyncIterator[Running]:
+    store = await Store.open(server.url, Keyspace(prefix))
+    try:
+        if store.catalogue.get("t") is None:
+            await store.catalogue.create("t", PARTITIONS)
+        groups = CoordinatorService(store, store.catalogue, GroupConfig())
+        await groups.start()
+        markers = MarkerWriter(LocalMarkers(store, store.catalogue, groups).write)
+        service = TransactionService(store, store.catalogue, TransactionConfig(), markers)
+        service.follow_assignment()
+        await service.make_topic()
+        try:
+            async with asyncio.timeout(60):
+                await service.wait_loaded()
+            yield Running(store, service)
+        finally:
+            await service.close()
+            await groups.close()
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_a_transaction_and_its_records(server: Server, prefix: str, committed: bool) -> None:
+    async with running(server, prefix) as one:
+        identity = await one.begun()
+        assert await one.end(identity, committed) is ErrorCode.none
+        outcome = b"commit" if committed else b"abort"
+        await until_async(lambda: _has(one, [outcome] * PARTITIONS), 60, "the markers")
+        decided = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+        done = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+        expected = [TransactionState.EMPTY, TransactionState.ONGOING, decided, done]
+        await until_async(lambda: _is_at(one, expected), 60, "the end")
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("marked", [0, 1, PARTITIONS])
+async def test_what_was_decided_is_completed_after_a_crash(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, committed: bool, marked: int
+) -> None:
+    written = 0
+    write = MarkerWriter._write
+
+    async def stop(self: MarkerWriter, partition: tuple[str, int], *arguments: Any) -> bool:
+        nonlocal written
+        if written < marked:
+            written += 1
+            await write(self, partition, *arguments)
+        await asyncio.Event().wait()  # never told, as in a crash
+        return False
+
+    monkeypatch.setattr(MarkerWriter, "_write", stop)
+    outcome = b"commit" if committed else b"abort"
+    async with running(server, prefix) as one:
+        identity = await one.begun()
+        assert await one.end(identity, committed) is ErrorCode.none
+        await until_async(lambda: _has(one, [outcome] * marked), 60, "the first markers")
+        assert await one.end(identity, committed) is ErrorCode.concurrent_transactions
+    monkeypatch.undo()
+    async with running(server, prefix) as one:
+        await until_async(lambda: _has(one, [outcome] * PARTITIONS), 60, "the markers")
+        done = TransactionState.COMPLETE_COMMIT if committed else TransactionState.COMPLETE_ABORT
+        await until_async(lambda: _ends_with(one, done), 60, "the end")
+        assert await one.end(identity, committed) is ErrorCode.none
+        for number in range(PARTITIONS):
+            bounds = await one.log(number).bounds()
+            assert bounds.stable_end == bounds.log_end
+
+
+async def test_an_open_transaction_outlives_its_coordinator(server: Server, prefix: str) -> None:
+    async with running(server, prefix) as one:
+        identity = await one.begun()
+    async with running(server, prefix) as one:
+        assert await one.markers() == []
+        assert await one.end(identity, True) is ErrorCode.none
+        await until_async(lambda: _has(one, [b"commit"] * PARTITIONS), 60, "the markers")
+
+
+async def _has(one: Running, markers: list[bytes]) -> bool:
+    return await one.markers() == markers
+
+
+async def _is_at(one: Running, states: list[TransactionState]) -> bool:
+    return await one.states() == states
+
+
+async def _ends_with(one: Running, state: TransactionState) -> bool:
+    return (await one.states())[-1] is state
+
+
+@pytest.mark.parametrize("outcome", [None, True, False])
+async def test_offsets_of_open_transactions_are_loaded_as_pending(
+    server: Server, prefix: str, outcome: bool | None
+) -> None:
+    store = await Store.open(server.url, Keyspace(prefix))
+    try:
+        topic = await store.catalogue.create(
+            "__consumer_offsets", 1, {"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
+        )
+        log = store.log(topic, 0)
+
+        async def commit(offset: int, producer_id: int | None = None) -> None:
+            record = (
+                encode_key(OffsetCommitKey("g", "t", 0)),
+                encode_value(OffsetCommitValue(offset, commit_timestamp_ms=forms.BASE_MS)),
+                forms.BASE_MS,
+            )
+            producer = None if producer_id is None else (producer_id, 0)
+            stamp = None if producer is None else ProducerStamp(*producer, -1, True)
+            await log.append_wait(encode_append_records([record], producer), stamp)
+
+        await commit(1)
+        await commit(2, 7)
+        if outcome is not None:
+            done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            log.mark(Marker(7, 0, outcome, 1), done.set_result)
+            assert not isinstance(await done, Exception)
+        shard = GroupShard(GroupConfig(), lambda: "0")
+        await OffsetsLoader(store, log).replay_into(shard)
+        shard.loaded(forms.BASE_MS)
+
+        def committed() -> int:
+            value = shard.committed("g", "t", 0)
+            assert value is not None
+            return value.offset
+
+        assert committed() == (2 if outcome else 1)
+        shard.end_transaction(7, committed=True)
+        assert committed() == (1 if outcome is False else 2)
+    finally:
+        await store.close()
