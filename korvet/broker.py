@@ -12,7 +12,10 @@ from korvet import api
 from korvet.api.deadlines import Deadlines
 from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
+from korvet.coordinator.markers import LocalMarkers, MarkerWriter
+from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
+from korvet.coordinator.transactions import TransactionService
 from korvet.groups.config import GroupConfig, MigrationPolicy
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
@@ -22,11 +25,13 @@ from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.storage.errors import StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
+from korvet.storage.mailbox import Mailbox
 from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.retention import keep_retention
+from korvet.transactions.config import TransactionConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,9 +74,30 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         )
         security = SecurityStore(store, authorizer, credentials, quotas)
         coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
+        markers = LocalMarkers(store, store.catalogue, coordinator)
+        assert store.membership is not None
+        mailbox = Mailbox(store, store.membership)
+        peers = Peers(store, mailbox, markers)
+        transactions = TransactionService(
+            store, store.catalogue, _transaction_config(config), MarkerWriter(peers.mark), peers
+        )
+        mail = asyncio.create_task(mailbox.run())
         try:
-            await _run(config, store, security, coordinator, listener, lambda: ready(*endpoint))
+            await _run(
+                config,
+                store,
+                security,
+                coordinator,
+                transactions,
+                markers,
+                listener,
+                lambda: ready(*endpoint),
+            )
         finally:
+            mail.cancel()
+            await asyncio.gather(mail, return_exceptions=True)
+            await transactions.close()
+            await peers.close()
             await coordinator.close()
             await store.close()
     finally:
@@ -83,18 +109,21 @@ async def _run(
     store: Store,
     security: SecurityStore,
     coordinator: CoordinatorService,
+    transactions: TransactionService,
+    markers: LocalMarkers,
     listener: Listener,
     ready: Callable[[], None],
 ) -> None:
     member = store.membership
     assert member is not None
     topics = TopicDirectory(store, config, lambda topic: coordinator.forget_topic(topic.name))
-    follower = _Follower(topics, coordinator, member)
+    follower = _Follower(topics, coordinator, transactions, member)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     try:
         await security.refresh()
         await coordinator.start()
+        transactions.follow_assignment()
         member.attach(follower)
         member.begin()
         if member.alone:
@@ -108,6 +137,8 @@ async def _run(
         membership=member,
         topics=topics,
         coordinator=coordinator,
+        transactions=transactions,
+        markers=markers,
         security=security,
         quotas=security.quotas,
         new_producer_id=store.new_producer_id,
@@ -147,18 +178,28 @@ async def _run(
 class _Follower:
     """What topics and coordinator do when other brokers have changed something."""
 
-    def __init__(self, topics: TopicDirectory, coordinator: CoordinatorService, member: Membership) -> None:
+    def __init__(
+        self,
+        topics: TopicDirectory,
+        coordinator: CoordinatorService,
+        transactions: TransactionService,
+        member: Membership,
+    ) -> None:
         self._topics = topics
         self._coordinator = coordinator
+        self._transactions = transactions
         self._member = member
         self._finishing: asyncio.Task[None] | None = None
 
     def follow_assignment(self) -> None:
         """Coordinate what is ours now."""
         self._coordinator.follow_assignment()
+        self._transactions.follow_assignment()
 
     async def settle(self) -> None:
         """Return once our groups are loaded and know of deleted topics no more. Raises StorageError."""
+        # Another broker may have made the topic.
+        self._transactions.follow_assignment()
         await self._coordinator.wait_loaded()
         try:
             await self._topics.forget_deleted()
@@ -205,6 +246,13 @@ def _group_config(config: Config) -> GroupConfig:
         consumer_max_size=config.group_consumer_max_size,
         consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
+    )
+
+
+def _transaction_config(config: Config) -> TransactionConfig:
+    return TransactionConfig(
+        max_timeout_ms=config.transaction_max_timeout_ms,
+        id_expiration_ms=config.transactional_id_expiration_ms,
     )
 
 

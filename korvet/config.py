@@ -228,6 +228,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     native_groups_interval_ms: Annotated[
         Size, Meta(description="How often Redis consumer groups are looked at for that.")
     ] = 1_000
+    transaction_max_timeout_ms: Annotated[
+        Size, Meta(description="Longest time for which a producer may keep a transaction open.")
+    ] = 900_000
+    transactional_id_expiration_ms: Annotated[
+        Duration, Meta(description="Idle time after which a transactional id is forgotten.")
+    ] = 604_800_000
     producer_id_expiration_ms: Annotated[
         Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
     ] = 86_400_000

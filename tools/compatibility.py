@@ -38,6 +38,13 @@ _WHOLE_SESSION: Final = (
     "create, produce with every codec, consume, a group that a second member joins and leaves, commit, seek, "
     "describe, lag, delete"
 )
+_LIBRDKAFKA: Final = (
+    "test_confluent.py",
+    "test_groups.py",
+    "test_random_records.py",
+    "test_security.py",
+    "test_transactions.py",
+)
 
 
 def clients() -> tuple[Client, ...]:
@@ -55,8 +62,8 @@ def clients() -> tuple[Client, ...]:
             "librdkafka (confluent-kafka)",
             "newest",
             f"{_WHOLE_SESSION}, static members, groups of the consumer protocol (KIP-848), random records, "
-            "native writers beside it, TLS and SASL",
-            ("test_confluent.py", "test_groups.py", "test_random_records.py", "test_security.py"),
+            "native writers beside it, TLS and SASL, transactions",
+            _LIBRDKAFKA,
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
         Client(
@@ -111,20 +118,6 @@ def clients() -> tuple[Client, ...]:
 
 
 MISSING: Final = (
-    Missing(
-        "transactions",
-        (
-            "AddPartitionsToTxn",
-            "AddOffsetsToTxn",
-            "EndTxn",
-            "TxnOffsetCommit",
-            "WriteTxnMarkers",
-            "DescribeProducers",
-            "DescribeTransactions",
-            "ListTransactions",
-        ),
-        "need a transaction coordinator and markers in the log; idempotent producers work",
-    ),
     Missing(
         "share groups, streams groups",
         (

@@ -1,8 +1,9 @@
 """ApiVersions (key 18), versions 0-4.
 
 What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
-flexible encoding, v4 changes features only, of which none exist here. The response header is v0 in every
-version; a request in an unknown version is answered by the server with error 35 in version 0.
+flexible encoding, v4 has features that begin with version 0: transactions of protocol version 2 (KIP-890),
+which Java producers use where they find them. The response header is v0 in every version; a request in an
+unknown version is answered by the server with error 35 in version 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from korvet.protocol.registry import api
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
 
+_FEATURES_SINCE: Final = 4
+_TRANSACTION_VERSION: Final = 2
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -41,4 +44,21 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
         )
         for entry in registry.registered()
     )
-    return context.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys)
+    features = _features(context) if context.api_version >= _FEATURES_SINCE else {}
+    return context.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys, **features)
+
+
+def _features(context: RequestContext) -> dict[str, Any]:
+    levels = {"min_version_level": _TRANSACTION_VERSION, "max_version_level": _TRANSACTION_VERSION}
+    return {
+        "supported_features": (
+            context.make(
+                "SupportedFeatureKey",
+                name="transaction.version",
+                min_version=0,
+                max_version=_TRANSACTION_VERSION,
+            ),
+        ),
+        "finalized_features_epoch": 0,
+        "finalized_features": (context.make("FinalizedFeatureKey", name="transaction.version", **levels),),
+    }

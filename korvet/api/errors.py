@@ -24,6 +24,8 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.StorageFault: ErrorCode.kafka_storage_error,
     storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
     storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
+    storage.InvalidTransactionState: ErrorCode.invalid_txn_state,
+    storage.FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
     storage.FencedEpoch: ErrorCode.not_leader_or_follower,
     # As when Kafka moves a leader: clients ask again, and nothing was written.
     storage.SlotUnavailable: ErrorCode.not_leader_or_follower,

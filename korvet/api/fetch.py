@@ -16,10 +16,17 @@ from kio.schema.errors import ErrorCode
 from korvet.api.deadlines import Deadline
 from korvet.api.durations import milliseconds
 from korvet.api.errors import error_code_of
-from korvet.api.fetch_response import SESSIONS_SINCE, TOPIC_IDS_SINCE, FetchedPart, encode_response
+from korvet.api.fetch_response import (
+    READ_COMMITTED,
+    SESSIONS_SINCE,
+    TOPIC_IDS_SINCE,
+    FetchedPart,
+    encode_response,
+)
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
+from korvet.storage.committed import Committed, cached_committed, read_committed
 from korvet.storage.errors import OffsetOutOfRange, StorageError
 
 if TYPE_CHECKING:
@@ -138,6 +145,7 @@ class _Fetch(Deadline):
         "_failed",
         "_has_read",
         "_idle_answer",
+        "_is_committed",
         "_listening",
         "_looks",
         "_parts",
@@ -154,6 +162,7 @@ class _Fetch(Deadline):
     def __init__(self, context: RequestContext, request: Any) -> None:
         self.request = request
         self._context = context
+        self._is_committed = request.isolation_level == READ_COMMITTED
         self._topics: list[tuple[Any, list[FetchedPart]]] = []
         self._parts: list[FetchedPart] = []
         for topic in request.topics:
@@ -197,7 +206,7 @@ class _Fetch(Deadline):
                 continue
             if log.closed and self._respond is not None:
                 return False
-            if part.offset != log.log_end:
+            if not self._is_at_end(part, log):
                 at_end = False
         self._respond = respond
         self._at_work = True
@@ -243,23 +252,43 @@ class _Fetch(Deadline):
                 self._unread.append(part)
                 continue
             limit = max(min(part.max_bytes, left), 1)
-            batches = part.log.cached(part.offset, limit, left if started else None, zstd=self._takes_zstd)
-            if batches is not None:
-                self._take_cached(part, part.log, batches)
+            if self._take_cached(part, part.log, limit, left if started else None):
                 left -= part.size_bytes
                 started = True
                 continue
             left -= limit
             started = True
             self._reading += 1
-            part.log.read(part.offset, limit, _taker(self, part), zstd=self._takes_zstd)
+            if self._is_committed:
+                taker = _committed_taker(self, part)
+                read_committed(part.log, part.offset, limit, taker, zstd=self._takes_zstd)
+            else:
+                part.log.read(part.offset, limit, _taker(self, part), zstd=self._takes_zstd)
         self.read_done()
 
-    def _take_cached(self, part: FetchedPart, log: PartitionLog, batches: list[bytes]) -> None:
-        part.take(batches, log.log_end, log.log_start)
-        if not batches and self._reading > 1:
+    def _take_cached(self, part: FetchedPart, log: PartitionLog, limit: int, room_bytes: int | None) -> bool:
+        """Whether no more is needed than is known here."""
+        if self._is_committed:
+            committed = cached_committed(log, part.offset, limit, room_bytes, zstd=self._takes_zstd)
+            if committed is None:
+                return False
+            _take_committed(part, committed)
+        else:
+            batches = log.cached(part.offset, limit, room_bytes, zstd=self._takes_zstd)
+            if batches is None:
+                return False
+            part.take(batches, log.log_end, log.log_start, log.known_stable_end)
+        if not part.batches and self._reading > 1 and not self._is_at_end(part, log):
             # Too large for the room left, some of which reads under way may give back.
             self._unread.append(part)
+        return True
+
+    def _is_at_end(self, part: FetchedPart, log: PartitionLog) -> bool:
+        """Whether there is nothing for this reader to read there yet."""
+        if not self._is_committed:
+            return part.offset == log.log_end
+        stable_end = log.known_stable_end
+        return stable_end is not None and stable_end <= part.offset <= log.log_end
 
     def read_done(self) -> None:
         """One read is over; the last one decides."""
@@ -303,7 +332,7 @@ class _Fetch(Deadline):
         return [
             part
             for part in self._parts
-            if (log := part.log) is not None and (part.offset != log.log_end or log.closed)
+            if (log := part.log) is not None and (not self._is_at_end(part, log) or log.closed)
         ]
 
     def time_over(self) -> None:
@@ -321,8 +350,7 @@ class _Fetch(Deadline):
         """The response body for what was read."""
         for part in self._parts:
             if part.log is not None and part.high_watermark < 0 and part.error is ErrorCode.none:
-                part.high_watermark = part.log.log_end
-                part.log_start = part.log.log_start
+                part.take([], part.log.log_end, part.log.log_start, part.log.known_stable_end)
         return self._encode()
 
     def _nothing_new(self) -> list[bytes]:
@@ -330,9 +358,10 @@ class _Fetch(Deadline):
         for part in self._parts:
             log = part.log
             assert log is not None
-            if part.high_watermark != log.log_end or part.log_start != log.log_start:
-                part.high_watermark = log.log_end
-                part.log_start = log.log_start
+            stable_end = log.log_end if log.known_stable_end is None else log.known_stable_end
+            known = part.high_watermark, part.log_start, part.stable_end
+            if known != (log.log_end, log.log_start, stable_end):
+                part.take([], log.log_end, log.log_start, stable_end)
                 self._idle_answer = []
         if not self._idle_answer:
             self._idle_answer = self._encode()
@@ -352,7 +381,28 @@ def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | StorageErr
             if isinstance(outcome, OffsetOutOfRange):
                 part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
         else:
-            part.take([outcome.data], outcome.log_end, outcome.log_start)
+            assert part.log is not None
+            part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.known_stable_end)
         pending.read_done()
 
     return take
+
+
+def _committed_taker(pending: _Fetch, part: FetchedPart) -> Callable[[Committed | StorageError], None]:
+    """The same for one that wants committed records."""
+
+    def take(outcome: Committed | StorageError) -> None:
+        if isinstance(outcome, StorageError):
+            part.error = error_code_of(outcome)
+            if isinstance(outcome, OffsetOutOfRange):
+                part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
+        else:
+            _take_committed(part, outcome)
+        pending.read_done()
+
+    return take
+
+
+def _take_committed(part: FetchedPart, outcome: Committed) -> None:
+    part.take(outcome.batches, outcome.log_end, outcome.log_start, outcome.stable_end)
+    part.aborted = outcome.aborted

@@ -1,7 +1,8 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 adds the key type, v3 is flexible, v4 asks for several keys at once (KIP-699), v6 adds share groups' keys
-(KIP-932), which are refused like transactional ids: brokers coordinate consumer groups.
+v1 adds the key type (group or transactional id), v3 is flexible, v4 asks for several keys at once (KIP-699),
+v6 adds share groups' keys (KIP-932), which are refused. The first transactional id makes
+`__transaction_state`, as in Kafka.
 """
 
 from __future__ import annotations
@@ -11,14 +12,25 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
+from korvet.coordinator.transactions import TRANSACTIONS_PARTITIONS, TRANSACTIONS_TOPIC
 from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
 
 _GROUP: Final = 0
+_TRANSACTION: Final = 1
+_TOPICS: Final = {
+    _GROUP: (OFFSETS_TOPIC, OFFSETS_PARTITIONS),
+    _TRANSACTION: (TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),
+}
+_RESOURCES: Final = {
+    _GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed),
+    _TRANSACTION: (ResourceType.TRANSACTIONAL_ID, ErrorCode.transactional_id_authorization_failed),
+}
 _SINGLE_KEY_UNTIL: Final = 3
 
 
@@ -39,25 +51,35 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
 
 @api(10, "FindCoordinator", (0, 6), refuse=refuse)
 async def find_coordinator(context: RequestContext, request: Any) -> Any:
-    """The broker that leads the group's partition of `__consumer_offsets`."""
+    """The broker that leads the key's partition of `__consumer_offsets` or `__transaction_state`."""
     key_type = getattr(request, "key_type", _GROUP)
-    if key_type != _GROUP:
+    if key_type not in _TOPICS:
         return refuse(
             context, request, ErrorCode.invalid_request, f"No coordinator here for keys of type {key_type}."
         )
+    keys = (request.key,) if context.api_version <= _SINGLE_KEY_UNTIL else request.coordinator_keys
+    resource, _ = _RESOURCES[key_type]
+    if key_type == _TRANSACTION and any(context.may(Operation.DESCRIBE, resource, key) for key in keys):
+        try:
+            await context.services.transactions.make_topic()
+        except StorageError:
+            return refuse(context, request, ErrorCode.coordinator_not_available)
     if context.api_version <= _SINGLE_KEY_UNTIL:
-        return context.make("FindCoordinatorResponse", **_where(context, request.key))
+        return context.make("FindCoordinatorResponse", **_where(context, key_type, request.key))
     coordinators = tuple(
-        context.make("Coordinator", key=key, **_where(context, key)) for key in request.coordinator_keys
+        context.make("Coordinator", key=key, **_where(context, key_type, key))
+        for key in request.coordinator_keys
     )
     return context.make("FindCoordinatorResponse", coordinators=coordinators)
 
 
-def _where(context: RequestContext, group_id: str) -> dict[str, Any]:
-    if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-        return _nowhere(ErrorCode.group_authorization_failed, None)
+def _where(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
+    resource, denied = _RESOURCES[key_type]
+    if not context.may(Operation.DESCRIBE, resource, key):
+        return _nowhere(denied, None)
     assignment = context.services.membership.assignment
-    leader = assignment.leader(OFFSETS_TOPIC, partition_for(group_id, OFFSETS_PARTITIONS))
+    topic, partitions = _TOPICS[key_type]
+    leader = assignment.leader(topic, partition_for(key, partitions))
     broker = assignment.broker(leader.node_id)
     assert broker is not None
     endpoint = broker.endpoint(context.client.listener)

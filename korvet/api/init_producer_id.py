@@ -1,7 +1,9 @@
 """InitProducerId (key 22), versions 0-5.
 
 Idempotent producers (KIP-98) get a fresh producer id with epoch 0 each time they ask, also when they name the
-id they had (KIP-360), as Kafka answers it. Transactional ids are refused: there are no transactions yet.
+id they had (KIP-360), as Kafka answers it. For a transactional id its coordinator gives the next epoch, which
+fences the producer before, and aborts what that one has left open. v3 names the producer that goes on, v4 may
+answer PRODUCER_FENCED (KIP-588), v5 TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations
@@ -10,15 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.durations import milliseconds
+from korvet.api.errors import error_code_of
+from korvet.api.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.storage.errors import StorageError
+from korvet.transactions.messages import InitRequest
+from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+    from korvet.transactions.messages import InitReply
 
 
 # No producer id, no epoch: the client has not had one yet.
 _NONE: Final = -1
+_FENCED_SINCE: Final = 4
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -31,13 +41,15 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def init_producer_id(context: RequestContext, request: Any) -> Any:
     """A new producer id, epoch 0."""
     if request.transactional_id is not None:
-        # Whether or not the client may use the id: there are no transactions.
-        return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
-    if not _may_produce(context):
+        if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+            return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
+    elif not _may_produce(context):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     known = (getattr(request, "producer_id", _NONE), getattr(request, "producer_epoch", _NONE))
     if (known[0] == _NONE) != (known[1] == _NONE):
         return refuse(context, request, ErrorCode.invalid_request)
+    if request.transactional_id is not None:
+        return await _of_transactions(context, request, known)
     producer_id = await context.services.new_producer_id()
     return context.make(
         "InitProducerIdResponse", error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0
@@ -51,4 +63,22 @@ def _may_produce(context: RequestContext) -> bool:
         access is None
         or access.allows(Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER)
         or access.allows_any(Operation.WRITE, ResourceType.TOPIC)
+    )
+
+
+async def _of_transactions(context: RequestContext, request: Any, known: tuple[int, int]) -> Any:
+    asked = InitRequest(request.transactional_id, milliseconds(request.transaction_timeout), *known)
+    transactions = context.services.transactions
+    try:
+        await transactions.make_topic()
+        reply: InitReply = await transactions.call(
+            asked.transactional_id, TransactionShard.init_producer, asked
+        )
+    except StorageError as error:
+        return refuse(context, request, error_code_of(error))
+    return context.make(
+        "InitProducerIdResponse",
+        error_code=fencing_error(reply.error, context.api_version, _FENCED_SINCE),
+        producer_id=reply.producer_id,
+        producer_epoch=reply.producer_epoch,
     )

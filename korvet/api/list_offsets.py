@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.fetch_response import READ_COMMITTED
 from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -59,7 +60,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(2, "ListOffsets", (1, 11), refuse=refuse)
 async def list_offsets(context: RequestContext, request: Any) -> Any:
     """The offsets of all partitions asked for, looked up at once."""
-    answers = await answer_each(request.topics, partial(_one, context))
+    answers = await answer_each(request.topics, partial(_one, context, request))
     topics = tuple(
         context.make("ListOffsetsTopicResponse", name=name, partitions=tuple(partitions))
         for name, partitions in answers
@@ -67,7 +68,7 @@ async def list_offsets(context: RequestContext, request: Any) -> Any:
     return context.make("ListOffsetsResponse", topics=topics)
 
 
-async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -> Any:
+async def _one(context: RequestContext, request: Any, name: str, asked: Any, repeated: bool) -> Any:
     index = asked.partition_index
     if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
         return _partition(context, index, ErrorCode.topic_authorization_failed, _NONE)
@@ -83,24 +84,30 @@ async def _one(context: RequestContext, name: str, asked: Any, repeated: bool) -
     if asked.timestamp < 0 and context.api_version < _SINCE.get(asked.timestamp, 2**15):
         return _partition(context, index, ErrorCode.unsupported_version, _NONE)
     try:
-        found = await _look_up(log, asked.timestamp)
+        is_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
+        found = await _look_up(log, asked.timestamp, is_committed=is_committed)
     except StorageError as failed:
         return _partition(context, index, error_code_of(failed), _NONE)
     return _partition(context, index, ErrorCode.none, found)
 
 
-async def _look_up(log: PartitionLog, timestamp_ms: int) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch), all -1 where there is no such record."""
+async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch), all -1 where there is no such record.
+
+    For consumers that read committed the log ends at its last stable offset.
+    """
     if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NONE
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
         bounds = await log.bounds()
-        offset = bounds.log_end if timestamp_ms == _LATEST else bounds.log_start
-        return offset, -1, log.leader_epoch
+        end = bounds.stable_end if is_committed else bounds.log_end
+        return end if timestamp_ms == _LATEST else bounds.log_start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.offset_of_max_timestamp()
     else:
         found = await log.offset_for_timestamp(timestamp_ms)
+    if is_committed and found is not None and found[0] >= (await log.bounds()).stable_end:
+        return _NONE
     return _NONE if found is None else (found[0], found[1], log.leader_epoch)
 
 

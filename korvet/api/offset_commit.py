@@ -10,11 +10,11 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
 from kio.schema.errors import ErrorCode
 
+from korvet.api.commit_topics import commit_topic
 from korvet.api.offset_commit_form import AskedCommit
-from korvet.groups.messages import CommitPartition, CommitReply, CommitRequest, CommitTopic
+from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.primitives import length, string
 from korvet.protocol.registry import Respond, submit_api
@@ -49,9 +49,10 @@ def offset_commit(context: RequestContext, request: Any, respond: Respond) -> No
     if not context.may(Operation.READ, ResourceType.GROUP, asked.group_id):
         respond([context.schema.encode(refuse(context, asked, ErrorCode.group_authorization_failed))])
         return
+    by_id = context.api_version >= _TOPIC_IDS_SINCE
     commit = CommitRequest(
         group_id=asked.group_id,
-        topics=tuple([_commit_topic(context, topic) for topic in asked.topics]),
+        topics=tuple([commit_topic(context, topic, by_id=by_id) for topic in asked.topics]),
         generation_id=asked.generation_id,
         member_id=asked.member_id,
         group_instance_id=asked.group_instance_id,
@@ -94,35 +95,6 @@ def _encode(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
         parts.append(tags)
     parts.append(tags)
     return b"".join(parts)
-
-
-def _commit_topic(context: RequestContext, asked: AskedTopic) -> CommitTopic:
-    directory = context.services.topics
-    if context.api_version >= _TOPIC_IDS_SINCE:
-        topic = None if asked.topic_id is None else directory.by_id(asked.topic_id)
-        unknown = ErrorCode.unknown_topic_id
-    else:
-        topic = directory.get(asked.name)
-        unknown = ErrorCode.unknown_topic_or_partition
-    name = asked.name if topic is None else topic.name
-    partitions = asked.partitions
-    if name and not context.may(Operation.READ, ResourceType.TOPIC, name):
-        partitions = tuple(_refused(each, ErrorCode.topic_authorization_failed) for each in partitions)
-    elif topic is None:
-        partitions = tuple(_refused(each, unknown) for each in partitions)
-    else:
-        count = topic.partitions
-        partitions = tuple(
-            [
-                each if 0 <= each.partition < count else _refused(each, ErrorCode.unknown_topic_or_partition)
-                for each in partitions
-            ]
-        )
-    return CommitTopic(name, partitions, None if topic is None else topic.topic_id.bytes)
-
-
-def _refused(partition: CommitPartition, error: ErrorCode) -> CommitPartition:
-    return msgspec.structs.replace(partition, refusal=error)
 
 
 def _topic(context: RequestContext, asked: AskedTopic, partitions: list[tuple[int, ErrorCode]]) -> Any:

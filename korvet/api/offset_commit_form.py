@@ -63,11 +63,12 @@ class AskedCommit(msgspec.Struct, frozen=True):
             member_id=request.member_id,
             group_instance_id=getattr(request, "group_instance_id", None),
             retention_time_ms=-1 if retention is None else milliseconds(retention),
-            topics=tuple(_asked_topic(topic) for topic in request.topics),
+            topics=tuple(asked_topic(topic) for topic in request.topics),
         )
 
 
-def _asked_topic(topic: Any) -> AskedTopic:
+def asked_topic(topic: Any) -> AskedTopic:
+    """What a decoded request asks for one topic."""
     partitions = tuple(
         CommitPartition(
             partition=each.partition_index,

@@ -26,6 +26,7 @@ from korvet.records.compression import decompress
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,16 @@ _LOG_START_SINCE: Final = 5
 _ZSTD_SINCE: Final = 7
 _RECORD_ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
+_ABORTABLE_SINCE: Final = 11
+_ADDS_SINCE: Final = 12
+# The coordinator will answer soon, or another one.
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+    }
+)
 _PARTITION: Final = struct.Struct(">ihqq")
 _INT64: Final = struct.Struct(">q")
 _INT32: Final = struct.Struct(">i")
@@ -139,20 +150,77 @@ class _Produce:
             if log.topic.internal:
                 self._put(log, received, result)
                 return
-            batch = log.encode(received)
-            self._check_records(batch.form, policy)
+            if not received.header.transactional:
+                self._append(log, policy, received, result)
+                return
+            asked = self._transaction_of(log, received)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
             return
         except BatchError as bad:
             result.refuse(error_code_of(bad), str(bad))
             return
+        # Appends keep the order of their requests, since these replies do.
+        self._pending += 1
+        self._context.services.transactions.add(
+            asked, lambda reply: self._in_transaction(reply, log, policy, received, result)
+        )
+
+    def _append(
+        self, log: PartitionLog, policy: TopicPolicy, received: ReceivedBatch, result: _Result
+    ) -> None:
+        """Begin the append of a batch. Raises BatchError and _Refused."""
+        batch = log.encode(received)
+        self._check_records(batch.form, policy)
         header = received.header
         stamp = None
         if header.producer_id >= 0:
-            stamp = ProducerStamp(header.producer_id, header.producer_epoch, header.base_sequence)
+            stamp = ProducerStamp(
+                header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
+            )
         self._pending += 1
         log.append(batch, stamp, self._append_done(result, policy))
+
+    def _transaction_of(self, log: PartitionLog, received: ReceivedBatch) -> AddRequest:
+        """What the coordinator is asked: whether the partition is in the transaction, or from v12 on to add
+        it (KIP-890). Raises _Refused.
+        """
+        header, transactional_id = received.header, self._request.transactional_id
+        if transactional_id is None:
+            raise _Refused(
+                ErrorCode.transactional_id_authorization_failed, "the batch is of no transactional producer"
+            )
+        if header.producer_id < 0:
+            raise _Refused(ErrorCode.invalid_record, "a transaction needs a producer id")
+        adds = self._context.api_version >= _ADDS_SINCE
+        return AddRequest(
+            transactional_id,
+            header.producer_id,
+            header.producer_epoch,
+            frozenset({(log.topic.name, log.partition)}),
+            BUMPING_PROTOCOL if adds else 0,
+            verify_only=not adds,
+        )
+
+    def _in_transaction(
+        self, reply: Any, log: PartitionLog, policy: TopicPolicy, received: ReceivedBatch, result: _Result
+    ) -> None:
+        """The coordinator's answer is there: go on, or not."""
+        error = reply.error
+        if error is ErrorCode.none and reply.absent:
+            error = ErrorCode.transaction_abortable
+        try:
+            if error is not ErrorCode.none:
+                raise _Refused(
+                    _transaction_error(error, self._context.api_version),
+                    "the partition is in no transaction of this producer",
+                )
+            self._append(log, policy, received, result)
+        except _Refused as refused:
+            result.refuse(refused.error, str(refused))
+        except BatchError as bad:
+            result.refuse(error_code_of(bad), str(bad))
+        self._finished()
 
     def _put(self, log: PartitionLog, received: ReceivedBatch, result: _Result) -> None:
         """Have the groups' coordinator apply records of its own log. Raises BatchError."""
@@ -186,8 +254,6 @@ class _Produce:
         request, topics = self._request, self._context.services.topics
         if request.acks not in _ACKS:
             raise _Refused(ErrorCode.invalid_required_acks, f"acks of {request.acks} is none of -1, 0 and 1")
-        if request.transactional_id is not None:
-            raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
         if self._context.api_version >= _TOPIC_IDS_SINCE:
             found = None if topic.topic_id is None else topics.by_id(topic.topic_id)
             unknown = ErrorCode.unknown_topic_id
@@ -196,6 +262,10 @@ class _Produce:
             unknown = ErrorCode.unknown_topic_or_partition
         access = self._context.client.access
         if access is not None:
+            transactional_id = request.transactional_id
+            kind = ResourceType.TRANSACTIONAL_ID
+            if transactional_id is not None and not access.allows(Operation.WRITE, kind, transactional_id):
+                raise _Refused(ErrorCode.transactional_id_authorization_failed, "")
             name = found.name if found is not None else getattr(topic, "name", None)
             if name is not None and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
                 raise _Refused(ErrorCode.topic_authorization_failed, "")
@@ -226,8 +296,6 @@ class _Produce:
             raise _Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
         if header.control:
             raise _Refused(ErrorCode.invalid_record, "clients must not write control records")
-        if header.transactional:
-            raise _Refused(ErrorCode.invalid_txn_state, "transactions are not supported")
         if header.codec == _ZSTD and self._context.api_version < _ZSTD_SINCE:
             raise _Refused(
                 ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE} (KIP-110)"
@@ -267,6 +335,17 @@ class _Produce:
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")
         else:
             self._respond([_encode(self._context.api_version, self._results)])
+
+
+def _transaction_error(error: ErrorCode, version: int) -> ErrorCode:
+    """What producers of a version make the right thing of, as Kafka has it: those before v12 are told
+    NOT_ENOUGH_REPLICAS where they are to try again.
+    """
+    if error in _PASSING or (error is ErrorCode.concurrent_transactions and version < _ADDS_SINCE):
+        return ErrorCode.not_enough_replicas
+    if error is ErrorCode.transaction_abortable and version < _ABORTABLE_SINCE:
+        return ErrorCode.invalid_txn_state
+    return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
 
 
 def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:

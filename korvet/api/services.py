@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
     from korvet.api.deadlines import Deadlines
     from korvet.config import Config
+    from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
+    from korvet.coordinator.transactions import TransactionService
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.membership import Membership
     from korvet.storage.security import SecurityStore
@@ -26,6 +28,8 @@ class Services(msgspec.Struct, frozen=True):
     membership: Membership
     topics: TopicDirectory
     coordinator: CoordinatorService
+    transactions: TransactionService
+    markers: LocalMarkers
     security: SecurityStore
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]

@@ -9,7 +9,7 @@ import uuid
 import cramjam
 import pytest
 
-from tests.api.asking import newest, versions
+from tests.api.asking import versions
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms, read
 from tests.support.polling import until
 from tests.support.wire import ConnectionClosed
@@ -305,16 +305,6 @@ def test_init_producer_id_with_half_an_identity(ask, version):
     for identity in [{"producer_id": 5, "producer_epoch": -1}, {"producer_id": -1, "producer_epoch": 5}]:
         answer = ask("InitProducerId", version, transaction_timeout=1000, transactional_id=None, **identity)
         assert (answer.error_code, answer.producer_id) == (42, -1)
-
-
-def test_transactions_are_refused(ask, korvet, topic):
-    answer = ask("InitProducerId", newest("InitProducerId"), transaction_timeout=1000, transactional_id="t")
-    assert answer.error_code
-    assert answer.producer_id == -1
-    (result,) = produce(ask, LAST_BY_NAME, [(topic, 0, batch())], transactional_id="t")
-    assert result.error_code
-    assert put(ask, topic, batch(attributes=0x10, producer=(1, 0, 0))).error_code
-    assert everything(ask, topic) == []
 
 
 def test_the_offsets_topic_is_written_by_the_broker_only(ask, korvet):

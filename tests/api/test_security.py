@@ -76,6 +76,13 @@ MEMBER = {"group_id": READERS, "member_id": "m", "generation_id": 1}
 UNKNOWN_MEMBER = ErrorCode.unknown_member_id
 ONE_PARTITION = [{"name": ORDERS, "partitions": [{"partition_index": 0, "timestamp": -1, "offset": 0}]}]
 ANY_ACL = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+MARKER = {"producer_id": 7, "topics": [{"name": ORDERS, "partition_indexes": [0]}]}
+MOVER = {"transactional_id": "mover", "producer_id": 7, "producer_epoch": 0}
+WRITES_MOVER = (WRITE, ResourceType.TRANSACTIONAL_ID, "mover")
+SHOWS_MOVER = (DESCRIBE, ResourceType.TRANSACTIONAL_ID, "mover")
+NO_TRANSACTION = ErrorCode.transactional_id_authorization_failed
+# Nobody has such a producer.
+NO_PRODUCER = ErrorCode.invalid_producer_id_mapping
 TABLE = [
     row(
         "Produce",
@@ -211,6 +218,114 @@ TABLE = [
         (Operation.IDEMPOTENT_WRITE, CLUSTER, CLUSTER_),
         denied=NO_CLUSTER,
     ),
+    row(
+        "InitProducerId",
+        5,
+        {"transactional_id": "mover", "producer_id": 7, "producer_epoch": -1},
+        WRITES_MOVER,
+        denied=NO_TRANSACTION,
+        allowed=ErrorCode.invalid_request,
+    ),
+    row(
+        "Produce",
+        12,
+        {
+            "transactional_id": "mover",
+            "acks": -1,
+            "timeout": 1000,
+            "topic_data": [
+                {
+                    "name": ORDERS,
+                    "partition_data": [{"index": 0, "records": batch(attributes=0x10, producer=(7, 0, 0))}],
+                }
+            ],
+        },
+        (WRITE, TOPIC, ORDERS),
+        WRITES_MOVER,
+        denied=NO_TRANSACTION,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "FindCoordinator",
+        6,
+        {"coordinator_keys": ["mover"], "key_type": 1},
+        SHOWS_MOVER,
+        denied=NO_TRANSACTION,
+    ),
+    row(
+        "AddPartitionsToTxn",
+        3,
+        {f"v3_and_below_{name}": value for name, value in MOVER.items()}
+        | {"v3_and_below_topics": [{"name": ORDERS, "partitions": [0]}]},
+        WRITES_MOVER,
+        (WRITE, TOPIC, ORDERS),
+        denied=NO_TRANSACTION,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "AddPartitionsToTxn",
+        5,
+        {"transactions": [MOVER | {"topics": [{"name": ORDERS, "partitions": [0]}]}]},
+        (Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "AddOffsetsToTxn",
+        4,
+        MOVER | {"group_id": READERS},
+        WRITES_MOVER,
+        READS_GROUP,
+        denied=NO_TRANSACTION,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "EndTxn",
+        5,
+        MOVER | {"committed": True},
+        WRITES_MOVER,
+        denied=NO_TRANSACTION,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "WriteTxnMarkers",
+        1,
+        {"markers": [MARKER]},
+        (Operation.CLUSTER_ACTION, CLUSTER, CLUSTER_),
+        denied=NO_CLUSTER,
+    ),
+    row("WriteTxnMarkers", 1, {"markers": [MARKER]}, (ALTER, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
+    row(
+        "TxnOffsetCommit",
+        5,
+        MOVER
+        | {
+            "group_id": READERS,
+            "generation_id": -1,
+            "topics": [{"name": ORDERS, "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
+        },
+        WRITES_MOVER,
+        READS_GROUP,
+        READS_TOPIC,
+        denied=NO_TRANSACTION,
+        allowed=NO_PRODUCER,
+    ),
+    row(
+        "DescribeProducers",
+        0,
+        {"topics": [{"name": ORDERS, "partition_indexes": [0]}]},
+        READS_TOPIC,
+        denied=NO_TOPIC,
+    ),
+    row(
+        "DescribeTransactions",
+        0,
+        {"transactional_ids": ["mover"]},
+        SHOWS_MOVER,
+        denied=NO_TRANSACTION,
+        allowed=ErrorCode.transactional_id_not_found,
+    ),
+    row("ListTransactions", 2, {"duration_filter": -1, "transactional_id_pattern": None}),
     row("DescribeAcls", 3, ANY_ACL, (DESCRIBE, CLUSTER, CLUSTER_), denied=NO_CLUSTER),
     row(
         "CreateAcls",
@@ -442,6 +557,10 @@ def running() -> Iterator[Secured]:
                 topics=[{"name": name, "partitions": [commit]} for name in (ORDERS, "hidden")],
             )
             assert not errors_of(done)
+        # The first one makes the topic of the coordinator, which is loaded then.
+        assert not errors_of(admin("FindCoordinator", 6, coordinator_keys=["mover"], key_type=1))
+        ended = MOVER | {"committed": True}
+        until(lambda: admin("EndTxn", 5, **ended).error_code is NO_PRODUCER, DEADLINE_S, "the coordinator")
         creations = [binding(f"u{at}", *acl) for at, one in enumerate(TABLE) for acl in one.acls]
         assert not errors_of(admin("CreateAcls", 3, creations=creations))
         secured.close()

@@ -38,6 +38,7 @@ COMMANDS = {
     "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "consumer-perf-test": "org.apache.kafka.tools.ConsumerPerformance",
     "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",

@@ -11,12 +11,15 @@ from korvet.storage.link import pack_arguments
 from tests.storage.batches import decode
 
 names = st.sampled_from(
-    [b"key", b"value", b"ts", b"header.a", b"nullheader.b", b"header.", b"nullheader", b"x", b""]
+    [
+        *(b"key", b"value", b"ts", b"pid", b"epoch", b"header.a", b"nullheader.b", b"header.", b"nullheader"),
+        *(b"x", b""),
+    ]
 )
 values = st.one_of(
     st.binary(max_size=4),
     st.integers(-(2**65), 2**65).map(lambda number: b"%d" % number),
-    st.sampled_from([b"", b"-", b"+1", b"007", b"-0", b" 1", b"1_0"]),
+    st.sampled_from([b"", b"5", b"32767", b"-", b"+1", b"007", b"-0", b" 1", b"1_0"]),
 )
 
 

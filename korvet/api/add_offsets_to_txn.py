@@ -1,0 +1,53 @@
+"""AddOffsetsToTxn (key 25), versions 0-4 (KIP-98).
+
+v2 may answer PRODUCER_FENCED (KIP-588), v3 is flexible, v4 may answer TRANSACTION_ABORTABLE. Adds the
+partition of `__consumer_offsets` that has the group's offsets; producers of protocol version 2 leave that to
+TxnOffsetCommit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.errors import error_code_of
+from korvet.api.fencing import fencing_error
+from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
+from korvet.offsets.partition import partition_for
+from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
+from korvet.storage.errors import StorageError
+from korvet.transactions.messages import AddReply, AddRequest
+from korvet.transactions.shard import TransactionShard
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+_FENCED_SINCE: Final = 2
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """The error."""
+    del request
+    return context.make("AddOffsetsToTxnResponse", error_code=error)
+
+
+@api(25, "AddOffsetsToTxn", (0, 4), refuse=refuse)
+async def add_offsets_to_txn(context: RequestContext, request: Any) -> Any:
+    """Add the partition of a group's offsets to a transaction."""
+    if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
+    partition = OFFSETS_TOPIC, partition_for(request.group_id, OFFSETS_PARTITIONS)
+    asked = AddRequest(
+        request.transactional_id, request.producer_id, request.producer_epoch, frozenset({partition})
+    )
+    try:
+        reply: AddReply = await context.services.transactions.call(
+            asked.transactional_id, TransactionShard.add_partitions, asked
+        )
+    except StorageError as error:
+        return refuse(context, request, error_code_of(error))
+    return refuse(context, request, fencing_error(reply.error, context.api_version, _FENCED_SINCE))

@@ -1,0 +1,77 @@
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers that a partition's leader remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.errors import error_code_of
+from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+    from korvet.storage.transactions import KnownProducer
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    topics = tuple(
+        context.make(
+            "TopicResponse",
+            name=topic.name,
+            partitions=tuple(_partition(context, index, error, []) for index in topic.partition_indexes),
+        )
+        for topic in request.topics
+    )
+    return context.make("DescribeProducersResponse", topics=topics)
+
+
+@api(61, "DescribeProducers", (0, 0), refuse=refuse)
+async def describe_producers(context: RequestContext, request: Any) -> Any:
+    """Idempotent and transactional producers of each partition."""
+    topics = []
+    for topic in request.topics:
+        partitions = await asyncio.gather(
+            *(_one(context, topic.name, index) for index in topic.partition_indexes)
+        )
+        topics.append(context.make("TopicResponse", name=topic.name, partitions=tuple(partitions)))
+    return context.make("DescribeProducersResponse", topics=tuple(topics))
+
+
+async def _one(context: RequestContext, name: str, index: int) -> Any:
+    if not context.may(Operation.READ, ResourceType.TOPIC, name):
+        return _partition(context, index, ErrorCode.topic_authorization_failed, [])
+    log = context.services.topics.log(name, index)
+    if log is None:
+        return _partition(context, index, ErrorCode.unknown_topic_or_partition, [])
+    if log.closed:
+        return _partition(context, index, ErrorCode.not_leader_or_follower, [])
+    try:
+        producers = await log.producers()
+    except StorageError as error:
+        return _partition(context, index, error_code_of(error), [])
+    return _partition(context, index, ErrorCode.none, producers)
+
+
+def _partition(context: RequestContext, index: int, error: ErrorCode, producers: list[KnownProducer]) -> Any:
+    return context.make(
+        "PartitionResponse",
+        partition_index=index,
+        error_code=error,
+        active_producers=tuple(
+            context.make(
+                "ProducerState",
+                producer_id=each.producer_id,
+                producer_epoch=each.epoch,
+                last_sequence=each.last_sequence,
+                last_timestamp=each.seen_ms,
+                coordinator_epoch=each.coordinator_epoch,
+                current_txn_start_offset=each.first_open,
+            )
+            for each in producers
+        ),
+    )

@@ -1,0 +1,118 @@
+"""TxnOffsetCommit (key 28), versions 0-5 (KIP-98).
+
+v2 has leader epochs, v3 is flexible and names the consumer's member and generation, which fence it (KIP-447),
+v4 may answer TRANSACTION_ABORTABLE, v5 adds the group's partition of `__consumer_offsets` to the transaction,
+where it is not told of before (KIP-890). The offsets count once the transaction is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.commit_topics import commit_topic
+from korvet.api.offset_commit_form import asked_topic
+from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
+from korvet.groups.messages import CommitReply, CommitRequest, TopicResult
+from korvet.groups.shard import GroupShard
+from korvet.offsets.partition import partition_for
+from korvet.protocol.registry import api
+from korvet.security.acls import Operation, ResourceType
+from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
+
+if TYPE_CHECKING:
+    from korvet.api.context import RequestContext
+
+_ABORTABLE_SINCE: Final = 4
+_ADDS_SINCE: Final = 5
+# The transaction coordinator will answer soon, or another one: every client tries again for this error.
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.request_timed_out,
+    }
+)
+
+
+def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+    """Every partition with the error."""
+    topics = tuple(
+        _topic(context, topic.name, [(each.partition_index, error) for each in topic.partitions])
+        for topic in request.topics
+    )
+    return context.make("TxnOffsetCommitResponse", topics=topics)
+
+
+@api(28, "TxnOffsetCommit", (0, 5), refuse=refuse)
+async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
+    """Commit offsets in a transaction, of which the group's partition has to be part."""
+    if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        return refuse(context, request, ErrorCode.group_authorization_failed)
+    if not request.group_id:
+        return refuse(context, request, ErrorCode.invalid_group_id)
+    adds = context.api_version >= _ADDS_SINCE
+    partition = OFFSETS_TOPIC, partition_for(request.group_id, OFFSETS_PARTITIONS)
+    asked = AddRequest(
+        request.transactional_id,
+        request.producer_id,
+        request.producer_epoch,
+        frozenset({partition}),
+        BUMPING_PROTOCOL if adds else 0,
+        verify_only=not adds,
+    )
+    commit = CommitRequest(
+        group_id=request.group_id,
+        topics=tuple(commit_topic(context, asked_topic(topic)) for topic in request.topics),
+        generation_id=getattr(request, "generation_id", -1),
+        member_id=getattr(request, "member_id", ""),
+        group_instance_id=getattr(request, "group_instance_id", None),
+        producer=(request.producer_id, request.producer_epoch),
+    )
+    answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
+
+    def settle(reply: Any) -> None:
+        if not answer.done():
+            answer.set_result(reply)
+
+    def in_transaction(reply: Any) -> None:
+        error = _error(context.api_version, reply.error, is_absent=bool(reply.absent))
+        if error is not ErrorCode.none:
+            settle(error)
+        else:
+            # At once: the transaction may end in the loop's next turn.
+            context.services.coordinator.submit(commit.group_id, GroupShard.commit, commit, settle)
+
+    context.services.transactions.add(asked, in_transaction)
+    reply = await answer
+    if isinstance(reply, ErrorCode):
+        return refuse(context, request, reply)
+    topics = tuple(_committed(context, topic) for topic in reply.topics)
+    return context.make("TxnOffsetCommitResponse", topics=topics)
+
+
+def _error(version: int, error: ErrorCode, *, is_absent: bool) -> ErrorCode:
+    """What producers of a version make the right thing of."""
+    if error in _PASSING:
+        return ErrorCode.coordinator_load_in_progress
+    if is_absent or error is ErrorCode.transaction_abortable:
+        knows = version >= _ABORTABLE_SINCE
+        return ErrorCode.transaction_abortable if knows else ErrorCode.invalid_txn_state
+    return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
+
+
+def _committed(context: RequestContext, topic: TopicResult) -> Any:
+    return _topic(context, topic.name, [(each.partition, each.error) for each in topic.partitions])
+
+
+def _topic(context: RequestContext, name: str, partitions: list[tuple[int, ErrorCode]]) -> Any:
+    results = tuple(
+        context.make("TxnOffsetCommitResponsePartition", partition_index=partition, error_code=error)
+        for partition, error in partitions
+    )
+    return context.make("TxnOffsetCommitResponseTopic", name=name, partitions=results)
