@@ -40,7 +40,9 @@ def table(rows: Sequence[Row], title: str) -> Table:
         name = row.benchmark if row.benchmark != before else ""
         before = row.benchmark
         references = [cpu_text(row, side) for side in _REFERENCES if row.cpu.get(side)]
-        shown.add_row(name, row.figure, *cells, cpu_text(row, KORVET), "\n".join(references))
+        others = [side for side in row.values if side not in (KORVET, *_REFERENCES)]
+        figure = "\n".join([row.figure, *(" ".join([side, *_compared(row, side)]) for side in others)])
+        shown.add_row(name, figure, *cells, cpu_text(row, KORVET), "\n".join(references))
     return shown
 
 

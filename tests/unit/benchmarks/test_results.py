@@ -55,9 +55,10 @@ def test_a_ratio_is_the_median_of_the_rounds_ratios() -> None:
 
 def test_the_table_shows_every_side() -> None:
     console = Console(file=io.StringIO(), width=160)
-    console.print(output.table([ROW, ALONE, LATENCY], "title"))
+    console.print(output.table([ROW, ALONE, OTHER, LATENCY], "title"))
     text = console.file.getvalue()
     assert all(word in text for word in ("0.2 k/s", "0.75", "2.00", "2.00 M/s", "broker 2.00", "0.25 ms"))
+    assert "key and value 0.002 k/s 0.50" in text
 
 
 def test_json_has_every_sample(tmp_path: Path) -> None:
