@@ -45,8 +45,6 @@ LEFT_OUT = ("test_sasl_integration.py", "test_ssl_integration.py")
 # What can't pass, with the reason.
 NOT_THERE = {
     "test_describe_metadata_quorum": "brokers agree through Redis: there is no quorum",
-    "test_transactional_producer_messages": "transactions",
-    "test_transactional_producer_offsets": "transactions",
 }
 
 # A module that the distribution lacks, as far as an external broker needs it.
@@ -115,4 +113,4 @@ def test_its_own_integration_tests(suite, server, tmp_path):
     assert failed == set(NOT_THERE), said
     skipped = [case.attrib["name"] for case in cases if case.find("skipped") is not None]
     assert skipped == ["test_kafka_consumer_offsets_for_time_old"]
-    assert len(cases) - len(failed) - len(skipped) >= 52
+    assert len(cases) - len(failed) - len(skipped) >= 54
