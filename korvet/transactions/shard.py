@@ -469,8 +469,13 @@ def _is_beyond(request: AddRequest | EndRequest) -> bool:
 
 
 def _is_repeated(transaction: Transaction, request: EndRequest) -> bool:
-    """Whether an EndTxn of protocol version 2 has had its effect before: the epoch is one further since."""
+    """Whether an EndTxn of protocol version 2 has had its effect before: it has taken the epoch one further.
+
+    So does an InitProducerId: what ends by the first protocol then is the transaction of another producer.
+    """
     value = transaction.value
+    if value.client_transaction_version < BUMPING_PROTOCOL:
+        return False
     bumped = value.producer_id == request.producer_id and value.producer_epoch == request.producer_epoch + 1
     return bumped or _is_repeated_at_rotation(transaction, request)
 

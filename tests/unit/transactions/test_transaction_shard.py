@@ -209,6 +209,19 @@ def test_the_second_protocol_replaces_an_exhausted_id() -> None:
     assert driver.end(producer_id, epoch, protocol=2).error is ErrorCode.producer_fenced
 
 
+def test_a_newer_producers_commit_is_not_taken_for_an_older_ones() -> None:
+    driver = Driver()
+    older = driver.init()
+    newer = driver.init()
+    assert newer.producer_epoch == older.producer_epoch + 1
+    assert driver.add(newer.producer_id, newer.producer_epoch, PARTITION).error is NONE
+    assert driver.end(newer.producer_id, newer.producer_epoch).error is NONE
+    driver.write_markers()
+    assert driver.state == "CompleteCommit"
+    late = driver.end(older.producer_id, older.producer_epoch, protocol=2)
+    assert late.error is ErrorCode.producer_fenced
+
+
 def test_what_ends_nothing() -> None:
     driver = Driver()
     assert driver.end(1, 0).error is ErrorCode.invalid_producer_id_mapping
