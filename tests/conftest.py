@@ -31,8 +31,11 @@ QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Folders of tests that take longest. Those of the first one share a Spark session, and so a process.
 FIRST = ("spark", "clients", "faults", "deploy")
 
-# Two shared cores: hypothesis' own deadline per example would measure the neighbours.
-settings.register_profile("ordinary", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Two shared cores: hypothesis' own deadline per example would measure the neighbours. The ordinary run takes
+# the same examples each time; `--all` looks for new ones.
+settings.register_profile(
+    "ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(
     "all", deadline=None, max_examples=1000, suppress_health_check=[HealthCheck.too_slow]
 )
