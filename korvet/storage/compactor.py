@@ -22,7 +22,6 @@ from korvet.records.runs import records_of, runs_of
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.entries import batch_of, first_record, record_key
 from korvet.storage.errors import StorageError, StorageFault, domain_error
-from korvet.storage.link import pack
 from korvet.storage.survivors import Checkpoint, Survivors, is_dirty_enough
 
 if TYPE_CHECKING:
@@ -144,11 +143,7 @@ class Compactor:
         """Where the records begin that are left alone, those from `stable` on at any rate."""
         end = await self._first_within(rules.history_ms or 0, stable, now_ms)
         if rules.history_ms is not None and rules.history_bytes is not None:
-            index = self._log.keys[1]
-            payload = pack(
-                "FCALL", "korvet_before_bytes", 2, index, self._meta, self._log.bias, rules.history_bytes
-            )
-            end = max(end, await self._ask_read(payload))
+            end = max(end, await self._log.offset_before_bytes(rules.history_bytes))
         return min(end, stable, await self._first_within(rules.min_lag_ms, stable, now_ms))
 
     async def _first_within(self, lag_ms: int, end: int, now_ms: int) -> int:
@@ -358,13 +353,10 @@ class Compactor:
         return await self._store.fcall(function, self._keys, *head, *args)
 
     async def _read(self, *args: bytes | str | int) -> Any:
-        return await self._ask_read(pack(*args))
-
-    async def _ask_read(self, payload: bytes) -> Any:
         if self._log.refusal is not None:
             raise self._log.refusal
         try:
-            return await self._log.links.read_functions.call_packed(payload)
+            return await self._log.links.read_functions.call(*args)
         except StorageError as error:
             raise domain_error(error) from error
 

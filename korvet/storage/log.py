@@ -551,6 +551,12 @@ class PartitionLog:
         """
         return int((await self._settled("korvet_count", from_offset, to_offset))[1])
 
+    async def offset_before_bytes(self, size_bytes: int) -> int:
+        """The first offset with no more bytes of records from it on than so many, were all of the average
+        size; 0 where the log has no more. Raises StorageError.
+        """
+        return int((await self._settled("korvet_before_bytes", size_bytes))[1])
+
     async def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first record with that timestamp or a later one. Raises
         StorageError.

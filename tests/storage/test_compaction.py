@@ -361,7 +361,7 @@ def test_history_is_kept_by_size(bench: Bench) -> None:
     assert compact(bench, log, kept) == 0
     assert compact(bench, log, CompactionRules(DAY_MS, 0, None, 0.5, DAY_MS, total // 4)) > 3000
     left = contents(bench, log)
-    assert sum(value != b"" for _, value in left.values()) == pytest.approx(50 * 25, abs=256)
+    assert sum(value != b"" for _, value in left.values()) == pytest.approx(50 * 25, abs=2)
     assert len({key for key, _ in left.values()}) == 101
 
 

@@ -487,34 +487,6 @@ local function note(keys, args)
   return 1
 end
 
--- KEYS: index, meta.  ARGV: bias, bytes.
--- An offset with about so many bytes of records behind it, no more of them than the average size makes: that of an index
--- point, or the log end.
-local function before_bytes(keys, args)
-  local bias, bytes = tonumber(args[1]), tonumber(args[2])
-  if #keys ~= 2 or not (bias and bytes) then
-    return redis.error_reply('ERR korvet_before_bytes: malformed arguments')
-  end
-  local state = load_meta(keys[2])
-  if state.bytes <= bytes then
-    return 0
-  end
-  local oldest = redis.call('ZRANGE', keys[1], 0, 0)[1]
-  local records = oldest and state.before - decode_point(oldest).before or 0
-  local wanted = state.before - records * bytes / state.bytes
-  local low, high = 0, redis.call('ZCARD', keys[1])
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if decode_point(redis.call('ZRANGE', keys[1], middle, middle)[1]).before < wanted then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  local point = redis.call('ZRANGE', keys[1], low, low)[1]
-  return point and decode_point(point).position - bias or state.log_end
-end
-
 redis.register_function('korvet_shadow_begin', begin)
 redis.register_function('korvet_shadow_copy', copy)
 redis.register_function('korvet_shadow_pending', copy_pending_page)
@@ -526,4 +498,3 @@ redis.register_function({
 redis.register_function({ function_name = 'korvet_shadow_swap', callback = swap_in, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_shadow_drop', callback = drop_shadow, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_compaction_note', callback = note, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_before_bytes', callback = before_bytes, flags = { 'no-writes' } })

@@ -159,8 +159,51 @@ local function reading_limit(keys, args)
   return limit
 end
 
+-- KEYS: stream, index, meta.  ARGV: bias, bytes.
+-- Returns {"ok", the first offset with no more bytes of records from it on than so many, were all of the average size},
+-- or {"fold"} / {"recount"}: call that first.
+local function before_bytes(keys, args)
+  local stream, index, meta = keys[1], keys[2], keys[3]
+  local bias, bytes = tonumber(args[1]), tonumber(args[2])
+  if #keys ~= 3 or not (bias and bytes) then
+    return redis.error_reply('ERR korvet_before_bytes: malformed arguments')
+  end
+  local found, state, reply = in_step(stream, meta)
+  if not found then
+    return reply
+  end
+  local oldest = redis.call('ZRANGE', index, 0, 0)[1]
+  if not oldest or state.bytes <= bytes then
+    return { 'ok', 0 }
+  end
+  local wanted = state.before - (state.before - decode_point(oldest).before) * bytes / state.bytes
+  local rank, points = 0, redis.call('ZCARD', index)
+  while rank < points do
+    local middle = math.floor((rank + points) / 2)
+    if decode_point(redis.call('ZRANGE', index, middle, middle)[1]).before < wanted then
+      rank = middle + 1
+    else
+      points = middle
+    end
+  end
+  -- It lies behind the point before that one, and no further than that one.
+  local around = redis.call('ZRANGE', index, rank - 1, rank)
+  local low = decode_point(around[1]).position + 1
+  local high = around[2] and decode_point(around[2]).position or position_after(state.last)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if records_before(stream, index, bias, state, middle) < wanted then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return { 'ok', low - bias }
+end
+
 local READS = { 'no-writes' }
 redis.register_function({ function_name = 'korvet_count', callback = count, flags = READS })
 redis.register_function({ function_name = 'korvet_find_time', callback = find_time, flags = READS })
 redis.register_function({ function_name = 'korvet_bounds', callback = bounds, flags = READS })
+redis.register_function({ function_name = 'korvet_before_bytes', callback = before_bytes, flags = READS })
 redis.register_function({ function_name = 'korvet_reading_limit', callback = reading_limit, flags = READS })
