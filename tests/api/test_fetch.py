@@ -84,16 +84,16 @@ def test_fetch(ask, filled, topic_ids, version, isolation):
 def test_unknown_topics_and_partitions(ask, topic, fresh, version):
     started = time.monotonic()
     parts = fetch(
-        ask, version, (fresh("never"), 0, 0), (topic, 5, 0), (topic, -1, 0), (topic, 0, 0), wait_ms=9000
+        ask, version, (fresh("never"), 0, 0), (topic, 5, 0), (topic, -1, 0), (topic, 0, 0), wait_ms=30_000
     )
     assert sorted(part.error_code for part in parts) == [0, *[UNKNOWN_TOPIC] * 3]
     assert {part.high_watermark for part in parts if part.error_code} == {-1}
-    assert time.monotonic() - started < 5, "an error is answered at once"
+    assert time.monotonic() - started < 20, "an error is answered at once"
 
 
 @versions("Fetch", since=13)
 def test_unknown_topic_ids(ask, topic, topic_ids, version):
-    parts = fetch(ask, version, (uuid.uuid4(), 0, 0), (topic_ids(topic), 0, 0), wait_ms=9000)
+    parts = fetch(ask, version, (uuid.uuid4(), 0, 0), (topic_ids(topic), 0, 0), wait_ms=30_000)
     assert sorted(part.error_code for part in parts) == [0, UNKNOWN_TOPIC_ID]
 
 
@@ -101,7 +101,7 @@ def test_unknown_topic_ids(ask, topic, topic_ids, version):
 def test_offsets_out_of_range(ask, filled, version):
     name, offsets = filled
     for offset in (offsets[-1] + 2, 2**62, -1, -2):
-        (part,) = fetch(ask, version, (name, 0, offset), wait_ms=9000)
+        (part,) = fetch(ask, version, (name, 0, offset), wait_ms=30_000)
         assert (part.error_code, part.records) == (OUT_OF_RANGE, b""), offset
 
 
@@ -133,34 +133,37 @@ def test_leader_epochs(ask, filled, topic_ids, version):
 
 def test_an_empty_fetch_waits_its_time_and_not_less(ask, topic):
     for wait_ms in (60, 100, 400):
-        started = time.monotonic()
-        (part,) = fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=wait_ms)
-        took_ms = (time.monotonic() - started) * 1000
-        assert (part.error_code, part.records) == (0, b"")
-        assert wait_ms - 1 <= took_ms < wait_ms + 400
+        over_ms = []
+        # A busy machine may delay one of them.
+        while len(over_ms) < 5 and min(over_ms, default=400) >= 100:
+            started = time.monotonic()
+            (part,) = fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=wait_ms)
+            over_ms.append((time.monotonic() - started) * 1000 - wait_ms)
+            assert (part.error_code, part.records) == (0, b"")
+        assert -1 <= min(over_ms) < 100
 
 
 def test_min_bytes(ask, filled, another):
     name, offsets = filled
-    (part,) = fetch(ask, BY_NAME, (name, 0, 0), wait_ms=9000, min_bytes=1000)
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0), wait_ms=30_000, min_bytes=1000)
     assert len(keys(part)) == 10
     started = time.monotonic()
     (part,) = fetch(ask, BY_NAME, (name, 0, 0), wait_ms=300, min_bytes=10**6)
     assert time.monotonic() - started >= 0.299
     assert len(keys(part)) == 10
     started = time.monotonic()
-    fields = fetch_fields([(name, 0, offsets[-1] + 1, {})], wait_ms=9000, min_bytes=1)
+    fields = fetch_fields([(name, 0, offsets[-1] + 1, {})], wait_ms=30_000, min_bytes=1)
     ask.send("Fetch", BY_NAME, **fields)
     put(another(), name, batch([(b"new", b"v")]))
     part = ask.receive("Fetch", BY_NAME).responses[0].partitions[0]
     assert keys(part) == [b"new"]
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_min_bytes_of_none_does_not_wait(ask, topic):
     started = time.monotonic()
-    fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=9000, min_bytes=0)
-    assert time.monotonic() - started < 5
+    fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=30_000, min_bytes=0)
+    assert time.monotonic() - started < 20
 
 
 def test_a_first_record_above_the_limits_comes_whole(ask, topic):
@@ -210,7 +213,7 @@ def test_a_session_that_nobody_began(ask, version):
 def test_a_fetch_of_nothing_waits(ask, korvet):
     started = time.monotonic()
     assert fetch(ask, BY_NAME, wait_ms=120) == []
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 def test_deleting_a_topic_ends_the_fetch_that_waits_on_it(ask, another, topic, topic_ids, new_topic):
@@ -218,13 +221,13 @@ def test_deleting_a_topic_ends_the_fetch_that_waits_on_it(ask, another, topic, t
     put(ask, topic, batch())
     end = everything(ask, topic)[-1][0] + 1
     started = time.monotonic()
-    ask.send("Fetch", BY_ID, **fetch_fields([(first_id, 0, end, {})], wait_ms=15_000))
+    ask.send("Fetch", BY_ID, **fetch_fields([(first_id, 0, end, {})], wait_ms=30_000))
     states = [{"name": topic, "topic_id": None}]
     (deleted,) = another()("DeleteTopics", 6, topics=states, timeout=10_000).responses
     assert deleted.error_code == 0
     part = ask.receive("Fetch", BY_ID).responses[0].partitions[0]
     assert part.error_code in (UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     wanted = {"name": topic, "num_partitions": 1, "replication_factor": 1}
     (made,) = ask("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
     assert made.error_code == 0

@@ -118,7 +118,8 @@ def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 def test_lag_within_batches(korvet, new_topic, fresh, assignment):
     topic = new_topic(1, {"storage.layout": "batch", "offset.assignment": assignment})
-    client = producer(korvet.bootstrap, linger_ms=50)
+    # A flush ends the lingering: each call of `send` makes one batch.
+    client = producer(korvet.bootstrap, linger_ms=60_000)
     offsets = [*send(client, topic, 0, records()), *send(client, topic, 0, records())]
     assert korvet.redis.xlen(stream(topic)) == 2
     for place, offset in enumerate(offsets):

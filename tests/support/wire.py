@@ -36,7 +36,7 @@ def api_versions_request(correlation_id: int) -> bytes:
 class RawConnection:
     """One TCP connection on which the test decides every byte."""
 
-    def __init__(self, host: str, port: int, timeout_s: float = 10) -> None:
+    def __init__(self, host: str, port: int, timeout_s: float = 60) -> None:
         self.socket = socket.create_connection((host, port), timeout_s)
 
     def __enter__(self) -> RawConnection:
