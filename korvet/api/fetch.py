@@ -259,11 +259,11 @@ class _Fetch(Deadline):
             left -= limit
             started = True
             self._reading += 1
+            taker = _taker(self, part)
             if self._is_committed:
-                taker = _committed_taker(self, part)
                 read_committed(part.log, part.offset, limit, taker, zstd=self._takes_zstd)
             else:
-                part.log.read(part.offset, limit, _taker(self, part), zstd=self._takes_zstd)
+                part.log.read(part.offset, limit, taker, zstd=self._takes_zstd)
         self.read_done()
 
     def _take_cached(self, part: FetchedPart, log: PartitionLog, limit: int, room_bytes: int | None) -> bool:
@@ -372,32 +372,19 @@ class _Fetch(Deadline):
         return encode_response(version, self._topics, ErrorCode.none, isolation_level)
 
 
-def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | StorageError], None]:
+def _taker(pending: _Fetch, part: FetchedPart) -> Callable[[Fetched | Committed | StorageError], None]:
     """What takes over the outcome of a partition's read."""
 
-    def take(outcome: Fetched | StorageError) -> None:
+    def take(outcome: Fetched | Committed | StorageError) -> None:
         if isinstance(outcome, StorageError):
             part.error = error_code_of(outcome)
             if isinstance(outcome, OffsetOutOfRange):
                 part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
+        elif isinstance(outcome, Committed):
+            _take_committed(part, outcome)
         else:
             assert part.log is not None
             part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.known_stable_end)
-        pending.read_done()
-
-    return take
-
-
-def _committed_taker(pending: _Fetch, part: FetchedPart) -> Callable[[Committed | StorageError], None]:
-    """The same for one that wants committed records."""
-
-    def take(outcome: Committed | StorageError) -> None:
-        if isinstance(outcome, StorageError):
-            part.error = error_code_of(outcome)
-            if isinstance(outcome, OffsetOutOfRange):
-                part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
-        else:
-            _take_committed(part, outcome)
         pending.read_done()
 
     return take
