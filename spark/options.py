@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Where the embedded server listens, in its data folder.
+# Where the embedded server listens, in its data folder; a link where that path is too long for a socket.
 EMBEDDED_SOCKET = "server.sock"
 
 _REDIS_OPTIONS = [
@@ -101,7 +101,8 @@ class RedisOptions:
                 raise SourceError(
                     f"no embedded server in {self.data_dir}: start `korvet serve`, or give --redis URL"
                 )
-            url, user, secret = f"unix://{quote(str(socket))}", None, None
+            place = socket.readlink() if socket.is_symlink() else socket
+            url, user, secret = f"unix://{quote(str(place))}", None, None
         if secret is not None and self.redis_password_file is not None:
             raise SourceError("the password is in the redis URL or in --redis-password-file, not in both")
         if secret is None and self.redis_password_file is None:

@@ -21,6 +21,7 @@ from korvet.embedded.errors import EmbeddedServerError
 
 # sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
 LONGEST_SOCKET_PATH = 103
+SOCKET_NAME = "server.sock"
 
 
 class FolderLock:
@@ -130,7 +131,7 @@ def _write_durably(path: Path, text: str) -> None:
 
 def socket_path(folder: Path) -> Path:
     """Where the server's Unix socket goes: the folder, or a private short path when that is too long."""
-    inside = folder / "server.sock"
+    inside = folder / SOCKET_NAME
     if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH:
         return inside
     # The name is that of the folder itself, not of its path, so that all spellings of the path agree.
@@ -148,6 +149,14 @@ def socket_of(folder: Path | str) -> Path | None:
     """The socket of the server on a data folder, running or not; None when there is no such folder."""
     path = Path(folder).absolute()
     return socket_path(path) if path.is_dir() else None
+
+
+def link_socket(folder: Path, socket: Path) -> None:
+    """Let a link in the folder lead to a socket elsewhere, for programs that know no more than the folder."""
+    inside = folder / SOCKET_NAME
+    if socket != inside:
+        inside.unlink(missing_ok=True)
+        inside.symlink_to(socket)
 
 
 def _make_private(folder: Path) -> None:

@@ -108,6 +108,7 @@ class EmbeddedServer:
             self._kill()
         self._take_server_lock()
         self._socket.unlink(missing_ok=True)
+        folder.link_socket(self.data_dir, self._socket)
         log = self.data_dir / "server.log"
         if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))

@@ -195,6 +195,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
         sock = Path(server.url.removeprefix("unix://"))
         assert len(os.fsencode(sock)) <= folder.LONGEST_SOCKET_PATH
         assert sock.parent.stat().st_mode & 0o077 == 0
+        assert (deep / folder.SOCKET_NAME).readlink() == sock
         client.set("a", "1")
     with running(deep) as (_, client):
         assert client.get("a") == b"1"

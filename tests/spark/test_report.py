@@ -21,7 +21,7 @@ from korvet.spark.options import RedisOptions
 from korvet.spark.page import series
 from korvet.spark.report import PAGE_NAME, write_report
 from korvet.spark.session import JavaMissing, java_command, parse_java_version
-from korvet.spark.store import Address, SourceError, Tls
+from korvet.spark.store import Address, SourceError, Tls, connected
 from korvet.spark.tables import RedisReader
 from korvet.spark.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
 from korvet.spark.words import duration
@@ -169,6 +169,20 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert result.exit_code != 0, arguments
         assert message in result.output
         assert "Traceback" not in result.output
+
+
+def test_embedded_server_with_a_path_too_long_for_a_socket(redis_url: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("long-" * 20)
+    folder.mkdir()
+    (folder / "server.sock").symlink_to(redis_url.removeprefix("unix://"))
+    address = RedisOptions(None, folder).address()
+    assert address.url == redis_url
+    with connected(address) as connection:
+        assert connection.call("EXISTS", "nothing") == 0
+    (folder / "server.sock").unlink()
+    (folder / "server.sock").symlink_to(folder / "gone.sock")
+    with pytest.raises(SourceError, match="no embedded server in"):
+        RedisOptions(None, folder).address()
 
 
 def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
