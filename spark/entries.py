@@ -60,7 +60,8 @@ class Origin:
 
     `bias` is what an entry's packed ID exceeds its offset by: 1 on topics with dense offsets, else 0.
     `native_field` is the field whose bytes are the value of an entry that a native application wrote; None
-    for a JSON object of all its fields.
+    for a JSON object of all its fields. With `append_times` a record's timestamp is the time in its entry's
+    ID, whatever the entry says: the topic has LogAppendTime, and its IDs are times.
     """
 
     topic: str
@@ -68,6 +69,7 @@ class Origin:
     bias: int
     timestamp_type: int
     native_field: bytes | None = None
+    append_times: bool = False
 
 
 @dataclass(slots=True)
@@ -253,15 +255,19 @@ def columns_of(
     offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
     found = _uniform_columns(fields, ms, offsets)
-    if found is not None:
-        return found
-    if any(entry[0] == BATCH for entry in fields if entry):
-        return _batch_columns(fields, ms, offsets, origin, range(start_offset, end_offset))
-    is_row = [marker_of(entry, 0) is None for entry in fields]
-    if not all(is_row):
-        fields = [entry for entry, row in zip(fields, is_row, strict=True) if row]
-        ms, offsets = ms[is_row], offsets[is_row]
-    return _shaped_columns(fields, ms, offsets) or _mixed_columns(fields, ms, offsets, origin.native_field)
+    if found is None:
+        if any(entry[0] == BATCH for entry in fields if entry):
+            return _batch_columns(fields, ms, offsets, origin, range(start_offset, end_offset))
+        is_row = [marker_of(entry, 0) is None for entry in fields]
+        if not all(is_row):
+            fields = [entry for entry, row in zip(fields, is_row, strict=True) if row]
+            ms, offsets = ms[is_row], offsets[is_row]
+        found = _shaped_columns(fields, ms, offsets) or _mixed_columns(
+            fields, ms, offsets, origin.native_field
+        )
+    if origin.append_times:
+        found.timestamps_ms = _spark_times(ms)
+    return found
 
 
 def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
@@ -303,7 +309,7 @@ def _uniform_columns(
     if any(column.count(name) != rows for name, column in zip(shape, columns[::2], strict=True)):
         return None
     found = dict(zip(shape, columns[1::2], strict=True))
-    timestamps = _shifted(ms, found[TIMESTAMP]) if TIMESTAMP in found else ms
+    timestamps = _shifted(ms, found[TIMESTAMP]) if TIMESTAMP in found else _spark_times(ms)
     if timestamps is None:
         return None
     nulls = [None] * rows
@@ -376,6 +382,13 @@ def _shaped_columns(
     )
 
 
+def _spark_times(ms: NDArray[np.int64]) -> NDArray[np.int64] | list[int | None]:
+    """These times, None for those that Spark does not have."""
+    if not len(ms) or (ms.min() >= MIN_SPARK_MS and ms.max() <= MAX_SPARK_MS):
+        return ms
+    return [one if MIN_SPARK_MS <= one <= MAX_SPARK_MS else None for one in ms.tolist()]
+
+
 def _mixed_columns(
     fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64], native_field: bytes | None
 ) -> Columns:
@@ -436,16 +449,12 @@ def _batch_columns(
 
 
 def _whole_columns(records: Records) -> Columns:
-    ms = records.timestamps_ms
-    plain = not len(ms) or (ms.min() >= MIN_SPARK_MS and ms.max() <= MAX_SPARK_MS)
     some = len(records.producers) and records.producers.max() >= 0
     return Columns(
         keys=records.keys,
         values=records.values,
         offsets=records.offsets,
-        timestamps_ms=ms
-        if plain
-        else [one if MIN_SPARK_MS <= one <= MAX_SPARK_MS else None for one in ms.tolist()],
+        timestamps_ms=_spark_times(records.timestamps_ms),
         headers=records.headers,
         timestamp_types=np.where(records.log_append_times, LOG_APPEND_TIME, CREATE_TIME),
         producers=records.producers.tolist() if some else None,

@@ -159,8 +159,12 @@ def usable_index(connection: Connection, extent: Extent) -> Index | None:
 def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | None:
     """The offset of the first record with this timestamp or a later one; None where there is none.
 
-    Looks at the spans of the index that may hold it, and at all that the index does not know.
+    Looks at the spans of the index that may hold it, and at all that the index does not know; where entry
+    IDs tell the timestamps, behind the ID of that time.
     """
+    if extent.origin.append_times:
+        start = min(extent.log_end, max(extent.log_start, time_ms << SEQUENCE_BITS))
+        return _scan_since(connection, _part(extent, start, extent.log_end), time_ms)
     index = usable_index(connection, extent)
     start = extent.log_start
     for point in _points_since(index, time_ms) if index is not None else ():
@@ -199,8 +203,11 @@ def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int 
 def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> int:
     """An offset before which no record has this timestamp or a later one, `start` or behind it.
 
-    By what the index knows alone: record timestamps need not follow the entries' times.
+    By what the index knows alone, unless entry IDs tell the timestamps: else these need not follow the
+    entries' times.
     """
+    if extent.origin.append_times:
+        return max(start, time_ms << SEQUENCE_BITS)
     index = usable_index(connection, extent)
     found = index.older_than(time_ms) if index is not None else None
     return max(start, found[1].offset) if found and found[0] > 0 else start

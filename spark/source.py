@@ -28,6 +28,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.planning import (
     begin,
     check_loss,
@@ -67,6 +68,8 @@ COLUMNS = {
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
 NEVER_NULL = frozenset({"topic", "partition", "offset", "timestampType"})
 EPOCH = datetime(1970, 1, 1)
+MILLISECOND = timedelta(milliseconds=1)
+_COMPARISONS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 
 
 class KorvetReader(DataSourceReader):
@@ -143,14 +146,14 @@ class KorvetPushdownReader(KorvetReader):
             return part
         name = pushed.attribute[0]  # type: ignore[attr-defined]
         if name == "timestamp":
-            extent = selection.extents[part.origin.topic, part.origin.partition]
-            time_ms = _least_ms(pushed)
-            start = part.start_offset
-            return (
-                part
-                if time_ms is None
-                else replace(part, start_offset=since(connection, extent, start, time_ms))
-            )
+            least_ms, end_ms = _time_limits(pushed)
+            start, end = part.start_offset, part.end_offset
+            if least_ms is not None:
+                extent = selection.extents[part.origin.topic, part.origin.partition]
+                start = since(connection, extent, start, least_ms)
+            if end_ms is not None and part.origin.append_times:
+                end = min(end, end_ms << SEQUENCE_BITS)
+            return replace(part, start_offset=start, end_offset=end)
         values = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
         if name != "offset":
             place = part.origin.topic if name == "topic" else part.origin.partition
@@ -173,24 +176,31 @@ def _is_exact(pushed: Filter) -> bool:
         return name in NEVER_NULL
     if isinstance(pushed, EqualTo | In):
         return name in {"topic", "partition"} or (name == "offset" and isinstance(pushed, EqualTo))
-    return name == "offset" and isinstance(
-        pushed, GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
-    )
+    return name == "offset" and isinstance(pushed, _COMPARISONS)
 
 
 def _is_limit(pushed: Filter) -> bool:
     name = _column(pushed)
     if isinstance(pushed, In):
         return name == "offset" and bool(pushed.value)
-    return name == "timestamp" and isinstance(pushed, EqualTo | GreaterThan | GreaterThanOrEqual)
+    return name == "timestamp" and isinstance(pushed, _COMPARISONS)
 
 
-def _least_ms(pushed: Filter) -> int | None:
-    """The smallest timestamp in ms that such a filter lets through; None where that is not known."""
+def _time_limits(pushed: Filter) -> tuple[int | None, int | None]:
+    """Of the times in ms that a filter on the timestamp lets through the smallest one, and what they are all
+    below; None where there is no such limit, or it is not known.
+    """
     value = pushed.value  # type: ignore[attr-defined]
     if not isinstance(value, datetime) or value.tzinfo is None:
-        return None
-    return (value.replace(tzinfo=None) - value.utcoffset() - EPOCH) // timedelta(milliseconds=1)  # type: ignore[operator]
+        return None, None
+    elapsed: timedelta = value.replace(tzinfo=None) - value.utcoffset() - EPOCH  # type: ignore[operator]
+    floor, ceiling = elapsed // MILLISECOND, -(-elapsed // MILLISECOND)
+    least = floor + 1 if isinstance(pushed, GreaterThan) else ceiling
+    end = ceiling if isinstance(pushed, LessThan) else floor + 1
+    return (
+        None if isinstance(pushed, LessThan | LessThanOrEqual) else max(0, least),
+        None if isinstance(pushed, GreaterThan | GreaterThanOrEqual) else max(0, end),
+    )
 
 
 def _offset_limits(pushed: Filter, values: tuple[int, ...]) -> tuple[int | None, int | None]:

@@ -198,10 +198,15 @@ class TopicInfo:
     compacted: bool = False
     topic_id: str = ""
     """Tells a topic from an earlier one of its name; empty where the catalogue has none."""
+    append_times: bool = False
+    """Whether the times in entry IDs are the records' timestamps."""
 
     def origin(self, partition: int) -> Origin:
         """What all records of one partition share."""
-        return Origin(self.name, partition, 1 if self.dense else 0, self.timestamp_type, self.native_field)
+        bias = 1 if self.dense else 0
+        return Origin(
+            self.name, partition, bias, self.timestamp_type, self.native_field, append_times=self.append_times
+        )
 
 
 Place = tuple[str, int]
@@ -448,15 +453,17 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
         native_format = configs.get("native.format", "json")
         timestamp_type = configs.get("message.timestamp.type", "CreateTime")
+        dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
         return TopicInfo(
             name=name,
             partitions=int(document["partitions"]),
-            dense=assignment == "dense" or name == OFFSETS_TOPIC,
-            timestamp_type=LOG_APPEND_TIME if timestamp_type == "LogAppendTime" else CREATE_TIME,
+            dense=dense,
+            timestamp_type=LOG_APPEND_TIME if appended else CREATE_TIME,
             internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
             native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
             compacted="compact" in policy or name == OFFSETS_TOPIC,
             topic_id=str(document.get("topic_id", "")),
+            append_times=appended and not dense and document.get("storage_layout", "record") == "record",
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SourceError(f"the catalogue entry of topic {name!r} can't be read: {error!r}") from error
