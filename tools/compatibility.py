@@ -66,22 +66,7 @@ def clients() -> tuple[Client, ...]:
             _LIBRDKAFKA,
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
-        Client(
-            "Apache Kafka, Java",
-            kafka,
-            "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
-            "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
-            "`kafka-broker-api-versions`",
-            ("test_java_tools.py",),
-        ),
-        Client(
-            "Kafka Connect and MirrorMaker 2",
-            kafka,
-            "file source and sink in distributed mode with a restart; records and offsets of groups from one "
-            "korvet to another",
-            ("test_connect.py",),
-            every_run=False,
-        ),
+        *_of_java(kafka),
         Client(
             "kafka-python",
             "newest",
@@ -113,6 +98,34 @@ def clients() -> tuple[Client, ...]:
                 ("sarama", "github.com/IBM/sarama"),
                 ("segmentio/kafka-go", "github.com/segmentio/kafka-go"),
             )
+        ),
+    )
+
+
+def _of_java(kafka: str) -> tuple[Client, ...]:
+    return (
+        Client(
+            "Apache Kafka, Java",
+            kafka,
+            "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
+            "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
+            "`kafka-broker-api-versions`",
+            ("test_java_tools.py",),
+        ),
+        Client(
+            "Kafka Connect and MirrorMaker 2",
+            kafka,
+            "file source and sink in distributed mode with a restart; records and offsets of groups from one "
+            "korvet to another",
+            ("test_connect.py",),
+            every_run=False,
+        ),
+        Client(
+            "Kafka Streams",
+            kafka,
+            "word count with `exactly_once_v2`, a store with its changelog and a repartition topic, "
+            "instances that are killed; `group.protocol=classic`",
+            ("test_streams.py",),
         ),
     )
 
