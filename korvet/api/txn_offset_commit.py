@@ -8,6 +8,7 @@ where it is not told of before (KIP-890). The offsets count once the transaction
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -20,6 +21,7 @@ from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.storage.futures import settle
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
@@ -76,17 +78,15 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     )
     answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
 
-    def settle(reply: Any) -> None:
-        if not answer.done():
-            answer.set_result(reply)
-
     def in_transaction(reply: Any) -> None:
         error = _error(context.api_version, reply.error, is_absent=bool(reply.absent))
         if error is not ErrorCode.none:
-            settle(error)
+            settle(answer, error)
         else:
             # At once: the transaction may end in the loop's next turn.
-            context.services.coordinator.submit(commit.group_id, GroupShard.commit, commit, settle)
+            context.services.coordinator.submit(
+                commit.group_id, GroupShard.commit, commit, partial(settle, answer)
+            )
 
     context.services.transactions.add(asked, in_transaction)
     reply = await answer

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
+from korvet.storage.futures import settle
 from korvet.storage.log import Marker
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log import Marked
     from korvet.storage.store import Store
     from korvet.transactions.messages import Markers, TopicPartition
 
@@ -67,7 +68,9 @@ class LocalMarkers:
         if name == OFFSETS_TOPIC:
             return await self._groups.mark(number, marker)
         try:
-            await _marked(self._store.log(topic, number), marker)
+            marked: asyncio.Future[Marked] = asyncio.get_running_loop().create_future()
+            self._store.log(topic, number).mark(marker, partial(settle, marked))
+            await marked
         except StorageError as error:
             lasting = _LASTING.get(type(error))
             if lasting is None:
@@ -116,18 +119,3 @@ class MarkerWriter:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
         return False
-
-
-async def _marked(log: PartitionLog, marker: Marker) -> None:
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    log.mark(marker, partial(_settle, future))
-    await future
-
-
-def _settle(future: asyncio.Future[None], outcome: Any) -> None:
-    if future.done():
-        return
-    if isinstance(outcome, StorageError):
-        future.set_exception(outcome)
-    else:
-        future.set_result(None)

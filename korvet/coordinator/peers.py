@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.storage.errors import StorageError
+from korvet.storage.futures import settle
 from korvet.storage.log import Marker  # noqa: TC001 - decoded
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
@@ -79,18 +81,15 @@ class Peers:
         if member is None or member.alone or self._store.leads(*partition) is not None:
             return await self._markers.write(partition, marker)
         node_id, epoch = self._leader(partition)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def answered(told: bytes | StorageError) -> None:
-            if not answer.done():
-                answer.set_result(told)
-
-        self._mailbox.ask(node_id, _MARK, _encode(_MarkRequest(partition, epoch, marker)), answered)
-        told = await answer
-        if isinstance(told, StorageError):
-            logger.info("a marker for %s-%d is not written yet: %s", *partition, told)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._mailbox.ask(
+            node_id, _MARK, _encode(_MarkRequest(partition, epoch, marker)), partial(settle, answer)
+        )
+        try:
+            return _ERRORS.decode(await answer)
+        except StorageError as error:
+            logger.info("a marker for %s-%d is not written yet: %s", *partition, error)
             return ErrorCode.request_timed_out
-        return _ERRORS.decode(told)
 
     def _leader(self, partition: TopicPartition) -> tuple[int, int]:
         assert self._store.membership is not None

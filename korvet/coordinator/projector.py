@@ -18,6 +18,7 @@ import msgspec
 
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
+from korvet.storage.futures import settle
 from korvet.storage.projection import GroupCommit, Projection
 
 if TYPE_CHECKING:
@@ -292,8 +293,8 @@ class Projector:
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
         for at in range(0, len(changes), AT_ONCE):
-            settled = asyncio.get_running_loop().create_future()
-            self.apply(changes[at : at + AT_ONCE], partial(_settle, settled))
+            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.apply(changes[at : at + AT_ONCE], partial(settle, settled, None))
             await settled
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
@@ -421,8 +422,3 @@ class Projector:
             delay_s = min(2 * delay_s, LAST_RETRY_S)
             await self._apply_all(list(self._failed.values()))
         self._retrying = None
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -27,6 +27,7 @@ from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
 from korvet.storage.errors import StorageError, domain_error
+from korvet.storage.futures import settle
 from korvet.storage.projection import Projection
 
 if TYPE_CHECKING:
@@ -154,12 +155,12 @@ class CoordinatorService:
 
     async def call(self, group_id: str, handler: Handler, request: Any) -> Any:
         """As `submit`, awaited. A cancelled call is one whose client went away."""
-        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        ticket = self.submit(group_id, handler, request, partial(_settle, future))
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        ticket = self.submit(group_id, handler, request, partial(settle, reply))
         try:
-            return await future
+            return await reply
         finally:
-            if ticket is not None and future.cancelled():
+            if ticket is not None and reply.cancelled():
                 ticket.withdraw()
 
     async def list_groups(self, request: ListRequest) -> ListReply:
@@ -170,8 +171,8 @@ class CoordinatorService:
         safe = []
         for partition in self._partitions:
             if partition.term is not None:
-                settled = self._event()
-                groups += partition.term.list_groups(request, partial(_settle, settled)).groups
+                settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+                groups += partition.term.list_groups(request, partial(settle, settled)).groups
                 safe.append(settled)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
@@ -198,8 +199,8 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
-            settled = self._event()
-            partition.term.delete_topics((name,), partial(_settle, settled))
+            settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+            partition.term.delete_topics((name,), partial(settle, settled))
             error = await settled
             if error is ErrorCode.none:
                 return
@@ -214,8 +215,8 @@ class CoordinatorService:
             return ErrorCode.coordinator_not_available
         if partition.term is None:
             return partition.error
-        settled = self._event()
-        partition.term.mark(marker, partial(_settle, settled))
+        settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        partition.term.mark(marker, partial(settle, settled))
         return await settled
 
     # Redis groups that native consumers have moved
@@ -322,13 +323,3 @@ class CoordinatorService:
                     delay_s = min(2 * delay_s, LAST_RETRY_S)
         finally:
             self._reconciling = False
-
-    @staticmethod
-    def _event() -> asyncio.Future[ErrorCode]:
-        return asyncio.get_running_loop().create_future()
-
-
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
-    """Set a result that perhaps nobody waits for any more."""
-    if not future.done():
-        future.set_result(result)

@@ -24,7 +24,7 @@ from korvet.offsets.transaction_log import (
     transaction_partition_for,
 )
 from korvet.storage.errors import StorageError
-from korvet.transactions.messages import ListedTransaction, ListReply, ListRequest
+from korvet.storage.futures import settle
 from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.store import Store
     from korvet.transactions.config import TransactionConfig
-    from korvet.transactions.messages import AddReply, AddRequest, Markers
+    from korvet.transactions.messages import (
+        AddReply,
+        AddRequest,
+        ListedTransaction,
+        ListReply,
+        ListRequest,
+        Markers,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -119,9 +126,9 @@ class TransactionService:
         """
         if not self._producer_ids:
             self._producer_ids.append(await self._store.new_producer_id())
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.submit(transactional_id, handler, request, partial(_settle, future))
-        return await future
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.submit(transactional_id, handler, request, partial(settle, reply))
+        return await reply
 
     def submit(
         self, transactional_id: str, handler: Handler, request: TransactionRequest, done: Done
@@ -156,18 +163,12 @@ class TransactionService:
         listed: list[ListedTransaction] = []
         for partition in self._partitions:
             if partition.term is not None:
-                reply = await self._ask(partition.term, TransactionShard.list_transactions, request)
-                assert isinstance(reply, ListReply)
-                listed += reply.transactions
+                reply: asyncio.Future[ListReply] = asyncio.get_running_loop().create_future()
+                partition.term.submit(TransactionShard.list_transactions, request, partial(settle, reply))
+                listed += (await reply).transactions
             elif partition.epoch is not None:
                 return partition.error, []
         return ErrorCode.none, listed
-
-    @staticmethod
-    async def _ask(term: TransactionTerm, handler: Handler, request: TransactionRequest) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        term.submit(handler, request, partial(_settle, future))
-        return await future
 
     def _take_producer_id(self) -> int | None:
         if self._producer_ids:
@@ -197,9 +198,3 @@ class TransactionService:
         self._partitions.spawn(
             self._markers.write(markers, term.leader_epoch, term.written, lambda: term.closed)
         )
-
-
-def _settle(future: asyncio.Future[Any], reply: Any) -> None:
-    """Set a reply that perhaps nobody waits for any more."""
-    if not future.done():
-        future.set_result(reply)

@@ -22,6 +22,7 @@ import hiredis
 from korvet.records.batch import BatchError
 from korvet.records.kernel import ReplyScanner
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+from korvet.storage.futures import settle
 
 if TYPE_CHECKING:
     from korvet.storage.address import RedisAddress
@@ -227,12 +228,7 @@ def ask(send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.F
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def arrived(reply: memoryview | StorageError) -> None:
-        if future.done():
-            return
-        if isinstance(reply, StorageError):
-            future.set_exception(reply)
-        else:
-            future.set_result(parse_reply(reply))
+        settle(future, reply if isinstance(reply, StorageError) else parse_reply(reply))
 
     send(payload, arrived)
     return future

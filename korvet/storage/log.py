@@ -11,6 +11,7 @@ import itertools
 import logging
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -37,6 +38,7 @@ from korvet.storage.errors import (
     StorageFault,
     domain_error,
 )
+from korvet.storage.futures import settle
 from korvet.storage.layouts import control_batch
 from korvet.storage.link import pack, parse_reply
 from korvet.storage.readahead import ReadAhead
@@ -359,18 +361,9 @@ class PartitionLog:
         self, arguments: AppendArguments, producer: ProducerStamp | None = None, *, epoch: int | None = None
     ) -> Appended:
         """As `append`, awaited; raises what `append` would give to `done`."""
-        future: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Appended | StorageError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, StorageError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self.append(arguments, producer, done, epoch=epoch)
-        return await future
+        outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
+        self.append(arguments, producer, partial(settle, outcome), epoch=epoch)
+        return await outcome
 
     # Reading
 
@@ -413,18 +406,9 @@ class PartitionLog:
 
     async def read_wait(self, offset: int, max_bytes: int) -> Fetched:
         """As `read`, awaited; raises what `read` would give to `done`."""
-        future: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Fetched | StorageError) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, StorageError):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-        self.read(offset, max_bytes, done)
-        return await future
+        outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
+        self.read(offset, max_bytes, partial(settle, outcome))
+        return await outcome
 
     def note_unaddressable(self, entries: int) -> None:
         """Count entries that a read had to leave out; the first ones are logged."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.groups.native import NativeGroup, Projected, group_id_of
 from korvet.storage.errors import StorageError
+from korvet.storage.futures import settle
 from korvet.storage.link import pack_arguments, parse_reply
 
 if TYPE_CHECKING:
@@ -78,8 +79,8 @@ class NativeGroups:
                 log.debug("the Redis groups of %s-%d cannot be read: %s", topic.name, partition, reply)
             elif bytes(reply[: len(_NONE_MOVED)]) != _NONE_MOVED:
                 replies.append((topic, partition, parse_reply(reply)))
-            if not left and not answered.done():
-                answered.set_result(replies)
+            if not left:
+                settle(answered, replies)
 
         for topic, partition, left_out in asked:
             links = self._store.links(self._store.keyspace.stream(topic.name, partition))

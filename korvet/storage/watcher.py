@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.futures import settle
 from korvet.storage.link import pack_arguments, parse_replies
 from korvet.storage.slots import REDIRECTIONS
 
@@ -181,14 +182,12 @@ class NativeWatcher:
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
         def arrived(reply: memoryview | StorageError) -> None:
-            if answers.done():
-                return
             if isinstance(reply, StorageError):
-                answers.set_exception(reply)
+                settle(answers, reply)
             elif bytes(reply) == _NOTHING * group.replies:
-                answers.set_result([])
+                settle(answers, [])
             else:
-                _settle(answers, parse_replies(reply, group.replies))
+                settle(answers, _newer(parse_replies(reply, group.replies)))
 
         link.send(group.commands(), arrived, group.replies)
         return await answers
@@ -215,15 +214,14 @@ class NativeWatcher:
         watched.log_end = _UNKNOWN
 
 
-def _settle(answers: asyncio.Future[list[Any]], replies: list[Any]) -> None:
+def _newer(replies: list[Any]) -> list[Any] | RedisFault:
     """All streams with newer entries, or the first error."""
     newer: list[Any] = []
     for reply in replies:
         if isinstance(reply, RedisFault):
-            answers.set_exception(reply)
-            return
+            return reply
         newer += reply or []
-    answers.set_result(newer)
+    return newer
 
 
 def _id_parts(entry: bytes) -> tuple[int, int]:
