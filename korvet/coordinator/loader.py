@@ -1,4 +1,4 @@
-"""Loads a partition of `__consumer_offsets` into a group shard: the newest value of every key, in the log's
+"""Loads a partition of a coordinator's topic into its shard: the newest value of every key, in the log's
 order.
 
 The work is done in pages, with a turn of the event loop between them: other partitions are served meanwhile.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value, plain_commit_offset
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.transaction_log import decode_transaction_key, decode_transaction_value
 from korvet.storage.errors import StorageError, domain_error
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from korvet.groups.shard import GroupShard
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
+    from korvet.transactions.shard import TransactionShard
 
 logger = logging.getLogger(__name__)
 
@@ -45,36 +48,23 @@ RANGES_AT_ONCE: Final = 8
 # Bytes of the partition at the end of an OffsetCommitKey.
 _PARTITION_BYTES: Final = 4
 
-
-class _Topic:
-    """What the keys of one group and topic have in common, and where its offsets go."""
-
-    __slots__ = ("key", "partitions")
-
-    def __init__(self, key: OffsetCommitKey, partitions: dict[int, KeptValue]) -> None:
-        self.key = key
-        self.partitions = partitions
+_Shard = TypeVar("_Shard")
 
 
-class OffsetsLoader:
-    """Reads one partition. `commits` then holds the newest commit of each group and topic's partition, and
-    `positions` the offsets of the records of open transactions.
-    """
+class Loader(ABC, Generic[_Shard]):
+    """Reads one partition of whichever coordinator."""
 
     def __init__(self, store: Store, log: PartitionLog) -> None:
         self._store = store
         self._log = log
         self._latest = store.keyspace.latest(log.topic.name, log.partition)
-        # Offsets of records whose transaction is open: its producer.
-        self._open: dict[int, int] = {}
-        # By the bytes of a key before its partition.
-        self._topics: dict[bytes, _Topic] = {}
-        self.commits: NewestCommits = {}
-        self.positions: Positions = {}
 
-    async def replay_into(self, shard: GroupShard) -> None:
-        """Replay the newest record of every key, and those of open transactions, in the order of the log.
-        Raises StorageError.
+    @abstractmethod
+    def _replay_record(self, shard: _Shard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
+        """Have the shard replay a record. Raises DecodeError where it is none of this coordinator's."""
+
+    async def replay_into(self, shard: _Shard) -> None:
+        """Replay the newest record of every key, in the order of the log. Raises StorageError.
 
         An entry that is no record of a coordinator (a native application's, say) is left out with a log line.
         """
@@ -85,16 +75,11 @@ class OffsetsLoader:
                 if offset is not None:
                     self._replay(shard, offset, fields)
             await asyncio.sleep(0)
-        self._topics.clear()
 
     async def _newest(self) -> dict[int, Page]:
         """Where the newest record of every key is, by the number of the page."""
         pages: dict[int, Page] = {}
         await self._scan(self._latest, pages)
-        topic, number = self._log.topic.name, self._log.partition
-        for producer_id in await self._log.open_producers():
-            for offset in await self._scan(self._store.keyspace.pending(topic, number, producer_id), pages):
-                self._open[offset] = producer_id
         return pages
 
     async def _scan(self, key: bytes, pages: dict[int, Page]) -> list[int]:
@@ -144,7 +129,7 @@ class OffsetsLoader:
             "XRANGE", self._log.stream, entry_id(first, bias), entry_id(last, bias)
         )
 
-    def _replay(self, shard: GroupShard, offset: int, fields: Sequence[bytes]) -> None:
+    def _replay(self, shard: _Shard, offset: int, fields: Sequence[bytes]) -> None:
         try:
             if len(fields) >= 4 and fields[0] == b"key" and fields[2] == b"value":
                 self._replay_record(shard, offset, fields[1], fields[3])
@@ -153,6 +138,42 @@ class OffsetsLoader:
                 self._replay_record(shard, offset, content[b"key"], content.get(b"value"))
         except (KeyError, DecodeError) as error:
             logger.warning("%s, offset %d: not loaded: %r", self._log.stream.decode(), offset, error)
+
+
+class _Topic:
+    """What the keys of one group and topic have in common, and where its offsets go."""
+
+    __slots__ = ("key", "partitions")
+
+    def __init__(self, key: OffsetCommitKey, partitions: dict[int, KeptValue]) -> None:
+        self.key = key
+        self.partitions = partitions
+
+
+class OffsetsLoader(Loader["GroupShard"]):
+    """Reads a partition of `__consumer_offsets`: the newest offsets and metadata of every group, and the
+    offsets of open transactions.
+
+    `commits` then holds the newest commit of each group and topic's partition, and `positions` the offsets of
+    the records of open transactions.
+    """
+
+    def __init__(self, store: Store, log: PartitionLog) -> None:
+        super().__init__(store, log)
+        # Offsets of records whose transaction is open: its producer.
+        self._open: dict[int, int] = {}
+        # By the bytes of a key before its partition.
+        self._topics: dict[bytes, _Topic] = {}
+        self.commits: NewestCommits = {}
+        self.positions: Positions = {}
+
+    async def _newest(self) -> dict[int, Page]:
+        pages = await super()._newest()
+        topic, number = self._log.topic.name, self._log.partition
+        for producer_id in await self._log.open_producers():
+            for offset in await self._scan(self._store.keyspace.pending(topic, number, producer_id), pages):
+                self._open[offset] = producer_id
+        return pages
 
     def _replay_record(self, shard: GroupShard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
         producer_id = self._open.get(offset)
@@ -190,6 +211,22 @@ class OffsetsLoader:
         if groups is None:
             groups = self.commits[stream] = {}
         groups[key.group] = (position, offset)
+
+
+class TransactionsLoader(Loader["TransactionShard"]):
+    """Reads a partition of `__transaction_state`: the newest value of every transactional id."""
+
+    def _replay_record(
+        self, shard: TransactionShard, offset: int, raw_key: bytes, raw_value: bytes | None
+    ) -> None:
+        transactional_id = decode_transaction_key(raw_key)
+        if transactional_id is None:
+            return
+        value = None if raw_value is None else decode_transaction_value(raw_value)
+        try:
+            shard.replay(transactional_id, value)
+        except ValueError as error:
+            raise DecodeError(str(error)) from error
 
 
 def _ranges(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -14,15 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.coordinator.loader import OffsetsLoader
+from korvet.coordinator.loader import TransactionsLoader
 from korvet.coordinator.partitions import Partitions, coordinated_topic
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
-from korvet.offsets.codec import DecodeError
-from korvet.offsets.transaction_log import (
-    decode_transaction_key,
-    decode_transaction_value,
-    transaction_partition_for,
-)
+from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
 from korvet.transactions.shard import TransactionShard
@@ -50,20 +45,6 @@ logger = logging.getLogger(__name__)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TRANSACTIONS_PARTITIONS: Final = 50
-
-
-class TransactionsLoader(OffsetsLoader):
-    """Reads a partition of `__transaction_state`: the newest value of every transactional id."""
-
-    def _replay_record(self, shard: Any, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
-        transactional_id = decode_transaction_key(raw_key)
-        if transactional_id is None:
-            return
-        value = None if raw_value is None else decode_transaction_value(raw_value)
-        try:
-            shard.replay(transactional_id, value)
-        except ValueError as error:
-            raise DecodeError(str(error)) from error
 
 
 class TransactionService:
@@ -191,7 +172,7 @@ class TransactionService:
     async def _read(self, claim: Claim) -> TransactionTerm:
         shard = TransactionShard(self._config, self._take_producer_id)
         if claim.log_end > 0:
-            await TransactionsLoader(self._store, claim.log).replay_into(shard)  # type: ignore[arg-type]
+            await TransactionsLoader(self._store, claim.log).replay_into(shard)
         return TransactionTerm(shard, claim, self._mark)
 
     def _mark(self, term: TransactionTerm, markers: Markers) -> None:
