@@ -32,6 +32,10 @@ _OFFSET_AND_EPOCH: Final = struct.Struct(">qi")
 _MOST_BYTES: Final = 4096
 # What a connection keeps forms of.
 _MOST_GROUPS: Final = 128
+# Some clients never send the same metadata twice. Where so many forms were made one after the other and no
+# commit had one, the next is made only after so many commits.
+_FORMS_IN_VAIN: Final = 3
+_COMMITS_BETWEEN: Final = 64
 
 
 class AskedTopic(msgspec.Struct, frozen=True):
@@ -84,7 +88,7 @@ def asked_topic(topic: Any) -> AskedTopic:
 class CommitForm:
     """What a consumer's commits have in common, taken from one of them."""
 
-    __slots__ = ("_asked", "_gap", "_gaps", "_parts", "_size", "accepted")
+    __slots__ = ("_asked", "_gap", "_gaps", "_parts", "_size", "accepted", "is_met")
 
     def __init__(self, asked: AskedCommit, gap: struct.Struct, gaps: list[int], frame: bytes) -> None:
         """Use `of`."""
@@ -96,6 +100,8 @@ class CommitForm:
         self._parts = [(start, frame[start:end]) for start, end in list(pairwise(ends))[::2]]
         self.accepted: bytes | None = None
         """The body that answers such a request when every offset is taken, once it was."""
+        self.is_met = False
+        """Whether any request had this form."""
 
     @classmethod
     def of(cls, version: int, request: AskedCommit, frame: memoryview, position: int) -> CommitForm | None:
@@ -126,6 +132,7 @@ class CommitForm:
         for start, part in self._parts:
             if frame[start : start + len(part)] != part:
                 return None
+        self.is_met = True
         numbers = map(self._gap.unpack_from, [frame] * len(self._gaps), self._gaps)
         asked = self._asked
         topics = tuple(
@@ -143,40 +150,68 @@ class CommitForm:
         )
 
 
+class _Group:
+    """What is known of a group's commits."""
+
+    __slots__ = ("form", "in_vain", "left_out", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        """Bytes of the last one that no form was known of."""
+        self.form: CommitForm | None = None
+        self.in_vain = 0
+        """Forms that were made since one of them was met."""
+        self.left_out = 0
+        """Commits of which no form is to be made yet."""
+
+
 class CommitForms:
     """The forms of the commits that come over one connection, in one version and under one header.
 
     Mostly of one group. Where several take turns each has its own, made when it commits for the second time.
     """
 
-    __slots__ = ("_forms", "_position", "_sizes", "_version", "header")
+    __slots__ = ("_groups", "_position", "_version", "header")
 
     def __init__(self, header: tuple[int, bytes], position: int) -> None:
         """header: the version, and what is between correlation id and body. The body lies at `position`."""
         self.header = header
         self._version = header[0]
         self._position = position
-        self._forms: dict[bytes, CommitForm] = {}
-        self._sizes: dict[str, int] = {}
+        self._groups: dict[bytes, _Group] = {}
 
     def note(self, request: AskedCommit, frame: memoryview) -> None:
-        """Know the next one like this, if it is the second one."""
-        if self._sizes.get(request.group_id) != len(frame):
-            if len(self._sizes) == _MOST_GROUPS:
-                self._sizes.clear()
-                self._forms.clear()
-            self._sizes[request.group_id] = len(frame)
-            return
-        form = CommitForm.of(self._version, request, frame, self._position)
-        if form is not None:
-            self._forms[self._group_of(frame)] = form
+        """Know the next one like this, if it is the second one of its size and the form is worth making."""
+        name = self._group_of(frame)
+        group = self._groups.get(name)
+        if group is None:
+            if len(self._groups) == _MOST_GROUPS:
+                self._groups.clear()
+            group = self._groups[name] = _Group()
+        if group.size != len(frame):
+            group.size = len(frame)
+        elif group.left_out:
+            group.left_out -= 1
+        else:
+            self._make(group, request, frame)
+
+    def _make(self, group: _Group, request: AskedCommit, frame: memoryview) -> None:
+        if group.form is not None and group.form.is_met:
+            group.in_vain = 0
+        if group.in_vain == _FORMS_IN_VAIN:
+            group.form = None
+            group.in_vain -= 1
+            group.left_out = _COMMITS_BETWEEN
+        else:
+            group.in_vain += 1
+            group.form = CommitForm.of(self._version, request, frame, self._position)
 
     def decode(self, frame: memoryview) -> AskedCommit | None:
         """The request in a frame of the same version; None where no form of it is known."""
         if len(frame) < self._position + 2:
             return None
-        form = self._forms.get(self._group_of(frame))
-        return None if form is None else form.decode(frame)
+        group = self._groups.get(self._group_of(frame))
+        return None if group is None or group.form is None else group.form.decode(frame)
 
     def _group_of(self, frame: memoryview) -> bytes:
         """The group's name with its length; something else where that takes more than one byte of a varint,

@@ -186,6 +186,41 @@ def test_a_connection_keeps_forms_of_so_many_groups() -> None:
     assert 0 < known <= 128
 
 
+def test_forms_that_are_never_met_are_given_up_but_not_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka Streams writes a time of its own into each commit's metadata: no form fits the next one."""
+    made = 0
+    of = CommitForm.of
+
+    def count(*args: Any) -> CommitForm | None:
+        nonlocal made
+        made += 1
+        return of(*args)
+
+    monkeypatch.setattr(CommitForm, "of", count)
+    first = frame(8, ONE, [(0, 0), (0, 0)])
+    forms = CommitForms((8, first[8 : decoded(8, first)[2]]), decoded(8, first)[2])
+
+    def commit(metadata: str) -> bool:
+        """Whether it was recognised."""
+        content = frame(8, {**ONE, "topics": [("topic", None, [(0, metadata), (1, None)])]}, [(1, 1), (2, 2)])
+        asked, view, _ = decoded(8, content)
+        if forms.decode(view) is not None:
+            return True
+        forms.note(asked, view)
+        return False
+
+    assert not any(commit(f"{number:013}") for number in range(1_000))
+    assert 2 <= made < 25
+    same = [commit("0" * 13) for _ in range(100)]
+    assert all(same[same.index(True) :])
+    # One whose forms were met is given as many chances as at first.
+    made = 0
+    for number in range(1, 4):
+        assert not commit(f"{number:013}")
+        assert commit(f"{number:013}")
+    assert made == 3
+
+
 def test_tagged_fields_are_left_to_the_schema() -> None:
     content = frame(9, ONE, [(1, 1), (2, 2)])
     tagged = content[:-1] + b"\x01\x07\x01\x00"
