@@ -55,11 +55,12 @@ local function fold(stream, index, bias, state, found, budget)
 end
 
 -- What Redis knows of a stream, as `inspect` says it; cheaper where only our appends have changed the stream since the
--- meta hash was saved: then `unchanged`.  It overlooks a last ID that was set ahead by XSETID: the XADD that follows will
--- notice.
+-- meta hash was saved: then `unchanged`.  It overlooks a last ID that was set ahead by XSETID: the XADD that follows
+-- will notice.
 local function look(stream, state)
   local length = redis.call('XLEN', stream)
-  if length > 0 and length == state.live and not redis.call('XRANGE', stream, '(' .. state.last, '+', 'COUNT', 1)[1] then
+  local expected = length > 0 and length == state.live
+  if expected and not redis.call('XRANGE', stream, '(' .. state.last, '+', 'COUNT', 1)[1] then
     return { exists = true, length = length, last = state.last, unchanged = true }
   end
   return inspect(stream)
@@ -138,16 +139,16 @@ local function check_producer(packed, epoch, first, last)
   return nil, nil, redis.error_reply('OUTOFORDERSEQUENCE ' .. first .. ' follows ' .. newest)
 end
 
--- What is kept of a producer whose batches have no sequence (a coordinator writes for it) and at its marker: its batches
--- only as long as its epoch stays the same.
+-- What is kept of a producer whose batches have no sequence (a coordinator writes for it) and at its marker: its
+-- batches only as long as its epoch stays the same.
 local function seen_producer(packed, epoch, now_ms)
   local same = packed and struct.unpack('>d', packed) == epoch
   return struct.pack('>dd', epoch, now_ms) .. (same and string.sub(packed, PRODUCER_BYTES + 1) or '')
 end
 
--- Checks an idempotent producer's mark on a batch of `count` records at `base_offset`.  `packed` is the producer's state,
--- nil where it is not known.  Returns the state to be kept, or nil and a duplicate's base offset, or nil, nil and an
--- error reply.
+-- Checks an idempotent producer's mark on a batch of `count` records at `base_offset`.  `packed` is the producer's
+-- state, nil where it is not known.  Returns the state to be kept, or nil and a duplicate's base offset, or nil, nil
+-- and an error reply.
 local function next_producer(packed, epoch, first, count, base_offset, now_ms)
   if first == -1 then
     local known_epoch = packed and struct.unpack('>d', packed)
@@ -178,8 +179,8 @@ local function next_open(open, producer, transactional, base_offset)
 end
 
 -- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
--- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, with the producer id
--- -1 where a batch has none, or "" where no batch has one.
+-- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, with the
+-- producer id -1 where a batch has none, or "" where no batch has one.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
 local function check_marks(meta, state, marks, total, base_offset, now_ms)
@@ -375,7 +376,9 @@ local function append_as_seen(layout, keys, args, see)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cap_ms, count = tonumber(args[1]), tonumber(args[2]), tonumber(args[6])
   local keeps_latest = args[3] == '1'
-  if (#keys ~= (keeps_latest and 4 or 3) and not (keeps_latest and #keys == 5)) or #args < 8 or not (bias and cap_ms and count) or count < 1 then
+  local fewest_keys, most_keys = keeps_latest and 4 or 3, keeps_latest and 5 or 3
+  local sound = #keys >= fewest_keys and #keys <= most_keys and #args >= 8 and bias and cap_ms and count
+  if not sound or count < 1 then
     return redis.error_reply('ERR korvet_append: malformed arguments')
   end
   if not layout.are_sound(args, 8, count) then
@@ -441,11 +444,12 @@ local function append(layout, keys, args)
   return append_as_seen(layout, keys, args, look) or append_as_seen(layout, keys, args, inspect)
 end
 
--- KEYS: stream, index, meta, and latest where that is kept, then pending where the records are in a transaction: in a cluster's slot that is on its way keys that are not
--- there keep a call from being served.
+-- KEYS: stream, index, meta; where the newest entry per key is kept track of, latest, and behind it pending where the
+-- records are in a transaction.  No others: in a cluster's slot that is on its way, keys that are not there keep a call
+-- from being served.
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the newest entry per key is kept track of, "1" to stamp
--- records with the append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks); then per record:
--- number of field arguments, place of the timestamp among them (0: none), the arguments.
+-- records with the append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks);
+-- then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
 -- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
 -- lacks entries, korvet_fold is due.
 -- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
@@ -558,8 +562,8 @@ local function write_marker(stream, position, bias, args)
   return fields
 end
 
--- What a marker changes besides the stream: the transaction at `at` of state.open is over, and on abort remembered as long
--- as its records are there.  Returns the last stable offset then.
+-- What a marker changes besides the stream: the transaction at `at` of state.open is over, and on abort remembered as
+-- long as its records are there.  Returns the last stable offset then.
 local function end_transaction(meta, aborted, state, at, first, offset, args)
   state.open = string.sub(state.open, 1, at - 1) .. string.sub(state.open, at + OPEN_BYTES)
   redis.call('HSET', meta, 'open', state.open)
@@ -572,8 +576,8 @@ local function end_transaction(meta, aborted, state, at, first, offset, args)
 end
 
 -- KEYS: stream, index, meta, aborted, and where the newest entry per key is kept track of, latest and pending.
--- ARGV: bias, writer's epoch (or ""), producer id, producer's epoch, coordinator's epoch, "commit" or "abort", the marker
--- as a record batch, or "" where entries are records.
+-- ARGV: bias, writer's epoch (or ""), producer id, producer's epoch, coordinator's epoch, "commit" or "abort", the
+-- marker as a record batch, or "" where entries are records.
 -- Ends a producer's transaction (WriteTxnMarkers): adds the marker, and fences the producer's older epochs.  Where no
 -- transaction of it is open no marker is added, so that this can be repeated.
 -- Returns {offset of the marker or -1, previous log end, log start, append ms, last stable offset, first offset of the
@@ -583,7 +587,8 @@ local function mark(keys, args)
   local stream, index, meta, aborted = keys[1], keys[2], keys[3], keys[4]
   local bias, producer, epoch = tonumber(args[1]), tonumber(args[3]), tonumber(args[4])
   local coordinator, known_outcome = tonumber(args[5]), args[6] == 'commit' or args[6] == 'abort'
-  if (#keys ~= 4 and #keys ~= 6) or #args ~= 7 or not (bias and producer and epoch and coordinator and known_outcome) then
+  local sound = (#keys == 4 or #keys == 6) and #args == 7 and known_outcome
+  if not (sound and bias and producer and epoch and coordinator) then
     return redis.error_reply('ERR korvet_mark: malformed arguments')
   end
   local state = load_meta(meta)

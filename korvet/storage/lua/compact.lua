@@ -1,10 +1,11 @@
--- Compaction.  What survives of a log is copied slice by slice into a shadow beside it, a stream with an index and a meta
--- hash of its own; then the shadow takes the log's place, in one step.  XDEL would not do: it leaves the memory of a node
--- in use while one of its entries lives.  Shadows are nobody else's, so that one which was left behind is just deleted.
+-- Compaction.  What survives of a log is copied slice by slice into a shadow beside it, a stream with an index and a
+-- meta hash of its own; then the shadow takes the log's place, in one step.  XDEL would not do: it leaves the memory
+-- of a node in use while one of its entries lives.  Shadows are nobody else's, so that one which was left behind is
+-- just deleted.
 
--- KEYS of all that have SHADOW_KEYS: stream, index, meta, shadow stream, shadow index, shadow meta, set of the placeholders,
--- and where the old stream goes when it is replaced.  ARGV begins with: bias, highest epoch of the partition's leader ("" is
--- one that nobody fences), token of the compaction.
+-- KEYS of all that have SHADOW_KEYS: stream, index, meta, shadow stream, shadow index, shadow meta, set of the
+-- placeholders, and where the old stream goes when it is replaced.  ARGV begins with: bias, highest epoch of the
+-- partition's leader ("" is one that nobody fences), token of the compaction.
 local SHADOW_KEYS = 8
 
 -- Bytes copied by one call, about: a few ms of Redis's time.
@@ -42,9 +43,9 @@ local function stale()
   return redis.error_reply('STALE another compaction has begun, or the log was changed')
 end
 
--- What the shadow holds: `last` is the entry up to which the log was gone through, `seen` so many entries of it; `deleted`
--- is the last of them that is not there as it was, and so many `more` there are by the splitting of batches.  nil where another
--- compaction, or nobody, works on the shadow.
+-- What the shadow holds: `last` is the entry up to which the log was gone through, `seen` so many entries of it;
+-- `deleted` is the last of them that is not there as it was, and so many `more` there are by the splitting of
+-- batches.  nil where another compaction, or nobody, works on the shadow.
 local function load_shadow(shadow_meta, token)
   local found = redis.call('HMGET', shadow_meta, 'token', 'seen', 'more', 'deleted')
   if found[1] ~= token then
@@ -103,9 +104,9 @@ local function account(keys, bias, shadow, id, fields, append_ms)
   add_entry(keys[5], bias, shadow, position, records, time_ms, payload_bytes(fields), append_ms)
 end
 
--- Adds what becomes of an entry that does not stay as it is: so many others (each an ID and a batch), or nothing.  Where
--- the entry is pending in a group a placeholder takes its ID until the group is there, since a group remembers only
--- entries that it finds.
+-- Adds what becomes of an entry that does not stay as it is: so many others (each an ID and a batch), or nothing.
+-- Where the entry is pending in a group a placeholder takes its ID until the group is there, since a group remembers
+-- only entries that it finds.
 local function replace(keys, bias, shadow, id, others, append_ms, is_pending)
   local kept = false
   for _, other in ipairs(others) do
@@ -133,8 +134,8 @@ local function append_time(index, bias, id)
 end
 
 -- Copies the entries behind shadow.last up to `to`, at most `budget` of them.  `changes` holds for some IDs what is to
--- be there instead (a batch that somebody has yet to acknowledge stays whole); the shadow has the entry `added` already.  Returns "done", "more", or "wide": the next entry has more
--- fields than a script can handle.
+-- be there instead (a batch that somebody has yet to acknowledge stays whole); the shadow has the entry `added`
+-- already.  Returns "done", "more", or "wide": the next entry has more fields than a script can handle.
 local function copy_entries(keys, bias, shadow, to, budget, changes, added)
   local bytes, groups = 0, nil
   while budget > 0 and bytes < COPIED_BYTES do
@@ -246,8 +247,8 @@ local function consumers_of(stream, group)
   return names
 end
 
--- Lets the shadow's group have the position and the consumers of the log's.  `more` entries than the log has ever had are
--- counted as read, so that the lag of who has read all is 0.
+-- Lets the shadow's group have the position and the consumers of the log's.  `more` entries than the log has ever had
+-- are counted as read, so that the lag of who has read all is 0.
 local function copy_group(stream, shadow, group, known, more)
   local name, last = group.name, group['last-delivered-id']
   local read = group['entries-read'] and group['entries-read'] + more or -1
@@ -285,8 +286,8 @@ local function claim(shadow, group, sample, ids)
   redis.call('XCLAIM', shadow, group, consumer, 0, unpack(ids))
 end
 
--- Lets the shadow's group have the pending entries of the log's from `from` on, one page of them; those whose entry is not
--- there are left out.  Returns where the next page begins, or nil.
+-- Lets the shadow's group have the pending entries of the log's from `from` on, one page of them; those whose entry
+-- is not there are left out.  Returns where the next page begins, or nil.
 local function copy_pending(stream, shadow, group, from)
   local page = redis.call('XPENDING', stream, group, from, '+', CLAIMED)
   local last = #page == CLAIMED and page[#page][1] or '+'
@@ -473,8 +474,8 @@ local function drop_shadow(keys, args)
   return redis.call('UNLINK', unpack(keys, 2))
 end
 
--- KEYS: meta.  ARGV: highest epoch of the partition's leader, what is to be remembered of a compaction that found nothing
--- to do.  Returns 1.
+-- KEYS: meta.  ARGV: highest epoch of the partition's leader, what is to be remembered of a compaction that found
+-- nothing to do.  Returns 1.
 local function note(keys, args)
   if #keys ~= 1 or #args ~= 2 then
     return redis.error_reply('ERR korvet_compaction_note: malformed arguments')

@@ -18,8 +18,9 @@ local function prune(index, state, floor)
 end
 
 -- Counts span after span from the log start, and corrects the points, until one is met that was right: so are all
--- behind it.  That takes entries of one record each: then the length of the stream says how many records are gone.  Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the
--- furthest position corrected so far, which proves nothing about what lies behind it.
+-- behind it.  That takes entries of one record each: then the length of the stream says how many records are gone.
+-- Progress is kept in the meta field `scan`: position, entries before it, entries missing, and the furthest position
+-- corrected so far, which proves nothing about what lies behind it.
 local function recount_spans(keys, bias, state, found, floor, budget)
   local stream, index, meta = keys[1], keys[2], keys[3]
   if not prune(index, state, floor) then
@@ -163,8 +164,8 @@ end
 
 -- KEYS: stream, index, meta.  ARGV: bias, oldest timestamp to keep (ms) or "", bytes to keep or "".
 -- Retention: drops spans from the log's start, the last one too, but none with records of an open transaction or behind
--- it.  Returns {"ok", entries dropped, more (1: call
--- again), log start, log end}, or {"fold"} / {"recount"}: call that first.
+-- it.  Returns {"ok", entries dropped, more (1: call again), log start, log end}, or {"fold"} / {"recount"}: call that
+-- first.
 local function trim(keys, args)
   local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, cutoff_ms, keep_bytes = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
@@ -185,10 +186,12 @@ local function trim(keys, args)
   local reached, stable = 1, first_open(state.open) or state.log_end
   while reached < #members do
     local point = decode_point(members[reached + 1])
-    if point.position - bias > stable or not outlived(point.span_max, point.append_ms, point.span_bytes, bytes, cutoff_ms, keep_bytes) then
+    local span_bytes = point.span_bytes
+    local goes = outlived(point.span_max, point.append_ms, span_bytes, bytes, cutoff_ms, keep_bytes)
+    if point.position - bias > stable or not goes then
       break
     end
-    bytes = bytes - point.span_bytes
+    bytes = bytes - span_bytes
     target = point
     reached = reached + 1
   end

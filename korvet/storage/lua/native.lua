@@ -1,5 +1,5 @@
--- Redis consumer groups that Redis applications move: which of them stand elsewhere than when they were last in step with
--- the commits of the Kafka group of their name.
+-- Redis consumer groups that Redis applications move: which of them stand elsewhere than when they were last in step
+-- with the commits of the Kafka group of their name.
 
 -- What one call looks at: a few ms of Redis.  A group with pending entries costs it several times as much as another.
 local BUDGET = 1000
@@ -7,8 +7,8 @@ local PENDING_COST = 3
 
 -- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as a call before has looked at them.
 -- Returns nothing where no group has moved, else how many groups to leave out next (0: that is all), the log start, and
--- of each group that has moved three elements: its name, where it stands (an offset), and what it was last in step with (see
--- decode_projection; "" for nothing).
+-- of each group that has moved three elements: its name, where it stands (an offset), and what it was last in step
+-- with (see decode_projection; "" for nothing).
 local function moved_groups(keys, args)
   local stream, meta, bias, from = keys[1], keys[2], tonumber(args[1]), tonumber(args[2])
   local groups = redis.pcall('XINFO', 'GROUPS', stream)

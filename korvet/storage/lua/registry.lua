@@ -1,7 +1,7 @@
 -- What brokers share: the topic catalogue, who is there, and who may write to a partition.
 
--- KEYS: hash of topics, hash of the cluster.  ARGV: topic, expected value ("" where it is to be absent), new value ("" to
--- delete it).
+-- KEYS: hash of topics, hash of the cluster.  ARGV: topic, expected value ("" where it is to be absent), new value
+-- ("" to delete it).
 -- Compare and set.  Returns the catalogue's new version; error CONFLICT where the value is another one.
 local function swap(keys, args)
   if #keys ~= 2 or #args ~= 3 then
@@ -64,17 +64,18 @@ end
 
 -- KEYS: brokers, hash of the cluster.
 -- ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or ""), version of the
--- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue that it
--- has settled.
--- Takes or renews the lease on a node id, and takes out brokers whose lease is over: with each change of who is there the
--- assignment has a new version.  A caller that has heard of a later version than Redis has (which lost its newest writes)
--- begins anew with one later still.
+-- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue
+-- that it has settled.
+-- Takes or renews the lease on a node id, and takes out brokers whose lease is over: with each change of who is there
+-- the assignment has a new version.  A caller that has heard of a later version than Redis has (which lost its newest
+-- writes) begins anew with one later still.
 -- Returns {"refused", remaining ms, token, description} of the holder, or {"held", version of the assignment, of the
 -- catalogue, the lowest that another broker has settled of each (nil without others), and then, unless the caller has
 -- that version, who left, and node id, joined and description of each live broker}.
 local function lease(keys, args)
   local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
-  local known, latest, assignment, catalogue = tonumber(args[6]), tonumber(args[7]), tonumber(args[8]), tonumber(args[9])
+  local known, latest = tonumber(args[6]), tonumber(args[7])
+  local assignment, catalogue = tonumber(args[8]), tonumber(args[9])
   if #keys ~= 2 or #args ~= 9 or not (duration_ms and known and latest and assignment and catalogue) then
     return redis.error_reply('ERR korvet_lease: malformed arguments')
   end
@@ -174,9 +175,10 @@ local function note_leader(meta, stream, leaders, lowest, bias)
   redis.call('HSET', meta, 'leaders', table.concat(kept, ' ', math.max(1, #kept - LEADERS_KEPT + 1)))
 end
 
--- KEYS: meta, stream.  ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to take the
--- next one, else the lowest; bias.
--- Refuses, from now on, all that write with an older epoch.  Returns the epoch; error FENCED where a later leader has one.
+-- KEYS: meta, stream.  ARGV: lowest writers' epoch of the partition's leader, highest one, id of the topic, "1" to
+-- take the next one, else the lowest; bias.
+-- Refuses, from now on, all that write with an older epoch.  Returns the epoch; error FENCED where a later leader has
+-- one.
 local function claim(keys, args)
   local lowest, highest, bias = tonumber(args[1]), tonumber(args[2]), tonumber(args[5])
   if #keys ~= 2 or #args ~= 5 or not (lowest and highest and bias) then
