@@ -58,8 +58,8 @@ class Partition(Generic[_Term]):
 class Partitions(Generic[_Term]):
     """The partitions of one topic, by number. Use from one event loop.
 
-    read(claim) reads a partition that was taken over and gives its term. on_loaded() is called when one
-    serves.
+    read(claim) reads a partition that was taken over and gives its term. on_loaded() is called when none is
+    left to be loaded: the last one serves, or another broker coordinates it.
     """
 
     def __init__(
@@ -121,6 +121,7 @@ class Partitions(Generic[_Term]):
                 partition.changed.set()
             else:
                 self._load_soon(partition)
+        self._tell_loaded()
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""
@@ -131,6 +132,10 @@ class Partitions(Generic[_Term]):
     def are_loaded(self) -> bool:
         """Whether `wait_loaded` would return at once."""
         return all(partition.changed.is_set() for partition in self._partitions)
+
+    def _tell_loaded(self) -> None:
+        if self._on_loaded is not None and self.are_loaded:
+            self._on_loaded()
 
     async def close(self) -> None:
         """Refuse what waits and stop. What was promised is in the log."""
@@ -188,8 +193,7 @@ class Partitions(Generic[_Term]):
         partition.term = term
         partition.changed.set()
         term.begin()
-        if self._on_loaded is not None:
-            self._on_loaded()
+        self._tell_loaded()
 
     async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
         number = partition.number

@@ -304,7 +304,7 @@ class CoordinatorService:
         return Term(shard, claim, self._projector, loader.positions)
 
     def _reconcile_soon(self) -> None:
-        if self._partitions.are_loaded and not self._reconciling:
+        if self._projector.expects and not self._reconciling:
             self._reconciling = True
             self._partitions.spawn(self._reconcile())
 

@@ -329,7 +329,8 @@ def test_the_timestamp_type_changes_at_once(ask, korvet, new_topic, assignment):
     assert result.log_append_time is not None
     (part,) = fetch(ask, 11, (name, 0, result.base_offset))
     (found_ms,) = timestamps(part)
-    assert before_ms <= found_ms <= now_ms() + LEAD_MS
+    # Redis's clock is known here a little late.
+    assert before_ms - 1000 <= found_ms <= now_ms() + LEAD_MS
     if assignment == "clock":
         assert found_ms == unpack(result.base_offset)[0]
     alter(ask, name, ("message.timestamp.type", DELETE, None))

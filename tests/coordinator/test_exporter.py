@@ -748,3 +748,28 @@ async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: st
         await until_async(committed, WAIT_S, "the group is committed")
         running_.cancel()
         await asyncio.gather(running_, return_exceptions=True)
+
+
+async def test_a_partition_that_is_taken_away_while_it_is_loaded(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others' groups are committed nevertheless."""
+    async with running(server, prefix, loaded=False) as run:
+        one = Native(run)
+        one.write(1, 2)
+        one.create("g")
+        own = partition_for("g")
+
+        async def is_served() -> bool:
+            reply = await run.service.call("g", GroupShard.fetch, FetchRequest("g", ()))
+            return reply.error is ErrorCode.none
+
+        async def is_committed() -> bool:
+            await one.exporter.round()
+            return await one.committed("g") == 0
+
+        await until_async(is_served, WAIT_S, "the group's partition is loaded")
+        # As a broker that joins takes them.
+        monkeypatch.setattr(run.store, "leads", lambda _, number: 0 if number == own else None)
+        run.service.follow_assignment()
+        await until_async(is_committed, WAIT_S, "the group is committed")
