@@ -50,7 +50,7 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
     it.
 
     force: destroy the Redis group even if native consumers use it. native: where the Redis group stood, as an
-    offset, when the commit was read off it.
+    offset, when the commit was read off it. restored: it was found in the log, which does not say that.
     """
 
     group: str
@@ -60,6 +60,7 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
     offset: int | None
     force: bool = True
     native: int | None = None
+    restored: bool = False
 
     @property
     def place(self) -> Place:
@@ -98,7 +99,9 @@ class _Entry:
         """What is to be projected."""
         change = self.change
         assert change.offset is not None
-        return GroupCommit(change.group, change.position, change.offset, self.earliest, change.native)
+        return GroupCommit(
+            change.group, change.position, change.offset, self.earliest, change.native, change.restored
+        )
 
     def finish(self) -> None:
         """Tell all."""
@@ -286,7 +289,7 @@ class Projector:
             self._expected.pop(stream, None)
         while groups := self._expected.get(stream):
             chunk = [
-                CommitChange(group, *stream, position, offset)
+                CommitChange(group, *stream, position, offset, restored=True)
                 for group, (position, offset) in islice(groups.items(), AT_ONCE)
             ]
             await self._apply_all(chunk)

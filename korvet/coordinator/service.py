@@ -272,7 +272,7 @@ class CoordinatorService:
         committed = term and term.committed(native.place)
         if entry is not None and committed:
             position = offset_of(entry, log.bias)
-            change = CommitChange(*native.place, position, committed.offset)
+            change = CommitChange(*native.place, position, committed.offset, restored=True)
             self._projector.apply([change], lambda: None)
 
     def _watched_term(self, native: NativeGroup, watch: Watch) -> Term | None:

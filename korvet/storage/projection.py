@@ -44,6 +44,7 @@ class GroupCommit(msgspec.Struct, frozen=True, gc=False):
     position: packed offset of the record in `__consumer_offsets` that says so. earliest: the offset of the
     first of the commits that this one stands for, itself included; None where a later one of them went back.
     native: where the Redis group stood, as an offset, when the commit was read off it; None for others.
+    restored: read from the log, which does not say whether it was read off the Redis group.
     """
 
     group: str
@@ -51,6 +52,7 @@ class GroupCommit(msgspec.Struct, frozen=True, gc=False):
     offset: int
     earliest: int | None
     native: int | None = None
+    restored: bool = False
 
 
 def entry_id_before(offset: int, bias: int) -> str:
@@ -68,7 +70,7 @@ def _pack_commit(commit: GroupCommit, bias: int) -> bytes:
     offset = b"%d" % max(commit.offset, 0)
     earliest = b"" if commit.earliest is None else b"%d" % max(commit.earliest, 0)
     before = entry_id_before(commit.offset, bias).encode()
-    native = b"" if commit.native is None else b"%d" % commit.native
+    native = (b"?" if commit.restored else b"") if commit.native is None else b"%d" % commit.native
     return b"$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
         *(len(group), group, len(position), position, len(offset), offset),
         *(len(earliest), earliest, len(before), before, len(native), native),

@@ -750,6 +750,47 @@ async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: st
         await asyncio.gather(running_, return_exceptions=True)
 
 
+async def test_natives_go_on_before_their_commit_is_projected(
+    server: Server, prefix: str, group: str
+) -> None:
+    """Killed between the record of a commit and its projection, a broker tells of the rest later."""
+    async with native(server, prefix) as one:
+        one.write(1, 2, 3, 4, 5)
+        one.create(group)
+        await one.round()
+        in_step = one.client.hget(one.meta, f"commit:{group}")
+        one.ack(group, *one.read(group, 2))
+        await one.round()
+        assert await one.committed(group) == after(2)
+        one.ack(group, *one.read(group, 2))
+        one.client.hset(one.meta, f"commit:{group}", in_step)
+    async with native(server, prefix) as one:
+        await one.round()
+        assert await one.committed(group) == after(4)
+        assert one.read(group) == [5]
+        await one.round()
+        assert await one.committed(group) == at(5)
+
+
+async def test_a_commit_behind_natives_at_rest_stays_after_a_restart(
+    server: Server, prefix: str, group: str
+) -> None:
+    """What a Kafka client has committed is not taken back by natives that stood where they stand."""
+    async with native(server, prefix) as one:
+        one.write(1, 2, 3, 4, 5)
+        assert await one.run.commit(group, at(1)) == ErrorCode.none
+        one.ack(group, *one.read(group, 4))
+        # Before a round has told of them.
+        assert await one.run.commit(group, at(2)) == ErrorCode.none
+        in_step = one.client.hget(one.meta, f"commit:{group}")
+        assert await one.run.commit(group, at(3)) == ErrorCode.none
+        one.client.hset(one.meta, f"commit:{group}", in_step)
+    async with native(server, prefix) as one:
+        await one.round()
+        assert await one.committed(group) == at(3)
+        assert one.read(group) == [5]
+
+
 async def test_a_partition_that_is_taken_away_while_it_is_loaded(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,11 +166,23 @@ local function standing(view, name, bias, committed, last_id)
   return native_offset(view.stream, name, group.pending, group.delivered, bias, committed)
 end
 
+-- Whether native consumers have moved a group since it was brought in step, as the field of the meta hash says (or nil).
+local function has_gone_on(view, name, bias, field)
+  local group = field and group_of(view, name)
+  if not group then
+    return false
+  end
+  local _, committed, stood = decode_projection(field)
+  return native_offset(view.stream, name, group.pending, group.delivered, bias, committed) ~= stood
+end
+
 -- KEYS: stream, index, meta.
 -- ARGV: bias, pending entries to acknowledge at most for one commit; then per commit: group, its log position, its
 -- offset, the earliest offset that it stands for ("" where that went back on the way), the entry ID of the
--- offset before its own, and where the group stood when the commit was read off it ("" for others).
--- One that was read off the group leaves the group alone: its native consumers may have gone on since.
+-- offset before its own, and where the group stood when the commit was read off it ("" for others, "?" where it may
+-- have been).
+-- One that was read off the group leaves the group alone: its native consumers may have gone on since.  One that may
+-- have been moves it, but where native consumers have gone on since it was last in step, that is still to be told.
 -- Returns for each commit 0 when a newer one (or this one) was projected before, 1 when it is done, 2 when
 -- pending entries are left: then it is to be sent again.
 local function project_commits(keys, args)
@@ -193,10 +205,17 @@ local function project_commits(keys, args)
       stale = not decimal_less(stored_position, position)
       rewind = rewind or (stored_offset ~= '-' and decimal_less(earliest, stored_offset))
     end
+    local gone_on = not stale and native == '?' and has_gone_on(view, name, bias, projected[field])
+    if native == '?' then
+      native = ''
+    end
     if stale then
       results[place] = 0
     elseif native ~= '' or follow(view, name, last_id, rewind, limit) then
-      local stands = native ~= '' and native or standing(view, name, bias, offset, last_id)
+      local stands = gone_on and offset or native
+      if stands == '' then
+        stands = standing(view, name, bias, offset, last_id)
+      end
       projected[field] = encode_projection(position, offset, stands, native ~= '' and 'n' or '')
       news[#news + 1] = field
       news[#news + 1] = projected[field]
