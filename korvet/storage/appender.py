@@ -237,9 +237,6 @@ class Appender:
         "_refusal",
         "_rest",
         "_script_argc",
-        "_script_head",
-        "_script_keys",
-        "_script_options",
         "_script_prefix",
         "_scripts",
         "_settling",
@@ -279,22 +276,33 @@ class Appender:
         log = self._log
         stream, index, meta, _ = log.keys
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
-        keys = log.keys if log.topic.keeps_latest else (stream, index, meta)
-        append_time = log.topic.log_append_time and log.bias == 1
         self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
         self._layout = layout_of(log, self._gate_command)
-        self._script_argc = _APPEND_FIXED_ARGUMENTS + len(keys)
-        self._script_head = pack_arguments("FCALL", self._layout.append_function)
-        self._script_keys = keys
-        self._script_options = pack_arguments(
-            log.bias, log.lead_cap_ms, int(log.topic.keeps_latest), int(append_time)
-        )
-        self._script_prefix = self._prefix_with(keys)
+        self._script_argc = _APPEND_FIXED_ARGUMENTS + len(self._script_keys)
+        self._script_prefix = self._script_prefix_with(())
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)
         self._way_back = pack("RENAMENX", gate, stream) + _EXEC
 
-    def _prefix_with(self, keys: Sequence[bytes]) -> bytes:
-        return self._script_head + pack_arguments(len(keys), *keys) + self._script_options
+    @property
+    def _script_keys(self) -> tuple[bytes, ...]:
+        """The keys of a script append, but for what `_pending` adds."""
+        return self._log.keys if self._log.topic.keeps_latest else self._log.keys[:3]
+
+    def _script_prefix_with(self, pending: tuple[bytes, ...]) -> bytes:
+        """What a script append begins with, behind the number of its arguments."""
+        log, topic = self._log, self._log.topic
+        keys = (*self._script_keys, *pending)
+        append_time = topic.log_append_time and log.bias == 1
+        return pack_arguments(
+            "FCALL",
+            self._layout.append_function,
+            len(keys),
+            *keys,
+            log.bias,
+            log.lead_cap_ms,
+            int(topic.keeps_latest),
+            int(append_time),
+        )
 
     def _pending(self, producer_id: int) -> tuple[bytes, ...]:
         """Where a transaction's records are noted, on topics that coordinators load."""
@@ -414,7 +422,7 @@ class Appender:
         prefix, argc = self._script_prefix, self._script_argc + form.argc
         stamp = append.stamp
         if stamp is not None and stamp.transactional and (pending := self._pending(stamp.producer_id)):
-            prefix, argc = self._prefix_with((*self._script_keys, *pending)), argc + 1
+            prefix, argc = self._script_prefix_with(pending), argc + len(pending)
         head = b"*%d\r\n" % argc
         tail = pack_arguments(append.epoch, form.record_count, _marks([append], [form]))
         self._scripts += 1
