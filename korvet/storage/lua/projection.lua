@@ -166,7 +166,8 @@ local function standing(view, name, bias, committed, last_id)
   return native_offset(view.stream, name, group.pending, group.delivered, bias, committed)
 end
 
--- Whether native consumers have moved a group since it was brought in step, as the field of the meta hash says (or nil).
+-- Whether native consumers have moved a group since it was brought in step, as the field of the meta hash says; not
+-- where there is none.
 local function has_gone_on(view, name, bias, field)
   local group = field and group_of(view, name)
   if not group then
