@@ -150,4 +150,8 @@ class Mailbox:
         done, timer = self._awaited.pop(number, (None, None))
         if done is not None and timer is not None:
             timer.cancel()
-            done(outcome)
+            try:
+                done(outcome)
+            except Exception:
+                # Nobody else's mail waits for that.
+                log.exception("an answer could not be taken")

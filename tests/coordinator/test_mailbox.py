@@ -96,6 +96,20 @@ async def test_who_gets_no_answer_hears_so(
         assert await asked(first, 2, "work", b"on") == b"on"
 
 
+async def test_one_who_fails_at_the_answer_keeps_nobody_from_theirs(
+    server: Server, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two(server, prefix) as (first, second):
+        second.handle("work", lambda body, answer: answer(body))
+
+        def fail(told: bytes | StorageError) -> None:
+            raise RuntimeError("a defect")
+
+        first.ask(2, "work", b"", fail)
+        assert await asked(first, 2, "work", b"on") == b"on"
+        assert "a defect" in caplog.text
+
+
 async def test_another_life_of_a_broker_has_other_mail(server: Server, prefix: str) -> None:
     async with two(server, prefix) as (first, second):
         key = second._key(*second._address)
