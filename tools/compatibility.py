@@ -115,8 +115,8 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
         Client(
             "Kafka Connect and MirrorMaker 2",
             kafka,
-            "file source and sink in distributed mode with a restart; records and offsets of groups from one "
-            "korvet to another",
+            "file source and sink in distributed mode with a restart; `exactly.once.source.support` with "
+            "tasks fenced and a worker killed; records and offsets of groups from one korvet to another",
             ("test_connect.py",),
             every_run=False,
         ),

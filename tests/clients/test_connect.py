@@ -12,7 +12,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.support.admin import create_topic
@@ -89,11 +89,11 @@ def start(java: JavaTools, tmp_path: Path) -> Iterator[Callable[[str, str], Chil
         child.kill()
 
 
-def call(port: int, path: str, body: dict[str, Any] | None = None) -> Any:
+def call(port: int, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
     """The worker's answer; None while it can't give one."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
@@ -135,6 +135,77 @@ def test_file_source_and_sink(korvet, start, fresh, tmp_path, ask_configs):
         file.write("last line\n")
     start("connect-distributed", properties)
     until(so_far, START_TIMEOUT_S + DONE_TIMEOUT_S, "only the line that came meanwhile is copied")
+
+
+def test_file_source_exactly_once(korvet, start, fresh, tmp_path, java):
+    """Each line is committed once, whenever its worker dies; a new configuration fences the old tasks."""
+    name, port = fresh("connect"), free_port()
+    properties = WORKER.format(bootstrap=korvet.bootstrap, name=name, port=port)
+    properties += "exactly.once.source.support=enabled\n"
+    topic, lines = f"{name}-lines", tmp_path / "lines"
+    create_topic(korvet.bootstrap, topic, 1)
+    lines.write_text("".join(f"line {number}\n" for number in range(1000)))
+    worker = start("connect-distributed", properties)
+    until(lambda: call(port, "/connectors") == [], START_TIMEOUT_S, "the worker is ready")
+    config = {
+        "connector.class": "FileStreamSource",
+        "file": str(lines),
+        "topic": topic,
+        "tasks.max": "1",
+        "exactly.once.support": "required",
+    }
+    body = {"name": name, "config": config}
+    assert until(lambda: call(port, "/connectors", body), 30, "the source")["type"] == "source"
+
+    written = lines.read_text().splitlines()
+
+    def are_committed() -> bool:
+        return len(values(korvet.bootstrap, topic)) >= len(written)
+
+    until(are_committed, DONE_TIMEOUT_S, "all lines are committed")
+    for ended in (False, True):
+        with lines.open("a") as file:
+            file.writelines(f"{'another ' * 20}{number}\n" for number in range(1900))
+        written[:] = lines.read_text().splitlines()
+        until(lambda: is_open(korvet.bootstrap, topic) or are_committed(), DONE_TIMEOUT_S, "it is at work")
+        if ended:
+            worker.kill()
+            start("connect-distributed", properties)
+        else:
+            call(port, f"/connectors/{name}/config", {**config, "batch.size": "1999"}, "PUT")
+        until(are_committed, START_TIMEOUT_S + DONE_TIMEOUT_S, "all lines are committed")
+        assert values(korvet.bootstrap, topic) == written
+    tasks = until(lambda: call(port, f"/connectors/{name}/status"), 30, "the status")["tasks"]
+    assert [task["state"] for task in tasks] == ["RUNNING"]
+    at = ("--bootstrap-server", korvet.bootstrap)
+    described = java.run("transactions", *at, "describe", "--transactional-id", f"{name}-{name}-0")
+    assert int(described.splitlines()[1].split()[3]) > 0, described
+
+
+def values(bootstrap: str, topic: str) -> list[str]:
+    """A topic's committed lines up to the end that a consumer is told."""
+    client = consumer(bootstrap, "lines", isolation_level="read_committed", enable_partition_eof=True)
+    found: list[str] = []
+    try:
+        client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        while True:
+            message = client.poll(30)
+            assert message is not None, found[-1:]
+            if message.error() is not None:
+                return found
+            found.append(message.value().decode())
+    finally:
+        client.close()
+
+
+def is_open(bootstrap: str, topic: str) -> bool:
+    """Whether a transaction is."""
+    ends = set()
+    for isolation in ("read_uncommitted", "read_committed"):
+        client = consumer(bootstrap, "ends", isolation_level=isolation)
+        ends.add(client.get_watermark_offsets(TopicPartition(topic, 0), 30)[1])
+        client.close()
+    return len(ends) > 1
 
 
 @pytest.fixture
