@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from korvet import api
 from korvet.api.deadlines import Deadlines
+from korvet.api.fetch_sessions import FetchSessions
 from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
@@ -144,6 +145,7 @@ async def _run(
         new_producer_id=store.new_producer_id,
         clock_ms=_now_ms,
         deadlines=Deadlines(asyncio.get_running_loop()),
+        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
     )
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     security.quotas.on_change = listener.forget_repeats

@@ -218,6 +218,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Count,
         Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),
     ] = 33_554_432
+    max_incremental_fetch_session_cache_slots: Annotated[
+        Count, Meta(description="Fetch sessions that are kept at the most; 0 is none.")
+    ] = 1_000
     native_groups_enable: Annotated[
         bool,
         Meta(

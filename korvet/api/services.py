@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.api.deadlines import Deadlines
+    from korvet.api.fetch_sessions import FetchSessions
     from korvet.config import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
@@ -35,3 +36,4 @@ class Services(msgspec.Struct, frozen=True):
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ms: Callable[[], int]
     deadlines: Deadlines
+    fetch_sessions: FetchSessions

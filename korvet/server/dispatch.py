@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api import fetch
 from korvet.api.context import RequestContext
 from korvet.api.errors import error_code_of
 from korvet.api.offset_commit_form import AskedCommit, CommitForms
@@ -21,7 +22,7 @@ from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, 
 from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
-from korvet.server.connection import CORRELATION_AT, Repeat
+from korvet.server.connection import CORRELATION_AT, NextFetch, Repeat
 from korvet.server.throttle import ThrottledSlot
 
 if TYPE_CHECKING:
@@ -36,10 +37,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PRODUCE: Final = 0
+_FETCH: Final = 1
 _OFFSET_COMMIT: Final = 8
 _API_VERSIONS: Final = 18
 # Fetch of a consumer at the end of its partitions, and Heartbeat: sent again and again, hardly ever changed.
-_REPEATED: Final = frozenset((1, 12))
+_REPEATED: Final = frozenset((_FETCH, 12))
 _LENGTH: Final = struct.Struct(">i")
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
@@ -106,7 +108,9 @@ class Dispatcher:
             self._note_commit(connection, api, context, request, frame, position)
             self._submit(api, context, request, slot)
         elif api.submit is not None:
-            if api_key in _REPEATED:
+            if api_key == _FETCH and fetch.is_incremental(context, request):
+                self._note_fetch(connection, api, context, request, frame, position)
+            elif api_key in _REPEATED:
                 again = partial(self._submit, api, context, request)
                 connection.repeats[api_key] = Repeat(frame, responses.flexible, again)
             self._submit(api, context, request, slot)
@@ -167,6 +171,28 @@ class Dispatcher:
             known = _RepeatedCommit(forms, frame, context.schema.flexible, submit)
             connection.repeats[api.key] = known
         known.forms.note(request, frame)
+
+    def _note_fetch(
+        self,
+        connection: Connection,
+        api: registry.Api,
+        context: RequestContext,
+        request: Any,
+        frame: memoryview,
+        position: int,
+    ) -> None:
+        """Know the next one that changes nothing in its session."""
+        if request.topics or request.forgotten_topics_data:
+            return
+
+        def resume(epoch: int, slot: Slot) -> None:
+            try:
+                fetch.resume(context, request, epoch, slot)
+            except Exception as error:  # noqa: BLE001 - answered and logged
+                slot([context.schema.encode(self._failed(api, context, request, error))])
+
+        epoch_at = position + fetch.epoch_position(context.api_version)
+        connection.repeats[api.key] = NextFetch(frame, epoch_at, context.schema.flexible, resume)
 
     def _submit_produce(
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int

@@ -141,11 +141,11 @@ class ThrottledSlot:
         limit = self._limits.get(CONSUMER_BYTE_RATE)
         if wait_ms:
             # Kafka gives nothing to who has to wait anyway, and does not count what it does not give.
-            return fetch.nothing(self._context, self.request), wait_ms
+            return fetch.withheld(self._context, body), wait_ms
         if limit is None:
             return body, 0
         wait_ms, passes = self._quotas.consumed(limit, sum(map(len, body)), now_ms)
-        return (body if passes else fetch.nothing(self._context, self.request)), wait_ms
+        return (body if passes else fetch.withheld(self._context, body)), wait_ms
 
     def _told(self, body: list[bytes], wait_ms: int) -> list[bytes]:
         at = self._context.schema.throttle_at

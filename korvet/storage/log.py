@@ -424,8 +424,8 @@ class PartitionLog:
     # Both ends
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called whenever the log end grows, natively added entries included, until
-        `unlisten`.
+        """Have `callback` called whenever the log end grows, natively added entries included, or the log
+        start does, until `unlisten`.
         """
         if not self._listeners and not self.closed:
             self._store.watcher.watch(self)
@@ -493,6 +493,7 @@ class PartitionLog:
         return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
     def _ends_known(self, start: int, end: int) -> None:
+        has_begun_later = start > self.log_start
         if not self.loaded:
             self.loaded = True
             self.log_start = start
@@ -500,16 +501,21 @@ class PartitionLog:
         self.log_start = max(self.log_start, start)
         self.tail.cut(self.log_start)
         self.transactions.cut(self.log_start)
+        if has_begun_later and end <= self.log_end:
+            self._wake_listeners()
         self.grown_to(end)
 
     def grown_to(self, end: int) -> None:
         """The log reaches at least to `end`: tell the listeners where that is news."""
         if end > self.log_end:
             self.log_end = end
-            scheduled = bool(self._waking)
-            self._waking.update(self._listeners)
-            if not scheduled:
-                self._wake_some()
+            self._wake_listeners()
+
+    def _wake_listeners(self) -> None:
+        scheduled = bool(self._waking)
+        self._waking.update(self._listeners)
+        if not scheduled:
+            self._wake_some()
 
     def _wake_some(self) -> None:
         """Wake listeners, the next in the loop's next turn: a thousand must not keep a producer waiting."""

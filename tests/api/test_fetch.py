@@ -12,7 +12,7 @@ from tests.api.batches import batch, now_ms, read
 from tests.api.test_produce import everything, put
 from tests.support.polling import until
 
-OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_REQUEST, SESSION_NOT_FOUND, INVALID_SESSION_EPOCH = 1, 3, 42, 70, 71
+OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_REQUEST = 1, 3, 42
 FENCED_EPOCH, UNKNOWN_EPOCH, UNKNOWN_TOPIC_ID, UNSUPPORTED_VERSION = 74, 75, 100, 35
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 BY_NAME, BY_ID = 12, 17
@@ -194,20 +194,6 @@ def test_the_limit_of_a_response_over_many_partitions(ask, new_topic):
     assert keys(first) == [b"0"]
     parts = fetch(ask, BY_NAME, *((name, index, 0) for index in range(8)))
     assert [keys(part) for part in parts] == [[b"%d" % index] for index in range(8)]
-
-
-@versions("Fetch", since=7)
-def test_sessions_are_declined(ask, filled, topic_ids, korvet, version):
-    name, _ = filled
-    named = topic_ids(name) if version >= 13 else name
-    (part,) = fetch(ask, version, (named, 0, 0), session_id=0, session_epoch=0)
-    assert len(keys(part)) == 10
-
-
-@versions("Fetch", since=7)
-def test_a_session_that_nobody_began(ask, version):
-    answer = ask("Fetch", version, **fetch_fields([], session_id=77, session_epoch=3))
-    assert (answer.error_code, answer.session_id, answer.responses) == (SESSION_NOT_FOUND, 0, ())
 
 
 def test_a_fetch_of_nothing_waits(ask, korvet):

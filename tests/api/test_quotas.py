@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.api.asking import KEYS, Client, versions
 from tests.api.batches import batch
+from tests.api.test_fetch_sessions import Session
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 from tests.support.wire import ConnectionClosed, RawConnection, advertised
@@ -211,6 +212,28 @@ def test_what_exceeds_a_window_reaches_the_consumer(client: Client, another: Cli
     told = fetch(client, topic)
     assert got(told) > 12_000
     assert waited_ms(told) > 2000
+
+
+def test_a_session_of_a_consumer_that_is_throttled(client: Client, another: Client, topic: str) -> None:
+    """What a response did not tell is told by the next; no session is opened by one that is empty."""
+    sent = [produce(another, topic, bytes(6000)) for _ in range(2)]
+    assert sent[1].responses[0].partition_responses[0].error_code is ErrorCode.none
+    session = Session(client)
+    assert len(session.fetch((topic, 0, 0))) == 1
+    # Everything that it does takes longer than it may: each answer is empty, and the session goes on.
+    assert alter(another, entry(CLIENT, request_percentage=0.0001)) == [ErrorCode.none]
+    gone_on = session.answer((topic, 0, 0))
+    assert (gone_on.session_id, gone_on.responses, gone_on.error_code) == (session.id, (), 0)
+    assert waited_ms(gone_on) > 0
+    opening = Session(client)
+    refused = opening.answer((topic, 0, 0))
+    assert (refused.session_id, refused.responses, refused.error_code) == (0, (), 0)
+    lost = Session(client)
+    lost.id, lost.epoch = session.id, 99
+    assert lost.answer().error_code is ErrorCode.invalid_fetch_session_epoch
+    alter(another, entry(CLIENT, request_percentage=None))
+    (part,) = session.fetch()
+    assert len(part.records) > 12_000
 
 
 def test_requests_are_throttled_whatever_they_ask(client: Client) -> None:

@@ -19,6 +19,7 @@ from korvet.security.acls import CLUSTER_NAME, Operation, PatternType, Permissio
 from korvet.security.scram import ScramMechanism, salt_password
 from tests.api.asking import KEYS, Client, frame, versions
 from tests.api.batches import batch
+from tests.api.test_fetch_sessions import Session
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
@@ -775,6 +776,26 @@ def test_a_denial_wins_also_over_a_fetch_that_is_repeated(secured: Secured, let:
     (gone,) = admin("DeleteAcls", 3, filters=[wanted]).filter_results
     assert len(gone.matching_acls) == 1
     assert not errors_of(other("Fetch", fetch.version, **fetch.fields))
+
+
+def test_a_fetch_session_has_the_rights_of_who_fetches(secured: Secured, let: Callable[..., None]) -> None:
+    """On each fetch, of all its partitions, whoever goes on with it."""
+    let(binding("fetcher", READ, TOPIC, ORDERS))
+    session = Session(secured.authenticated("fetcher"))
+    (part,) = session.fetch((ORDERS, 0, 0))
+    assert part.error_code is ErrorCode.none
+    assert session.fetch((ORDERS, 0, part.high_watermark)) == []
+    assert session.fetch(max_wait=100) == []
+    let(binding("fetcher", READ, TOPIC, ORDERS, deny=True))
+    for _ in range(2):
+        (part,) = session.fetch(max_wait=100)
+        assert (part.error_code, part.high_watermark, part.records) == (NO_TOPIC, -1, b"")
+    session.ask = secured.authenticated("admin")
+    (part,) = session.fetch()
+    assert part.error_code is ErrorCode.none
+    session.ask = secured.authenticated("other")
+    (part,) = session.fetch()
+    assert part.error_code is NO_TOPIC
 
 
 def test_acls_of_elsewhere_are_in_force_within_a_second(secured: Secured) -> None:

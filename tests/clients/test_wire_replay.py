@@ -23,6 +23,7 @@ pytestmark = pytest.mark.clients
 FOLDER = Path(__file__).resolve().parents[1] / "data" / "wire"
 CLIENTS = sorted(path.name.removesuffix(".requests.jsonl") for path in FOLDER.glob("*.requests.jsonl"))
 PRODUCE = 0
+FETCH = 1
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 
@@ -129,17 +130,31 @@ def test_captured_requests_get_valid_answers(broker, client):
     create_named_topics(broker.bootstrap, requests)
     with ExitStack() as opened:
         connections: dict[int, RawConnection] = {}
+        sessions: dict[int, int] = {}
         for request in requests:
             if request.connection not in connections:
                 connection = RawConnection(broker.host, broker.port, timeout_s=30)
                 connections[request.connection] = opened.enter_context(connection)
-            replay(connections[request.connection], request)
+            replay(connections[request.connection], request, sessions)
         assert connections
         assert all(connection.works() for connection in connections.values())
 
 
-def replay(connection: RawConnection, request: Captured) -> None:
-    connection.send(request.frame)
+def in_session(request: Captured, session_id: int) -> bytes:
+    """The frame, where it goes on with a fetch session by the id that this one has here."""
+    if request.api_key != FETCH or request.api_version < 7 or not decoded(request).session_id:
+        return request.frame
+    assert session_id, "the full fetch before has opened a session"
+    captured_id = struct.pack(">i", decoded(request).session_id)
+    before, found, behind = request.frame.partition(captured_id)
+    assert found
+    return before + struct.pack(">i", session_id) + behind
+
+
+def replay(connection: RawConnection, request: Captured, sessions: dict[int, int]) -> None:
+    """`sessions` has the fetch session that was opened last on each of the captured connections."""
+    frame = in_session(request, sessions.get(request.connection, 0))
+    connection.send(frame)
     if wants_no_answer(request):
         return
     response = decode_response(request.api_key, request.api_version, connection.receive())
@@ -147,6 +162,9 @@ def replay(connection: RawConnection, request: Captured) -> None:
     assert response.left_bytes == 0, f"{type(response.message).__name__} has bytes behind its end"
     if request.api_key == PRODUCE and request.api_version < 13 and decoded(request).transactional_id is None:
         check_produced(request, response.message)
+    if request.api_key == FETCH and request.api_version >= 7:
+        assert response.message.error_code == 0
+        sessions[request.connection] = response.message.session_id
 
 
 def check_produced(request: Captured, message: Any) -> None:

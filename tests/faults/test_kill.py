@@ -263,6 +263,37 @@ def test_a_clean_stop_and_start_loses_nothing(own_korvet):
     assert later > offsets[-1]
 
 
+def test_a_java_consumer_reads_on_when_its_fetch_session_is_gone(own_korvet, java, tmp_path):
+    """Sessions end with the broker (KIP-227): the client begins a new one, at the place where it was."""
+    server = own_korvet()
+    create_topic(server.bootstrap, TOPIC, 3)
+    log = tmp_path / "consumer.log"
+    reader = java.start(
+        "console-consumer",
+        *("--bootstrap-server", server.bootstrap, "--topic", TOPIC, "--from-beginning"),
+        log=log,
+    )
+    sent: list[str] = []
+
+    def has_all() -> bool:
+        return sorted(line for line in log.read_text().splitlines() if line.startswith("record-")) == sorted(
+            sent
+        )
+
+    try:
+        for kills in range(2):
+            if kills:
+                kill_korvet(server)
+            for round_number in range(3):
+                values = [f"record-{kills}-{round_number}-{index}" for index in range(3)]
+                for index, value in enumerate(values):
+                    send(producer(server.bootstrap), TOPIC, index, [Record(None, value.encode(), (), NOW_MS)])
+                sent += values
+                until(has_all, 90, f"the records of round {round_number}")
+    finally:
+        reader.kill()
+
+
 def test_a_second_broker_on_the_same_folder_is_told_who_has_it(own_korvet):
     server = own_korvet()
     second = KorvetServer()

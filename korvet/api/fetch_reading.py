@@ -1,0 +1,283 @@
+"""A fetch at work: its partitions are read, and what is found waits for more until the time is over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.deadlines import Deadline
+from korvet.api.durations import milliseconds
+from korvet.api.errors import error_code_of
+from korvet.api.fetch_response import READ_COMMITTED
+from korvet.api.list_offsets import check_leader_epoch
+from korvet.security.acls import Operation, ResourceType
+from korvet.storage.committed import Committed, cached_committed, read_committed
+from korvet.storage.errors import OffsetOutOfRange, StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from korvet.api.context import RequestContext
+    from korvet.api.fetch_part import FetchedPart
+    from korvet.protocol.registry import Respond
+    from korvet.storage.log import Fetched, PartitionLog
+
+# Older versions may belong to clients that do not know the codec (KIP-110).
+_ZSTD_SINCE: Final = 10
+# Kafka's fetch.max.bytes of a broker: what one response holds at the most, whatever the client asks for.
+_MAX_BYTES: Final = 55 * 1024 * 1024
+
+
+def locate(context: RequestContext, part: FetchedPart) -> None:
+    """Find the partition's log, or the error that the client gets for it."""
+    topics = context.services.topics
+    part.log = None
+    name: str | None
+    if isinstance(part.topic, str):
+        found, name = topics.get(part.topic), part.topic
+        unknown = ErrorCode.unknown_topic_or_partition
+    else:
+        found = None if part.topic is None else topics.by_id(part.topic)
+        name = None if found is None else found.name
+        unknown = ErrorCode.unknown_topic_id
+    access = context.client.access
+    denied = (
+        access is not None
+        and name is not None
+        and not access.allows(Operation.READ, ResourceType.TOPIC, name)
+    )
+    if denied:
+        part.error = ErrorCode.topic_authorization_failed
+        return
+    if found is None:
+        topics.missed()
+        part.error = unknown
+        return
+    part.log = topics.log(found.name, part.index)
+    if part.log is None:
+        part.error = ErrorCode.unknown_topic_or_partition
+    else:
+        part.error = check_leader_epoch(part.leader_epoch, part.log)
+
+
+class Reading(Deadline):
+    """A request at work. Its connection keeps it (`Client.kept`), as the next one is much like it."""
+
+    __slots__ = (
+        "_active",
+        "_at_work",
+        "_context",
+        "_deadlines",
+        "_ends_at",
+        "_has_read",
+        "_is_committed",
+        "_is_short",
+        "_patience",
+        "_reading",
+        "_respond",
+        "_takes_zstd",
+        "_unread",
+        "_wait_s",
+        "_woken",
+        "request",
+    )
+
+    def __init__(self, context: RequestContext, request: Any) -> None:
+        self._deadlines = context.services.deadlines
+        # The partitions that the request is about.
+        self._active: Collection[FetchedPart] = ()
+        self._respond: Respond | None = None
+        self._ends_at = 0.0
+        self._reading = 0
+        self._has_read = False
+        self._unread: list[FetchedPart] = []
+        self._at_work = False
+        self._woken = False
+        self._patience: tuple[Any, int] = None, 0
+        self._ask(context, request)
+
+    def _ask(self, context: RequestContext, request: Any) -> None:
+        """This is asked for from now on; nothing must be at work."""
+        self.request = request
+        self._context = context
+        self._is_committed = request.isolation_level == READ_COMMITTED
+        self._takes_zstd = context.api_version >= _ZSTD_SINCE
+        if (request.max_wait, request.min_bytes) == self._patience:
+            return
+        self._patience = request.max_wait, request.min_bytes
+        wait_ms = milliseconds(request.max_wait)
+        super().__init__(wait_ms)
+        self._wait_s = wait_ms / 1000
+        # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
+        # wait long enough to be told has to look.
+        self._is_short = wait_ms <= context.services.config.native_poll_interval_ms or request.min_bytes <= 0
+
+    def repeat(self, respond: Respond) -> bool:
+        """Begin again with the same request; False where that is not as good as a new one."""
+        return False
+
+    def go_on(self, epoch: int, respond: Respond) -> bool:
+        """The same where the request goes on with a session by that epoch."""
+        return False
+
+    def release(self) -> None:
+        """The client is gone, or asks for something else: nobody waits any more."""
+        raise NotImplementedError
+
+    def withhold(self) -> list[bytes]:
+        """The response that was just given does not go out: what the client, which has to wait, gets
+        instead. No partitions at all, as Kafka answers (KIP-219).
+        """
+        raise NotImplementedError
+
+    def _listen(self) -> None:
+        """Have `_wake` called when logs grow."""
+        raise NotImplementedError
+
+    def _answer(self) -> list[bytes]:
+        """The response body."""
+        raise NotImplementedError
+
+    def _begin(self, respond: Respond) -> None:
+        self._respond = respond
+        self._at_work = True
+        self._woken = False
+        self._has_read = False
+        self._ends_at = self._deadlines.now() + self._wait_s
+
+    def _read(self, parts: Iterable[FetchedPart], taken_bytes: int = 0) -> None:
+        """Read all in one go, within the response's limit; the first one even if it is too large.
+
+        What the tail cache has is there at once. Of the others each read may take all of the partition's
+        limit, and what is left of that goes to those that found no room.
+        """
+        left = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
+        started = taken_bytes > 0
+        self._has_read = True
+        self._unread = []
+        # One for this call itself, as a read may end before the next one begins.
+        self._reading = 1
+        for part in parts:
+            if part.log is None or part.error is not ErrorCode.none:
+                continue
+            if started and left <= 0:
+                self._unread.append(part)
+                continue
+            limit = max(min(part.max_bytes, left), 1)
+            if self._take_cached(part, part.log, limit, left if started else None):
+                left -= part.size_bytes
+                started = True
+                continue
+            left -= limit
+            started = True
+            self._reading += 1
+            taker = _taker(self, part)
+            if self._is_committed:
+                read_committed(part.log, part.offset, limit, taker, zstd=self._takes_zstd)
+            else:
+                part.log.read(part.offset, limit, taker, zstd=self._takes_zstd)
+        self.read_done()
+
+    def _take_cached(self, part: FetchedPart, log: PartitionLog, limit: int, room_bytes: int | None) -> bool:
+        """Whether no more is needed than is known here."""
+        if self._is_committed:
+            committed = cached_committed(log, part.offset, limit, room_bytes, zstd=self._takes_zstd)
+            if committed is None:
+                return False
+            _take_committed(part, committed)
+        else:
+            batches = log.cached(part.offset, limit, room_bytes, zstd=self._takes_zstd)
+            if batches is None:
+                return False
+            part.take(batches, log.log_end, log.log_start, log.known_stable_end)
+        if not part.batches and self._reading > 1 and not self._is_at_end(part, log):
+            # Too large for the room left, some of which reads under way may give back.
+            self._unread.append(part)
+        return True
+
+    def _is_at_end(self, part: FetchedPart, log: PartitionLog) -> bool:
+        """Whether there is nothing for this reader to read there yet."""
+        if not self._is_committed:
+            return part.offset == log.log_end
+        stable_end = log.known_stable_end
+        return stable_end is not None and stable_end <= part.offset <= log.log_end
+
+    def read_done(self) -> None:
+        """One read is over; the last one decides."""
+        self._reading -= 1
+        if self._reading or not self._at_work:
+            return
+        size = sum(part.size_bytes for part in self._active)
+        failed = any(part.error is not ErrorCode.none for part in self._active)
+        if self._unread and not failed and size < min(self.request.max_bytes, _MAX_BYTES):
+            self._read(self._unread, size)
+            return
+        enough = not self._active or size >= self.request.min_bytes
+        if failed or enough or self._deadlines.now() >= self._ends_at:
+            self._finish()
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        """Until a log grows, the time is over or the client is gone."""
+        if self._woken:
+            self._woken = False
+            self._read(self._grown())
+            return
+        self._deadlines.arm(self, self._ends_at)
+        self._listen()
+
+    def _wake(self) -> None:
+        """A log has grown, or is closed."""
+        if self._reading:
+            self._woken = True
+        elif self._at_work and (grown := self._grown()):
+            self._read(grown)
+
+    def _grown(self) -> list[FetchedPart]:
+        """Partitions whose log does not end where they are to be read from, or is closed."""
+        return [
+            part
+            for part in self._active
+            if (log := part.log) is not None and (not self._is_at_end(part, log) or log.closed)
+        ]
+
+    def time_over(self) -> None:
+        """Answer with what there is."""
+        if not self._reading:
+            self._finish()
+
+    def _finish(self) -> None:
+        self._at_work = False
+        self._deadlines.disarm(self)
+        assert self._respond is not None
+        self._respond(self._answer())
+
+
+def take_ends(part: FetchedPart, log: PartitionLog) -> None:
+    """Nothing was read: where the log begins and ends is what was found."""
+    part.take((), log.log_end, log.log_start, log.known_stable_end)
+
+
+def _taker(pending: Reading, part: FetchedPart) -> Callable[[Fetched | Committed | StorageError], None]:
+    """What takes over the outcome of a partition's read."""
+
+    def take(outcome: Fetched | Committed | StorageError) -> None:
+        if isinstance(outcome, StorageError):
+            part.error = error_code_of(outcome)
+            if isinstance(outcome, OffsetOutOfRange):
+                part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
+        elif isinstance(outcome, Committed):
+            _take_committed(part, outcome)
+        else:
+            assert part.log is not None
+            part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.known_stable_end)
+        pending.read_done()
+
+    return take
+
+
+def _take_committed(part: FetchedPart, outcome: Committed) -> None:
+    part.take(outcome.batches, outcome.log_end, outcome.log_start, outcome.stable_end)
+    part.aborted = outcome.aborted

@@ -1,0 +1,397 @@
+"""Fetch sessions (KIP-227) on the wire: what opens, goes on with and ends them, and what their clients are
+told of.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.api.asking import Client, connect, versions
+from tests.api.batches import batch, read
+from tests.api.test_produce import put
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OUT_OF_RANGE, UNKNOWN_TOPIC, SESSION_NOT_FOUND, INVALID_EPOCH = 1, 3, 70, 71
+UNKNOWN_LEADER_EPOCH, UNKNOWN_TOPIC_ID, TOPIC_ID_ERROR = 75, 100, 106
+BY_NAME, BY_ID = 12, 17
+ALL = 10**8
+LONG_MS = 20_000
+
+
+class Session:
+    """The requests of one session. Partitions are (topic, partition, offset[, further fields])."""
+
+    def __init__(self, ask: Client, version: int = BY_NAME, **fields: Any) -> None:
+        self.ask = ask
+        self.version = version
+        self.id = 0
+        self.epoch = 0
+        self.fields = {"max_wait": 0, "min_bytes": 1, "max_bytes": ALL, "isolation_level": 0} | fields
+
+    def send(self, *parts: Any, forget: Any = (), **more: Any) -> None:
+        topics = [
+            {
+                "topic": part[0],
+                "topic_id": part[0],
+                "partitions": [
+                    {
+                        "partition": part[1],
+                        "fetch_offset": part[2],
+                        "partition_max_bytes": ALL,
+                        "current_leader_epoch": -1,
+                    }
+                    | (part[3] if part[3:] else {})
+                ],
+            }
+            for part in parts
+        ]
+        forgotten = [{"topic": name, "topic_id": name, "partitions": [index]} for name, index in forget]
+        fields = self.fields | {
+            "session_id": self.id,
+            "session_epoch": self.epoch,
+            "topics": topics,
+            "forgotten_topics_data": forgotten,
+        }
+        self.ask.send("Fetch", self.version, **(fields | more))
+
+    def receive(self) -> Any:
+        """The answer; the session goes on with the next epoch where it is not an error."""
+        answer = self.ask.receive("Fetch", self.version)
+        if answer.error_code == 0 and self.epoch >= 0:
+            self.id = answer.session_id
+            self.epoch = self.epoch + 1 if self.id else 0
+        return answer
+
+    def answer(self, *parts: Any, **fields: Any) -> Any:
+        self.send(*parts, **fields)
+        return self.receive()
+
+    def fetch(self, *parts: Any, **fields: Any) -> list[Any]:
+        """The partitions that are told of."""
+        answer = self.answer(*parts, **fields)
+        assert answer.error_code == 0
+        return told(answer)
+
+
+def told(answer: Any) -> list[Any]:
+    return [part for topic in answer.responses for part in topic.partitions]
+
+
+def found(parts: list[Any]) -> list[tuple[int, list[bytes]]]:
+    """Partitions with their records' keys."""
+    return [(part.partition_index, keys(part)) for part in parts]
+
+
+def keys(part: Any) -> list[bytes]:
+    return [key for _, key, _ in read(part.records)]
+
+
+def fill(ask: Client, topic: str, *names: str, partition: int = 0) -> int:
+    """Append a record for each; the offset behind the last."""
+    end = 0
+    for name in names:
+        result = put(ask, topic, batch([(name.encode(), b"v" * 1000)]), partition=partition)
+        assert result.error_code == 0
+        end = result.base_offset + 1
+    return end
+
+
+@versions("Fetch", since=7)
+def test_a_session(ask, new_topic, topic_ids, version):
+    topic = new_topic(2)
+    name = topic_ids(topic) if version >= 13 else topic
+    first = fill(ask, topic, "a", "b")
+    session = Session(ask, version)
+    parts = session.fetch((name, 0, 0), (name, 1, 0))
+    assert session.id > 0
+    assert found(parts) == [(0, [b"a", b"b"]), (1, [])]
+    # Nothing has changed but the position.
+    assert session.fetch((name, 0, first)) == []
+    assert session.fetch() == []
+    second = fill(ask, topic, "c")
+    other = fill(ask, topic, "x", partition=1)
+    assert sorted(found(session.fetch())) == [(0, [b"c"]), (1, [b"x"])]
+    # The position stays where it is unless the request says another one.
+    assert sorted(found(session.fetch())) == [(0, [b"c"]), (1, [b"x"])]
+    assert found(session.fetch((name, 0, second))) == [(1, [b"x"])]
+    assert session.fetch(forget=[(name, 1)]) == []
+    fill(ask, topic, "y", partition=1)
+    assert session.fetch() == []
+    assert found(session.fetch((name, 1, other))) == [(1, [b"y"])]
+    session.epoch = -1
+    assert found(session.fetch((name, 0, first))) == [(0, [b"c"])]
+    session.epoch = 9
+    assert session.answer().error_code == SESSION_NOT_FOUND
+
+
+@versions("Fetch", since=7)
+def test_a_session_that_nobody_began(ask, version):
+    session = Session(ask, version)
+    session.id, session.epoch = 77, 3
+    answer = session.answer()
+    assert (answer.error_code, answer.session_id, answer.responses) == (SESSION_NOT_FOUND, 0, ())
+
+
+@versions("Fetch", since=4, until=6)
+def test_versions_without_sessions(ask, topic, version):
+    fill(ask, topic, "a")
+    session = Session(ask, version)
+    for _ in range(2):
+        session.send((topic, 0, 0))
+        assert found(told(ask.receive("Fetch", version))) == [(0, [b"a"])]
+
+
+def test_epochs(ask, another, topic):
+    session = Session(ask)
+    session.fetch((topic, 0, 0))
+    for epoch in (2, 3, -2, 2**31 - 1):
+        session.epoch = epoch
+        answer = session.answer()
+        assert (answer.error_code, answer.session_id, answer.responses) == (INVALID_EPOCH, 0, ())
+    session.epoch = 1
+    assert session.fetch() == []
+    # The same request once more, as by a client that did not get the answer.
+    session.epoch = 1
+    assert session.answer().error_code == INVALID_EPOCH
+    session.epoch = 2
+    assert session.fetch() == []
+
+
+def test_a_full_fetch_closes_the_session_that_it_names(ask, topic):
+    session = Session(ask)
+    session.fetch((topic, 0, 0))
+    first = session.id
+    session.epoch = 0
+    assert len(session.fetch((topic, 0, 0))) == 1
+    assert session.id not in (0, first)
+    session.id, session.epoch = first, 1
+    assert session.answer().error_code == SESSION_NOT_FOUND
+
+
+def test_a_final_fetch_opens_none(ask, topic):
+    session = Session(ask)
+    session.epoch = -1
+    answer = session.answer((topic, 0, 0))
+    assert (answer.error_code, answer.session_id, len(told(answer))) == (0, 0, 1)
+
+
+def test_a_session_without_partitions_ends(ask, topic):
+    session = Session(ask)
+    session.fetch((topic, 0, 0))
+    gone = session.id
+    answer = session.answer(forget=[(topic, 0)])
+    assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, ())
+    session.id, session.epoch = gone, 2
+    for _ in range(2):
+        assert session.answer().error_code == SESSION_NOT_FOUND
+
+
+def test_names_and_ids_do_not_mix(ask, topic, topic_ids):
+    topic_id = topic_ids(topic)
+    for opened, other in ((BY_NAME, BY_ID), (BY_ID, BY_NAME)):
+        session = Session(ask, opened)
+        session.fetch((topic_id if opened == BY_ID else topic, 0, 0))
+        session.version = other
+        answer = session.answer()
+        assert (answer.error_code, answer.session_id) == (TOPIC_ID_ERROR, 0)
+        session.version = opened
+        assert session.fetch() == []
+
+
+def test_errors_are_told_each_time_until_they_are_over(ask, topic, fresh, new_topic):
+    later = fresh("later")
+    session = Session(ask, max_wait=LONG_MS)
+    parts = session.fetch((later, 0, 0), (topic, 7, 0), (topic, 0, 0))
+    assert [part.error_code for part in parts] == [UNKNOWN_TOPIC, UNKNOWN_TOPIC, 0]
+    for _ in range(2):
+        assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC] * 2
+    (part,) = session.fetch((topic, 0, 10**15), forget=[(topic, 7), (later, 0)])
+    assert part.error_code == OUT_OF_RANGE
+    (part,) = session.fetch((topic, 0, 0, {"current_leader_epoch": 5}))
+    assert part.error_code == UNKNOWN_LEADER_EPOCH
+    # The error is over, and that is news.
+    (part,) = session.fetch((topic, 0, 0), max_wait=0)
+    assert (part.error_code, part.high_watermark) == (0, 0)
+    assert session.fetch(max_wait=0) == []
+
+
+def test_topics_that_are_made_and_deleted(ask, another, topic, topic_ids, new_topic):
+    """By id: what is made anew under the same name is another topic."""
+    session = Session(ask, BY_ID)
+    topic_id = topic_ids(topic)
+    other = new_topic()
+    parts = session.fetch((uuid.uuid4(), 0, 0), (topic_id, 0, 0), (topic_ids(other), 0, 0))
+    assert [part.error_code for part in parts] == [UNKNOWN_TOPIC_ID, 0, 0]
+    started = time.monotonic()
+    session = Session(ask, BY_ID, max_wait=LONG_MS)
+    session.fetch((topic_id, 0, 0), (topic_ids(other), 0, 0), max_wait=0)
+    session.send()
+    states = [{"name": topic, "topic_id": None}]
+    (deleted,) = another()("DeleteTopics", 6, topics=states, timeout=10_000).responses
+    assert deleted.error_code == 0
+    (part,) = told(session.receive())
+    assert part.error_code in (UNKNOWN_TOPIC, UNKNOWN_TOPIC_ID)
+    assert time.monotonic() - started < LONG_MS / 1000
+    assert [part.error_code for part in session.fetch()] == [UNKNOWN_TOPIC_ID]
+
+
+def test_a_waiting_fetch_is_woken(ask, another, new_topic):
+    topic = new_topic(50)
+    session = Session(ask, max_wait=LONG_MS)
+    session.fetch(*((topic, index, 0) for index in range(50)), max_wait=0)
+    started = time.monotonic()
+    writer = another()
+    for index in (3, 44, 3):
+        session.send()
+        fill(writer, topic, "new", partition=index)
+        parts = told(session.receive())
+        assert {part.partition_index for part in parts} == {index}
+        session.fetch((topic, index, parts[0].high_watermark), max_wait=0)
+    assert time.monotonic() - started < LONG_MS / 1000
+
+
+def test_an_idle_fetch_waits_its_time(ask, topic):
+    session = Session(ask, max_wait=200)
+    session.fetch((topic, 0, 0), max_wait=0)
+    for _ in range(3):
+        started = time.monotonic()
+        assert session.fetch() == []
+        assert time.monotonic() - started >= 0.199
+
+
+def test_entries_of_native_writers(ask, topic, korvet):
+    session = Session(ask, max_wait=LONG_MS)
+    session.fetch((topic, 0, 0), max_wait=0)
+    for _ in range(2):
+        assert session.fetch(max_wait=100) == []
+    session.send()
+    korvet.redis.xadd(f"korvet:{topic}:0", {"key": "native", "value": "v"})
+    (part,) = told(session.receive())
+    assert keys(part) == [b"native"]
+
+
+def test_a_log_start_that_moves_is_news(ask, another, topic):
+    end = fill(ask, topic, "a", "b")
+    session = Session(ask, max_wait=300)
+    assert len(session.fetch((topic, 0, end))) == 1
+    assert session.fetch() == []
+    wanted = {"name": topic, "partitions": [{"partition_index": 0, "offset": end}]}
+    (deleted,) = another()("DeleteRecords", 2, topics=[wanted], timeout=10_000).topics
+    assert deleted.partitions[0].error_code == 0
+    (part,) = session.fetch()
+    assert (part.log_start_offset, part.high_watermark, part.records) == (end, end, b"")
+    assert session.fetch() == []
+
+
+def test_everybody_gets_a_turn(ask, new_topic):
+    """A response that cannot hold everything begins with the partitions that were left out before."""
+    topic = new_topic(5)
+    for index in range(5):
+        fill(ask, topic, str(index), partition=index)
+    session = Session(ask, max_bytes=2_500)
+    seen = found(session.fetch(*((topic, index, 0) for index in range(5))))
+    turns = [[index for index, records in seen if records]]
+    turns += [[index for index, records in found(session.fetch()) if records] for _ in range(4)]
+    # The full fetch opened the session, in the order of its partitions.
+    assert turns == [[0, 1], [0, 1], [2, 3], [4, 0], [1, 2]]
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_both_isolation_levels(ask, topic, isolation):
+    session = Session(ask, isolation_level=isolation)
+    session.fetch((topic, 0, 0))
+    end = fill(ask, topic, "a")
+    assert found(session.fetch()) == [(0, [b"a"])]
+    assert session.fetch((topic, 0, end)) == []
+    fill(ask, topic, "b")
+    # Another level in the same session.
+    assert found(session.fetch(isolation_level=1 - isolation)) == [(0, [b"b"])]
+
+
+def test_a_session_outlives_its_connection(ask, another, topic, broker):
+    session = Session(another())
+    session.fetch((topic, 0, 0))
+    session.fetch(max_wait=100)
+    session.ask.raw.socket.close()
+    fill(ask, topic, "a")
+    session.ask = ask
+    assert found(session.fetch()) == [(0, [b"a"])]
+
+
+def test_who_waits_gives_way_to_the_session_on_another_connection(ask, another, topic):
+    session = Session(another(), max_wait=LONG_MS)
+    session.fetch((topic, 0, 0), max_wait=0)
+    started = time.monotonic()
+    session.send()
+    late = session.ask
+    session.ask, session.epoch = ask, 2
+    assert session_goes_on(session)
+    answer = late.receive("Fetch", BY_NAME)
+    assert (answer.error_code, answer.session_id) == (INVALID_EPOCH, session.id)
+    # It may ask for something else at once.
+    assert len(Session(late).fetch((topic, 0, 0))) == 1
+    fill(late, topic, "a")
+    assert found(session.fetch()) == [(0, [b"a"])]
+    assert time.monotonic() - started < LONG_MS / 1000
+
+
+def session_goes_on(session: Session) -> bool:
+    """Whether the next request is taken for the session's, once the one before it has arrived."""
+
+    def goes_on() -> bool:
+        answer = session.answer(max_wait=0)
+        assert answer.error_code in (0, INVALID_EPOCH)
+        return answer.error_code == 0
+
+    until(goes_on, 10, "the request that waits has arrived")
+    return True
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[KorvetServer]:
+    """A server with room for two sessions."""
+    server = KorvetServer("--set", "max.incremental.fetch.session.cache.slots=2")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.discard()
+
+
+def test_full_caches_and_restarts(small):
+    """Without room there is no session, and fetches work as they are; a restart forgets all sessions."""
+    client = connect(small)
+    with client.raw:
+        wanted = {"name": "t", "num_partitions": 3, "replication_factor": 1}
+        made = client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
+        assert made[0].error_code == 0
+        sessions = [Session(client) for _ in range(3)]
+        for session in sessions:
+            session.fetch(("t", 0, 0), ("t", 1, 0))
+        assert [session.id > 0 for session in sessions] == [True, True, False]
+        sessions[2].epoch = 0
+        assert len(sessions[2].fetch(("t", 0, 0))) == 1
+        sessions[0].epoch = -1
+        sessions[0].fetch()
+        sessions[2].epoch = 0
+        sessions[2].fetch(("t", 0, 0))
+        assert sessions[2].id > 0
+        assert sessions[2].fetch() == []
+    small.kill()
+    small.start()
+    client = connect(small)
+    with client.raw:
+        again = sessions[2]
+        again.ask = client
+        assert again.answer().error_code == SESSION_NOT_FOUND
+        again.id = again.epoch = 0
+        assert len(again.fetch(("t", 0, 0))) == 1
+        assert again.fetch() == []

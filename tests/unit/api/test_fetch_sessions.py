@@ -1,0 +1,174 @@
+"""The cache of fetch sessions: which are found, which give way, and what their clients are told."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.api.fetch_part import FetchedPart
+from korvet.api.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
+
+LATER_MS = EVICTION_MS + 1
+
+
+def part(topic: str, index: int = 0) -> FetchedPart:
+    return FetchedPart(topic, index, 0, 100)
+
+
+def counted(slots: int) -> FetchSessions:
+    """Sessions with the ids 1, 2, 3 …"""
+    ids = itertools.count()
+    return FetchSessions(slots, lambda _: next(ids))
+
+
+def opened(sessions: FetchSessions, size: int, now_ms: float = 0) -> FetchSession | None:
+    return sessions.open([part("t", index) for index in range(size)], now_ms, by_id=False)
+
+
+def used(sessions: FetchSessions, session: FetchSession | None, now_ms: float) -> None:
+    assert session is not None
+    assert sessions.go_on(sessions.find(session.id, session.epoch, by_id=False), now_ms)
+
+
+def code_of(sessions: FetchSessions, session_id: int, epoch: int, *, by_id: bool = False) -> ErrorCode:
+    with pytest.raises(SessionError) as raised:
+        sessions.find(session_id, epoch, by_id=by_id)
+    return raised.value.code
+
+
+@dataclass
+class Noted:
+    """A reader that notes how often its session was closed."""
+
+    closed: list[int] = field(default_factory=list)
+
+    def session_closed(self) -> None:
+        self.closed.append(1)
+
+
+def test_epochs_begin_again_at_1():
+    assert [next_epoch(epoch) for epoch in (1, 2, 2**31 - 2, 2**31 - 1)] == [2, 3, 2**31 - 1, 1]
+
+
+def test_what_is_wrong_with_a_request():
+    sessions = counted(5)
+    session = opened(sessions, 1)
+    assert session is not None
+    assert code_of(sessions, 99, 1) is ErrorCode.fetch_session_id_not_found
+    assert code_of(sessions, session.id, 2) is ErrorCode.invalid_fetch_session_epoch
+    assert code_of(sessions, session.id, 1, by_id=True) is ErrorCode.fetch_session_topic_id_error
+    # Which epoch it is counts before how topics are named.
+    assert code_of(sessions, session.id, 2, by_id=True) is ErrorCode.invalid_fetch_session_epoch
+
+
+def test_ids_are_positive_and_not_given_twice():
+    drawn = iter([7, 7, 7, 0, 2**31 - 2])
+    sessions = FetchSessions(5, lambda below: next(drawn) % below)
+    found = [opened(sessions, 1) for _ in range(3)]
+    assert [session and session.id for session in found] == [8, 1, 2**31 - 1]
+
+
+def test_no_room():
+    sessions = counted(2)
+    first, second = opened(sessions, 1), opened(sessions, 1)
+    assert opened(sessions, 9) is None
+    assert len(sessions) == 2
+    # Nobody gives way who was used lately, however long it lives ...
+    used(sessions, first, LATER_MS)
+    used(sessions, second, LATER_MS)
+    assert opened(sessions, 1, LATER_MS) is None
+    # ... but to a larger one, once it has lived long.
+    third = opened(sessions, 2, LATER_MS)
+    assert third is not None
+    assert code_of(sessions, 1, 2) is ErrorCode.fetch_session_id_not_found
+    # That one is new: it stays, whatever comes.
+    used(sessions, third, LATER_MS)
+    used(sessions, second, LATER_MS)
+    assert opened(sessions, 50, LATER_MS) is not None
+    assert code_of(sessions, 2, 3) is ErrorCode.fetch_session_id_not_found
+    assert opened(sessions, 99, LATER_MS) is None
+    assert opened(FetchSessions(0), 1) is None
+
+
+def test_the_session_that_was_not_used_for_longest_gives_way_to_any():
+    sessions = counted(2)
+    first, second = opened(sessions, 9), opened(sessions, 9)
+    reader = Noted()
+    assert second is not None
+    second.reader = reader
+    used(sessions, first, 1000)
+    assert opened(sessions, 1, EVICTION_MS) is None
+    assert opened(sessions, 1, LATER_MS) is not None
+    assert code_of(sessions, 2, 1) is ErrorCode.fetch_session_id_not_found
+    assert (reader.closed, second.reader) == ([1], None)
+
+
+def test_a_size_that_changes_counts_as_it_is():
+    sessions = counted(2)
+    first, second = opened(sessions, 1), opened(sessions, 3)
+    assert first is not None
+    used(sessions, first, LATER_MS)
+    used(sessions, second, LATER_MS)
+    for index in range(1, 200):
+        first.add(part("t", index))
+        used(sessions, first, LATER_MS)
+    assert opened(sessions, 3, LATER_MS) is None
+    assert opened(sessions, 4, LATER_MS) is not None
+    assert sessions.find(first.id, first.epoch, by_id=False) is first
+
+
+def test_news():
+    sessions = counted(1)
+    one = part("t")
+    one.take([], 5, 0, None)
+    session = sessions.open([one], 0, by_id=False)
+    assert session is not None
+    assert not one.is_news
+    one.take([b"records"], 5, 0, None)
+    assert one.is_news
+    for end, start in ((6, 0), (5, 1)):
+        one.take([], end, start, None)
+        assert one.is_news, (end, start)
+    one.take([], 5, 0, None)
+    one.error = ErrorCode.offset_out_of_range
+    assert one.is_news
+    session.tell([one])
+    one.reset()
+    one.take([], 5, 0, None)
+    assert one.is_news, "the error is over"
+    session.tell([one])
+    assert not one.is_news
+
+
+def test_what_was_not_told_is_as_before():
+    sessions = counted(1)
+    parts = [part("t", index) for index in range(3)]
+    session = sessions.open(parts, 0, by_id=False)
+    assert session is not None
+    before = list(session.parts)
+    for one in parts[:2]:
+        one.take([b"records"], 9, 1, None)
+    session.tell(parts[:2])
+    assert list(session.parts) == [before[2], before[0], before[1]]
+    assert not any(one.turn == 1 for one in parts)
+    assert session.untell() == parts[:2]
+    assert list(session.parts) == before
+    assert [one.turn for one in parts] == [1, 2, 3]
+    assert all(one.is_news for one in parts[:2])
+    assert session.untell() == []
+
+
+def test_parts_that_reads_under_way_have():
+    sessions = counted(1)
+    one = part("t")
+    one.take([b"late"], 9, 1, None)
+    session = sessions.open([one], 0, by_id=False)
+    assert session is not None
+    session.renew()
+    (fresh,) = session.parts.values()
+    assert fresh is not one
+    assert (fresh.size_bytes, fresh.log, fresh.heard, fresh.turn) == (0, None, None, one.turn)
+    assert (fresh.told_high_watermark, fresh.told_log_start) == (9, 1)
