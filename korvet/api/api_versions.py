@@ -1,8 +1,8 @@
 """ApiVersions (key 18), versions 0-4.
 
 What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
-flexible encoding, v4 has features that begin with version 0: transactions of protocol version 2 (KIP-890),
-which Java producers use where they find them. The response header is v0 in every version; a request in an
+flexible encoding, v4 has features that begin with version 0: the consumer group protocol (KIP-848), and
+transactions of protocol version 2 (KIP-890), which Java producers use where they find them. The response header is v0 in every version; a request in an
 unknown version is answered by the server with error 35 in version 0.
 """
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from korvet.api.context import RequestContext
 
 _FEATURES_SINCE: Final = 4
-_TRANSACTION_VERSION: Final = 2
+# Features and the levels that are in force; there are no lower ones to go back to.
+_LEVELS: Final = {"group.version": 1, "transaction.version": 2}
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -49,16 +50,14 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
 
 
 def _features(context: RequestContext) -> dict[str, Any]:
-    levels = {"min_version_level": _TRANSACTION_VERSION, "max_version_level": _TRANSACTION_VERSION}
     return {
-        "supported_features": (
-            context.make(
-                "SupportedFeatureKey",
-                name="transaction.version",
-                min_version=0,
-                max_version=_TRANSACTION_VERSION,
-            ),
+        "supported_features": tuple(
+            context.make("SupportedFeatureKey", name=name, min_version=0, max_version=level)
+            for name, level in _LEVELS.items()
         ),
         "finalized_features_epoch": 0,
-        "finalized_features": (context.make("FinalizedFeatureKey", name="transaction.version", **levels),),
+        "finalized_features": tuple(
+            context.make("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
+            for name, level in _LEVELS.items()
+        ),
     }

@@ -23,6 +23,17 @@ def test_api_versions(ask, korvet, version):
     assert served == {api.key: (api.advertised_min, api.max_version) for api in registry.registered()}
 
 
+@versions("ApiVersions", since=4)
+def test_features(ask, korvet, version):
+    """Version 4, as those of version 3 may not begin with 0; all are in force."""
+    answer = ask("ApiVersions", version, client_software_name="x", client_software_version="1")
+    supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
+    levels = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}
+    assert supported == {"group.version": (0, 1), "transaction.version": (0, 2)}
+    assert levels == {"group.version": (1, 1), "transaction.version": (2, 2)}
+    assert answer.finalized_features_epoch == 0
+
+
 @versions("ApiVersions", since=3)
 def test_software_names_that_cannot_be(ask, version):
     for name in ("", "-a", "a b", "a/"):

@@ -136,6 +136,13 @@ def test_configs_tool_alters_topics(java, at, new_topic):
     assert "Invalid value soon for configuration retention.ms" in refused
 
 
+def test_features_tool(java, at):
+    shown = [line.split() for line in java.run("features", *at, "describe").splitlines()]
+    levels = {words[1]: words[3:8:2] for words in shown if words and words[0] == "Feature:"}
+    assert levels["group.version"] == ["0", "1", "1"]
+    assert levels["transaction.version"] == ["0", "2", "2"]
+
+
 def test_get_offsets_tool(broker, java, at, topic):
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
 
