@@ -2,8 +2,9 @@
 
 What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
 flexible encoding, v4 has features that begin with version 0: the consumer group protocol (KIP-848), and
-transactions of protocol version 2 (KIP-890), which Java producers use where they find them. The response header is v0 in every version; a request in an
-unknown version is answered by the server with error 35 in version 0.
+transactions of protocol version 2 (KIP-890), which Java producers use where they find them. The response
+header is v0 in every version; a request in an unknown version is answered by the server with error 35 in
+version 0.
 """
 
 from __future__ import annotations
