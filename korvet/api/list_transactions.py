@@ -5,11 +5,11 @@ v1 filters by duration (KIP-994), v2 by a pattern (KIP-1152), which has to match
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.consumer.regex import InvalidRegex, compile_regex
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.transactions.messages import ListRequest
@@ -38,9 +38,9 @@ async def list_transactions(context: RequestContext, request: Any) -> Any:
             frozenset(request.state_filters),
             frozenset(request.producer_id_filters),
             getattr(request, "duration_filter", _ANY_DURATION),
-            re.compile(pattern) if pattern else None,
+            compile_regex(pattern) if pattern else None,
         )
-    except re.error:
+    except InvalidRegex:
         return refuse(context, request, ErrorCode.invalid_regular_expression)
     error, listed = await context.services.transactions.list_transactions(asked)
     return context.make(

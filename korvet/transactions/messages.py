@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode  # noqa: TC002 - decoded by other broker
 from korvet.offsets.transaction_log import TransactionLogValue
 
 if TYPE_CHECKING:
-    import re
+    from korvet.groups.consumer.regex import Regex
 
 Record: TypeAlias = tuple[str, TransactionLogValue | None]
 """A record to append: the transactional id, and its state or None for a tombstone."""
@@ -120,7 +120,8 @@ class ListRequest(msgspec.Struct, frozen=True):
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     min_duration_ms: int = -1
-    id_pattern: re.Pattern[str] | None = None
+    id_pattern: Regex | None = None
+    """What the whole id has to match."""
 
 
 class ListedTransaction(msgspec.Struct, frozen=True):

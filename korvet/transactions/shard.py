@@ -402,7 +402,7 @@ class TransactionShard:
         if duration_ms >= 0 and self._now_ms - value.transaction_start_timestamp_ms <= duration_ms:
             return False
         pattern = request.id_pattern
-        return pattern is None or pattern.fullmatch(transaction.transactional_id) is not None
+        return pattern is None or pattern.matches(transaction.transactional_id)
 
     # Time
 

@@ -290,7 +290,8 @@ def test_list_transactions(ask, topic, version):
 
     def listed(**fields):
         filters = {"state_filters": [], "producer_id_filters": [producer.identity[0]], "duration_filter": -1}
-        answer = ask("ListTransactions", version, **filters | {"transactional_id_pattern": None} | fields)
+        filters |= {"transactional_id_pattern": None} | fields
+        answer = settled(lambda: ask("ListTransactions", version, **filters))
         assert answer.error_code == 0
         return [(each.transactional_id, each.transaction_state) for each in answer.transaction_states], list(
             answer.unknown_state_filters
@@ -306,8 +307,10 @@ def test_list_transactions(ask, topic, version):
     if version >= 2:
         assert listed(transactional_id_pattern=producer.name[:9] + ".*") == (here, [])
         assert listed(transactional_id_pattern=producer.name[:9]) == ([], [])
-        answer = ask("ListTransactions", version, transactional_id_pattern="(")
-        assert answer.error_code == 128
+        assert listed(transactional_id_pattern="(.|.)*!") == ([], []), "without going back, for hours"
+        for pattern in ("(", "(?=a)"):
+            answer = ask("ListTransactions", version, transactional_id_pattern=pattern)
+            assert answer.error_code == 128
 
 
 @versions("DescribeProducers")

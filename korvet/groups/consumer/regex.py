@@ -1,6 +1,6 @@
-"""Regular expressions of subscriptions, in the syntax of RE2 and in time linear to the text.
+"""Regular expressions of subscriptions and filters, in the syntax of RE2 and in time linear to the text.
 
-Members choose the expression, so an engine that goes back to try again (Python's `re`) would let one of them
+Clients choose the expression, so an engine that goes back to try again (Python's `re`) would let one of them
 stop the broker. Here an expression becomes a nondeterministic automaton, and matching keeps the set of states
 that it may be in; each set's next one is remembered. What RE2 does not know (looking around, references to
 groups, possessive and atomic groups) is refused.
@@ -9,7 +9,7 @@ groups, possessive and atomic groups) is refused.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 _CACHED: Final = 100
 _MOST_REPETITIONS: Final = 1_000  # as RE2's
@@ -41,6 +41,8 @@ _POSIX: Final = {
 }
 _SHORT: Final = {"d": _DIGITS, "w": _WORD, "s": frozenset(" \t\n\r\f")}
 _CONTROL: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_Range: TypeAlias = tuple[str, str]
+"""The first character and the last one."""
 _ASSERTIONS: Final = {"A": "start", "z": "end", "b": "boundary", "B": "inside"}
 
 
@@ -49,21 +51,26 @@ class InvalidRegex(ValueError):
 
 
 class Chars:
-    """A set of characters, or with `negated` all others."""
+    """A set of characters and ranges of them, or with `negated` all others."""
 
-    __slots__ = ("chars", "negated")
+    __slots__ = ("chars", "negated", "ranges")
 
-    def __init__(self, chars: frozenset[str], *, negated: bool = False) -> None:
+    def __init__(
+        self, chars: frozenset[str], ranges: tuple[_Range, ...] = (), *, negated: bool = False
+    ) -> None:
+        """ranges: of what is not ASCII, where a range may be very long."""
         self.chars = chars
+        self.ranges = ranges
         self.negated = negated
 
     def __contains__(self, char: str) -> bool:
-        return (char in self.chars) is not self.negated
+        found = char in self.chars or any(first <= char <= last for first, last in self.ranges)
+        return found is not self.negated
 
     def folded(self) -> Chars:
-        """With the other case of every letter."""
+        """With the other case of every letter, but for those of ranges."""
         both = {other for char in self.chars for other in (char, char.lower(), char.upper())}
-        return Chars(frozenset(both), negated=self.negated)
+        return Chars(frozenset(both), self.ranges, negated=self.negated)
 
 
 class _Program:
@@ -393,6 +400,7 @@ class _Parser:
         """A bracket expression, behind its bracket."""
         negated = self._next("^")
         chars: set[str] = set()
+        ranges: list[_Range] = []
         others: list[Chars] = []
         first = True
         while first or not self._next("]"):
@@ -404,11 +412,12 @@ class _Parser:
                 others.append(found)
                 continue
             chars |= found.chars
+            ranges += found.ranges
         if others:
             # All but those that every negated part leaves out, and that nothing else has.
             out = frozenset.intersection(*(each.chars for each in others)) - chars
             return Chars(out, negated=not negated)
-        return Chars(frozenset(chars), negated=negated)
+        return Chars(frozenset(chars), tuple(ranges), negated=negated)
 
     def _class_item(self) -> Chars:
         if self._next("[:"):
@@ -428,8 +437,8 @@ class _Parser:
         (first,), (last,) = low.chars, high.chars
         if first > last:
             raise InvalidRegex(f"invalid character class range: `{first}-{last}`")
-        # Names of topics are ASCII: no more of a range than that is ever asked for.
-        return Chars(frozenset(map(chr, range(min(ord(first), 128), min(ord(last), 127) + 1))))
+        plain = frozenset(map(chr, range(min(ord(first), 128), min(ord(last), 127) + 1)))
+        return Chars(plain, ((max(first, "\x80"), last),) if last > "\x7f" else ())
 
     def _class_char(self) -> Chars:
         if self._next("\\"):

@@ -69,6 +69,9 @@ def test_expressions_that_are_too_large(pattern: str) -> None:
         ("[]a]+", "a", "b"),
         (r"\w+-\d*", "orders-7", "orders"),
         ("", "", "a"),
+        ("[д-ю]+[z-ü]", "жz", "жý"),
+        ("[^à-ü]", "z", "é"),
+        (r"[\Wд-ю]+", "-ж", "a"),
     ],
 )
 def test_expressions_mean_what_they_mean_to_re2(pattern: str, matching: str, other: str) -> None:

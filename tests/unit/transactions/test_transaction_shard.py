@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.consumer.regex import compile_regex
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import InitRequest, ListRequest, Markers
 from korvet.transactions.shard import NotLoaded, TransactionShard, unknown_states
@@ -320,7 +320,7 @@ def test_listing() -> None:
     assert names(producer_ids=frozenset({producer_id})) == {"t"}
     assert names(min_duration_ms=99, states=frozenset({"Ongoing"})) == {"t"}
     assert names(min_duration_ms=100, states=frozenset({"Ongoing"})) == set()
-    assert names(id_pattern=re.compile("u+")) == {"u"}
+    assert names(id_pattern=compile_regex("u+")) == {"u"}
     assert unknown_states(("Ongoing", "ongoing", "CompleteAbort")) == ("ongoing",)
 
 
