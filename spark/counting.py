@@ -13,7 +13,7 @@ from korvet.spark.store import pages, start_offset
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.spark.entries import Entry
+    from korvet.spark.replies import Entry
     from korvet.spark.store import Connection, Place, StreamRange
 
 

@@ -20,24 +20,29 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
 from korvet.spark.batches import BATCH, Header, Records, Row, read_batch, read_records
+from korvet.spark.replies import (
+    EPOCH,
+    HEADER_PREFIX,
+    KEY,
+    NULL_HEADER_PREFIX,
+    PRODUCER,
+    TIMESTAMP,
+    VALUE,
+    Entry,
+    Reply,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-Entry = tuple[bytes, list[bytes]]
+    from korvet.spark.replies import Plain
+
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-KEY = b"key"
-VALUE = b"value"
-TIMESTAMP = b"ts"
-HEADER_PREFIX = b"header."
-NULL_HEADER_PREFIX = b"nullheader."
 CONTROL = b"ctl"
-PRODUCER = b"pid"
-EPOCH = b"epoch"
 OUTCOMES = {b"commit": True, b"abort": False}
 # Marks an encoded field name in the JSON of a native entry.
 BINARY_NAME = "base64:"
@@ -51,6 +56,7 @@ MIN_SPARK_MS = -62_135_596_800_000
 MAX_SPARK_MS = 253_402_300_799_999
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
+_SHORT_COUNTS = re.compile(rb"[0-9]{1,18}(?: [0-9]{1,18})*")
 _SHORT_DECIMALS = re.compile(rb"-?[0-9]{1,15}(?: -?[0-9]{1,15})*")
 
 
@@ -87,7 +93,7 @@ class Columns:
     """None where all have the topic's."""
     producers: list[int] | None = None
     """Whose transaction each record is part of, -1 for none's; None where no record is part of one."""
-    same_headers: Sequence[tuple[str, Sequence[bytes | None]]] = ()
+    same_headers: Sequence[tuple[str, Sequence[bytes | None] | pa.Array]] = ()
     """Headers that every record has, in order: the name, and the records' values. Then `headers` is None."""
 
 
@@ -223,8 +229,7 @@ def _relative_ms(text: bytes, entry_ms: int) -> int | None:
 
 def addressable(entries: Sequence[Entry]) -> tuple[Sequence[Entry], NDArray[np.int64], NDArray[np.int64]]:
     """The entries that have an offset, with the ms and sequence of their IDs; the others are left out."""
-    ids = b"-".join([entry[0] for entry in entries])
-    numbers = np.fromstring(ids.decode("ascii"), dtype=np.int64, sep="-")
+    numbers = _numbers(b"-".join([entry[0] for entry in entries]), "-")
     # A number beyond int64 reads as the largest one: a sequence that is left out anyway, or a time.
     if len(numbers) and numbers[0::2].max() > MAX_MS:
         entries = [entry for entry in entries if _has_offset(entry[0])]
@@ -236,6 +241,10 @@ def addressable(entries: Sequence[Entry]) -> tuple[Sequence[Entry], NDArray[np.i
         entries = [entry for entry, fit in zip(entries, fits, strict=True) if fit]
         ms, sequence = ms[fits], sequence[fits]
     return entries, ms, sequence
+
+
+def _numbers(text: bytes, separator: str) -> NDArray[np.int64]:
+    return np.fromstring(text.decode("ascii"), dtype=np.int64, sep=separator)
 
 
 def _has_offset(entry_id: bytes) -> bool:
@@ -251,6 +260,10 @@ def columns_of(
     Of record batches only the records from start_offset to end_offset - 1, since the first and the last one
     may hold others.
     """
+    if isinstance(entries, Reply) and entries.plain is not None:
+        plain = _plain_columns(entries.plain, origin)
+        if plain is not None:
+            return plain
     entries, ms, sequence = addressable(entries)
     offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
@@ -272,6 +285,8 @@ def columns_of(
 
 def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
     """The ends of transactions among these entries."""
+    if isinstance(entries, Reply) and entries.plain is not None:
+        return []
     found = []
     for entry_id, fields in entries:
         if CONTROL not in fields and BATCH not in fields[:1]:
@@ -287,6 +302,55 @@ def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
                 marker = Marker(offset, batch.producer, batch.outcome)
         if marker is not None:
             found.append(marker)
+    return found
+
+
+def _plain_columns(plain: Plain, origin: Origin) -> Columns | None:
+    """The quickest way, for a page as it came; None where something in it is unusual."""
+    numbers = _numbers(plain.ids.joined(b"-"), "-")
+    ms, sequence = numbers[0::2], numbers[1::2]
+    if ms.max() > MAX_MS or sequence.max() > MAX_SEQUENCE:
+        return None
+    timestamps, relative = _spark_times(ms), plain.fields.get(TIMESTAMP)
+    if relative is not None:
+        text = relative.first() if relative.same() else relative.joined(b" ")
+        shifted = _shifted(ms, text, relative.there)
+        if shifted is None:
+            return None
+        timestamps = timestamps if origin.append_times else shifted
+    try:
+        producers = _plain_producers(plain)
+    except ValueError:
+        return None
+    nulls = pa.nulls(len(ms), pa.binary())
+    key, value = plain.fields.get(KEY), plain.fields.get(VALUE)
+    headers = [
+        (_header_name(name) or "", nulls if name.startswith(NULL_HEADER_PREFIX) else part.array())
+        for name, part in plain.headers
+    ]
+    return Columns(
+        keys=nulls if key is None else key.array(),
+        values=nulls if value is None else value.array(),
+        offsets=((ms << SEQUENCE_BITS) | sequence) - origin.bias,
+        timestamps_ms=timestamps,
+        headers=None,
+        producers=producers,
+        same_headers=headers,
+    )
+
+
+def _plain_producers(plain: Plain) -> list[int] | None:
+    """Whose transaction each record is part of. Raises ValueError where that can't be told."""
+    parts = [plain.fields[name] for name in (PRODUCER, EPOCH) if name in plain.fields]
+    if not parts:
+        return None
+    texts = [part.joined(b" ") for part in parts]
+    same_rows = len(parts) == 2 and np.array_equal(parts[0].is_there(), parts[1].is_there())
+    if not same_rows or not all(map(_SHORT_COUNTS.fullmatch, texts)):
+        raise ValueError("an entry with a producer and no epoch, or no numbers there")
+    producers = np.full(len(plain.ids.starts), -1)
+    producers[parts[0].is_there()] = _numbers(texts[0], " ")
+    found: list[int] = producers.tolist()
     return found
 
 
@@ -309,7 +373,7 @@ def _uniform_columns(
     if any(column.count(name) != rows for name, column in zip(shape, columns[::2], strict=True)):
         return None
     found = dict(zip(shape, columns[1::2], strict=True))
-    timestamps = _shifted(ms, found[TIMESTAMP]) if TIMESTAMP in found else _spark_times(ms)
+    timestamps = _shifted(ms, _joined(found[TIMESTAMP])) if TIMESTAMP in found else _spark_times(ms)
     if timestamps is None:
         return None
     nulls = [None] * rows
@@ -331,17 +395,25 @@ def _header_name(field: bytes) -> str | None:
     return None
 
 
-def _shifted(ms: NDArray[np.int64], relative: Sequence[bytes]) -> NDArray[np.int64] | None:
-    """The timestamps of entries; None where one is no short number or has no place in Spark's calendar."""
-    # Often all are the same: a batch's records have one time, and its entries another.
-    same = len(relative) > 0 and relative.count(relative[0]) == len(relative)
-    joined = relative[0] if same else b" ".join(relative)
-    if _SHORT_DECIMALS.fullmatch(joined) is None:
+def _shifted(
+    ms: NDArray[np.int64], relative: bytes, there: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64] | None:
+    """The timestamps of entries by what these numbers, or one for all, say; None where one is no short
+    number or has no place in Spark's calendar. `there`: which entries have a number.
+    """
+    if _SHORT_DECIMALS.fullmatch(relative) is None:
         return None
-    timestamps: NDArray[np.int64] = ms + np.fromstring(joined.decode("ascii"), dtype=np.int64, sep=" ")
+    timestamps = ms.copy()
+    timestamps[slice(None) if there is None else there] += _numbers(relative, " ")
     if len(timestamps) and (timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS):
         return None
     return timestamps
+
+
+def _joined(numbers: Sequence[bytes]) -> bytes:
+    """For _shifted. Often all are the same: a batch's records have one time, and its entries another."""
+    same = numbers.count(numbers[0]) == len(numbers)
+    return numbers[0] if same else b" ".join(numbers)
 
 
 def _shaped_columns(
@@ -360,7 +432,8 @@ def _shaped_columns(
             for name in (KEY, VALUE, TIMESTAMP, PRODUCER, EPOCH)
         )
     places = [table[shape] for shape in shapes]
-    timestamps = _shifted(ms, [f[at[2]] if at[2] else b"0" for f, at in zip(fields, places, strict=True)])
+    relative = [f[at[2]] if at[2] else b"0" for f, at in zip(fields, places, strict=True)]
+    timestamps = _shifted(ms, _joined(relative)) if relative else ms
     if timestamps is None:
         return None
     producers = None
@@ -519,14 +592,17 @@ def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
 def _same_header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
     rows, width = len(columns.keys), len(columns.same_headers)
     fields = [kind.value_type.field("key"), kind.value_type.field("value")]
+    given = [
+        one if isinstance(one, pa.Array) else pa.array(one, type=fields[1].type)
+        for _, one in columns.same_headers
+    ]
     if width == 1:
-        ((name, values),) = columns.same_headers
-        names = _constant(name, fields[0].type, rows)
+        names, values = _constant(columns.same_headers[0][0], fields[0].type, rows), given[0]
     else:
-        values = [
-            value for row in zip(*(one for _, one in columns.same_headers), strict=True) for value in row
-        ]
         names = pa.array([name for name, _ in columns.same_headers] * rows, type=fields[0].type)
-    pairs = pa.StructArray.from_arrays([names, pa.array(values, type=fields[1].type)], fields=fields)
+        # Row by row, the headers of each in order.
+        places = np.arange(rows * width).reshape(width, rows).T.ravel()
+        values = pa.concat_arrays(given).take(pa.array(places))
+    pairs = pa.StructArray.from_arrays([names, values], fields=fields)
     ends = np.arange(0, rows * width + 1, width, dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(ends), pairs, type=kind)

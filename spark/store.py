@@ -24,10 +24,11 @@ from redis.exceptions import TimeoutError as LinkTimeout
 
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
 from korvet.spark.batches import batch_records
-from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Entry, Origin
+from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Origin
+from korvet.spark.replies import END_OF_PAGE, Entry, PageParser, Reply, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 DEFAULT_KEYSPACE = "korvet"
@@ -37,9 +38,8 @@ CONNECT_TIMEOUT_S = 10
 REPLY_TIMEOUT_S = 60
 # The first page is small, since its entries may be large; then pages grow to what fits the target.
 FIRST_PAGE_ENTRIES = 64
-MAX_PAGE_ENTRIES = 1000
+MAX_PAGE_ENTRIES = 2000
 PAGE_TARGET_BYTES = 4 << 20
-PAGE_SAMPLE_ENTRIES = 16
 # Korvet's meta hash has its numbers as big-endian doubles in the field `log`; the third is the log start. In
 # the field `gap` is the position of the first entry that compaction left.
 _LOG_NUMBERS = struct.Struct(">14d")
@@ -275,9 +275,12 @@ class Connection:
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": REPLY_TIMEOUT_S,
+            "parser_class": PageParser,
             **address.arguments(),
         }
         self._address = address
+        # Connections whose user may not ECHO.
+        self._mute: set[Any] = set()
         self._first = self._reach()
         self._nodes: dict[Node, Any] = {}
         # The connections on which replies are to come, in order, and to what.
@@ -310,6 +313,11 @@ class Connection:
             pool.connection_kwargs.update(host=node[0], port=node[1])
         raw = pool.make_connection()
         raw.connect()
+        raw.send_command("ECHO", END_OF_PAGE)
+        try:
+            raw.read_response(disable_decoding=True)
+        except ResponseError:
+            self._mute.add(raw)
         return raw
 
     def _read_map(self) -> None:
@@ -355,9 +363,28 @@ class Connection:
 
         Raises ResponseError for an error reply.
         """
+        return self._take(lambda raw: raw.read_response(disable_decoding=True))
+
+    def send_for_page(self, *arguments: str | bytes | int) -> None:
+        """Send a command that is answered by entries; its reply is the next one that `page` gives."""
+        raw = self._raw_for(_key_of(arguments))
+        behind = [] if raw in self._mute else [("ECHO", END_OF_PAGE)]
+        raw.send_packed_command(raw.pack_commands([arguments, *behind]))
+        self._asked.append((raw, arguments))
+
+    def page(self) -> Reply:
+        """The reply of the oldest command not yet answered. Raises ResponseError for an error reply."""
+
+        def read(raw: Any) -> Any:
+            return raw.read_response(disable_decoding=True) if raw in self._mute else read_page(raw)
+
+        found: Reply | list[Entry] = self._take(read)
+        return found if isinstance(found, Reply) else Reply.of(found)
+
+    def _take(self, read: Callable[[Any], Any]) -> Any:
         raw, arguments = self._asked.popleft()
         try:
-            return raw.read_response(disable_decoding=True)
+            return read(raw)
         except AskError as error:
             return self._reply_elsewhere(arguments, error)
         except (LinkError, LinkTimeout) as error:
@@ -567,11 +594,11 @@ class DataLoss(SourceError):
         super().__init__(f"{what}. To read what is left, set failOnDataLoss=false")
 
 
-def pages(connection: Connection, part: StreamRange) -> Generator[list[Entry]]:
+def pages(connection: Connection, part: StreamRange) -> Generator[Reply]:
     """The entries of a range, page by page (XRANGE), a batch that begins in it and ends behind it included.
     The next page is asked for before the caller works on this one.
 
-    The pages hold about PAGE_TARGET_BYTES, judged by a sample of the page before. Close the generator before
+    The pages hold about PAGE_TARGET_BYTES, judged by the page before. Close the generator before
     the connection is used for anything else. Where the range says which entry it begins with, each page
     is asked for from the last entry of the one before: while that is there, nothing behind it was trimmed.
     Raises DataLoss once something was.
@@ -581,34 +608,45 @@ def pages(connection: Connection, part: StreamRange) -> Generator[list[Entry]]:
     end = b"(" + entry_id(part.end_offset, part.origin.bias).encode()
     asked = FIRST_PAGE_ENTRIES
     begins_with, guarded, repeats = part.first_id, part.first_id is not None, False
-    connection.send("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), end, "COUNT", asked)
+
+    def ask(start: str | bytes) -> None:
+        connection.send_for_page("XRANGE", part.stream, start, end, "COUNT", asked)
+
+    def ask_behind(last_id: bytes) -> None:
+        ask(last_id if guarded else b"(" + last_id)
+
+    ask(entry_id(part.start_offset, part.origin.bias))
     more = True
     try:
         while more:
+            page = connection.page()
             more = False
-            page: list[Entry] = connection.reply()
-            complete = bool(page) and page[0][0] == begins_with
+            complete = page.first_id == begins_with
             if guarded and not complete:
                 _check_start(connection, part, begins_with or b"")
             if len(page) == asked:
                 asked = _next_count(page, asked) + guarded
-                start = page[-1][0] if guarded else b"(" + page[-1][0]
-                connection.send("XRANGE", part.stream, start, end, "COUNT", asked)
+                # Before looking into this one, since that takes a while.
+                supposed = page.probable_last_id()
+                ask_behind(supposed)
                 more = True
-            begins_with = page[-1][0] if page else None
+                if page.last_id != supposed:
+                    connection.page()
+                    ask_behind(page.last_id)
+            begins_with = page.last_id if len(page) else None
             if repeats and complete:
-                del page[0]
+                page.drop_first()
             repeats = guarded
-            if page:
+            if len(page):
                 yield page
     finally:
         if more:
-            connection.reply()
+            connection.page()
     behind: list[Entry] = connection.call(
         "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
     )
     if behind and _begins_before(behind[0], part):
-        yield behind
+        yield Reply.of(behind)
 
 
 def _check_start(connection: Connection, part: StreamRange, missing: bytes) -> None:
@@ -631,7 +669,5 @@ def _begins_before(entry: Entry, part: StreamRange) -> bool:
     return records is not None and last_offset - records + 1 < part.end_offset
 
 
-def _next_count(page: Sequence[Entry], count: int) -> int:
-    sample = page[:: max(1, len(page) // PAGE_SAMPLE_ENTRIES)]
-    mean = sum(sum(map(len, entry[1])) for entry in sample) // len(sample) + 1
-    return max(1, min(MAX_PAGE_ENTRIES, 4 * count, PAGE_TARGET_BYTES // mean))
+def _next_count(page: Reply, count: int) -> int:
+    return max(1, min(MAX_PAGE_ENTRIES, 4 * count, PAGE_TARGET_BYTES // (page.mean_bytes + 1)))

@@ -14,9 +14,10 @@ from korvet.spark.entries import columns_of, markers_of
 from korvet.spark.store import pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
-    from korvet.spark.entries import Columns, Entry, Marker
+    from korvet.spark.entries import Columns, Marker
+    from korvet.spark.replies import Entry
     from korvet.spark.store import Connection, StreamRange
 
 
@@ -67,7 +68,7 @@ class OpenTransactions:
             self.see(page)
         self.reached = max(self.reached, part.end_offset)
 
-    def see(self, page: list[Entry]) -> None:
+    def see(self, page: Sequence[Entry]) -> None:
         """Take in one page of entries."""
         columns = columns_of(page, self._origin)
         events = _begun(columns) + [(marker.offset, marker) for marker in markers_of(page, self._origin)]
@@ -99,7 +100,7 @@ def markers_behind(connection: Connection, part: StreamRange) -> Iterator[list[M
             yield found
 
 
-def is_transactional(entries: list[Entry], part: StreamRange) -> bool:
+def is_transactional(entries: Sequence[Entry], part: StreamRange) -> bool:
     """Whether there are records of transactions, or markers, among these entries."""
     producers = columns_of(entries, part.origin).producers
     return producers is not None or bool(markers_of(entries, part.origin))
