@@ -15,17 +15,25 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, overload
 
-import hiredis
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from redis.connection import DefaultParser
 from redis.exceptions import ConnectionError as LinkError
+
+try:
+    import hiredis
+except ModuleNotFoundError:
+    # An extra of redis-py. Its own parser is slower, and has each string as an object.
+    hiredis = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Numbers = NDArray[np.int64]
     Flags = NDArray[np.bool_]
+
+WHOLE_PAGES = hiredis is not None
+"""Whether PageParser can be used here."""
 
 Entry = tuple[bytes, list[bytes]]
 

@@ -25,7 +25,7 @@ from redis.exceptions import TimeoutError as LinkTimeout
 from korvet.offsets.packing import MAX_OFFSET, AddressError, entry_id, offset_of, position_of
 from korvet.spark.batches import batch_records
 from korvet.spark.entries import CREATE_TIME, LOG_APPEND_TIME, Origin
-from korvet.spark.replies import END_OF_PAGE, Entry, PageParser, Reply, read_page
+from korvet.spark.replies import END_OF_PAGE, WHOLE_PAGES, Entry, PageParser, Reply, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -275,11 +275,11 @@ class Connection:
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": REPLY_TIMEOUT_S,
-            "parser_class": PageParser,
+            **({"parser_class": PageParser} if WHOLE_PAGES else {}),
             **address.arguments(),
         }
         self._address = address
-        # Connections whose user may not ECHO.
+        # Connections whose pages can't be told from what is behind them: the user may not ECHO.
         self._mute: set[Any] = set()
         self._first = self._reach()
         self._nodes: dict[Node, Any] = {}
@@ -313,10 +313,12 @@ class Connection:
             pool.connection_kwargs.update(host=node[0], port=node[1])
         raw = pool.make_connection()
         raw.connect()
-        raw.send_command("ECHO", END_OF_PAGE)
         try:
+            raw.send_command("ECHO", END_OF_PAGE)
             raw.read_response(disable_decoding=True)
         except ResponseError:
+            self._mute.add(raw)
+        if not WHOLE_PAGES:
             self._mute.add(raw)
         return raw
 
