@@ -57,7 +57,7 @@ class Views(ABC):
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Within the block, what several tables are made of is computed once and kept."""
-        kept = [self._offset_commits, self._states, self._lag, self._partition_status]
+        kept = [self._offset_commits, self._states, self._current_offsets, self._lag, self._partition_status]
         for frame in kept:
             frame.persist()
         try:
@@ -160,6 +160,10 @@ class Tables(Views):
     @cached_property
     def _offset_commits(self) -> DataFrame:
         return dated(decode.offset_commits(self._source))
+
+    @cached_property
+    def _current_offsets(self) -> DataFrame:
+        return views.current_offsets(decode.newest_commits(self._source))
 
     @cached_property
     def _states(self) -> DataFrame:

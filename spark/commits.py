@@ -19,7 +19,7 @@ from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.spark.entries import MAX_SPARK_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -38,6 +38,9 @@ _TOPIC_ID_BYTES = 16
 _TAG = (1, 0, _TOPIC_ID_BYTES)
 # Where a row has less than it should, reading goes on behind its end: by so much at most.
 _PADDING = np.zeros(64, dtype=np.uint8)
+# How many records Newest gathers before it goes through them, and how many keys it holds at most.
+_ROWS_AT_ONCE = 100_000
+_MOST_KEPT = 500_000
 SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
 
 
@@ -59,6 +62,68 @@ def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 columns[field.name] = pa.array([commit.get(field.name) for _, commit in read], field.type)
         found.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
     return pa.concat_batches(found)
+
+
+class Newest:
+    """Takes records batch by batch and keeps only the newest readable commit or tombstone of each key, as it
+    came: where nothing but the last ones count, most commits are never decoded.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """`schema`: of the commits that come out."""
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._enough = _ROWS_AT_ONCE
+
+    def take(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take in a batch with the columns key, value, partition, offset and timestamp. Gives commits only
+        where there are so many keys that not all can be kept.
+        """
+        self._batches.append(records)
+        self._rows += records.num_rows
+        if self._rows >= self._enough:
+            kept = _newest(pa.concat_batches(self._batches))
+            self._batches, self._rows = [kept], kept.num_rows
+            # So that what is kept is not gone through again for a few more records.
+            self._enough = max(_ROWS_AT_ONCE, 2 * kept.num_rows)
+            if kept.num_rows > _MOST_KEPT:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The commits of what is kept, which is then forgotten."""
+        if self._batches:
+            yield read_commits(_newest(pa.concat_batches(self._batches)), self._schema)
+        self._batches, self._rows, self._enough = [], 0, _ROWS_AT_ONCE
+
+
+def _newest(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Of each key the record with the highest offset among those that can be read as commits."""
+    newest = records.take(pa.array(_last_of_each(records)))
+    readable, damaged = _readable(newest)
+    if damaged:
+        # Each may hide an older one that can be read.
+        records = records.take(pa.array(_readable(records)[0]))
+        return records.take(pa.array(_last_of_each(records)))
+    return newest if len(readable) == newest.num_rows else newest.take(pa.array(readable))
+
+
+def _last_of_each(records: pa.RecordBatch) -> Numbers:
+    """The rows with the highest offset of their key; those without a key are left out."""
+    keys = records.column("key").dictionary_encode()
+    none = len(keys.dictionary)
+    codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
+    offsets = records.column("offset").to_numpy(zero_copy_only=False)
+    highest = np.full(none + 1, np.iinfo(np.int64).min)
+    np.maximum.at(highest, codes, offsets)
+    return np.flatnonzero((offsets == highest[codes]) & (codes < none))
+
+
+def _readable(records: pa.RecordBatch) -> tuple[Numbers, bool]:
+    """The rows that can be read as commits, and whether there are commits that can't."""
+    plain, _, odd = _sort(records)
+    read = [row for row in odd if isinstance(_decode(records, row), dict)]
+    return np.sort(np.concatenate([plain, np.array(read, dtype=np.int64)])), len(read) < len(odd)
 
 
 def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -48,7 +48,7 @@ from korvet.offsets.schema import (
     UnknownValue,
 )
 from korvet.offsets.wire import topic_id_text
-from korvet.spark.commits import SOURCES, read_commits, refused_commits
+from korvet.spark.commits import SOURCES, Newest, read_commits, refused_commits
 from korvet.spark.entries import MAX_SPARK_MS
 
 if TYPE_CHECKING:
@@ -161,6 +161,13 @@ def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame
     )
 
 
+def newest_commits(records: DataFrame) -> DataFrame:
+    """The offset commits and tombstones, in the columns of offset_commits, that may be the newest of their
+    group, topic and partition: of each the newest one that a task has read, and of no record more is decoded.
+    """
+    return records.select(*_DECODED).mapInArrow(_decode_newest, COMMIT_TYPE)
+
+
 def group_metadata(records: DataFrame) -> DataFrame:
     """Every readable state of a classic group and its tombstones, one row per record."""
     readable = _parse_groups(records, GROUP_METADATA_KEY, GROUP_METADATA_KEY).where(sf.col("reason").isNull())
@@ -209,6 +216,13 @@ def _decode_commit_batches(
     schema = to_arrow_schema(StructType([COMMIT_TYPE[name] for name in columns]), timezone="UTC")
     for batch in batches:
         yield read_commits(batch, schema)
+
+
+def _decode_newest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    newest = Newest(to_arrow_schema(COMMIT_TYPE, timezone="UTC"))
+    for batch in batches:
+        yield from newest.take(batch)
+    yield from newest.rest()
 
 
 def _refuse_commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,7 @@ from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND
 from benchmarks.rig.measuring import KORVET, Row, Sample
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.spark.batch_tables import Tables
 from korvet.spark.decode import offset_commits
 from korvet.spark.session import build_session
 
@@ -30,11 +31,14 @@ PLACES = 16_000
 # Of a hundred: commits in the newest version, with a topic id, and tombstones. The others are plain.
 NEWEST, TOMBSTONES = 30, 2
 UNDECODED = "key and value"
+# Later than all records.
+LAST_MS = 4_000_000_000_000
 WAYS = {
     "all columns": offset_commits,
     "the columns of current offsets": lambda records: offset_commits(
         records, ("group", "topic", "partition", "committed_offset")
     ),
+    "the table current_offsets": lambda records: Tables(records, None, LAST_MS).view("current_offsets"),
 }
 
 

@@ -21,9 +21,18 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
-from korvet.spark.commits import read_commits, refused_commits
-from korvet.spark.decode import COMMIT_TYPE, QUARANTINE_TYPE, group_metadata, offset_commits, quarantine
+from korvet.spark import commits
+from korvet.spark.commits import Newest, read_commits, refused_commits
+from korvet.spark.decode import (
+    COMMIT_TYPE,
+    QUARANTINE_TYPE,
+    group_metadata,
+    newest_commits,
+    offset_commits,
+    quarantine,
+)
 from korvet.spark.source import SCHEMA
+from korvet.spark.views import current_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -344,3 +353,51 @@ def test_unknown_tags_do_not_hide_the_commit(spark: SparkSession) -> None:
         (5, None),
         (6, topic_id),
     ]
+
+
+def records_at(offsets: list[int], found: list[Record]) -> pa.RecordBatch:
+    """Records with these offsets, as batches have them."""
+    plain = arrow(found)
+    columns = {name: plain.column(name) for name in plain.schema.names} | {"offset": pa.array(offsets)}
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@pytest.mark.parametrize(("at_once", "most"), [(100_000, 500_000), (1, 500_000), (20, 3)])
+def test_the_newest_readable_commit_of_each_key(
+    monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
+) -> None:
+    """Whatever the order, and however often what is kept is gone through; damaged ones hide no older one."""
+    monkeypatch.setattr(commits, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(commits, "_MOST_KEPT", most)
+    schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
+    chance = random.Random(5)
+    keys = [encode_key(OffsetCommitKey("g", "t", part)) for part in range(8)]
+    rows: list[tuple[int, Record]] = [(-1, (b"\0\2\0\1g", b"")), (-2, (None, b"")), (-3, (b"\0", None))]
+    expected: dict[int, int | None] = {}
+    for offset in range(300):
+        part, what = chance.randrange(8), chance.randrange(10)
+        wanted = None if what == 0 else offset * 10
+        value = None if wanted is None else encode_value(OffsetCommitValue(wanted, commit_timestamp_ms=1))
+        if what in (1, 2) or (part == 7 and offset > 50):
+            value = b"\0\3\0"
+        else:
+            expected[part] = wanted
+        rows.append((offset, (keys[part], value)))
+    chance.shuffle(rows)
+    newest, found = Newest(schema), []
+    for start in range(0, len(rows), 17):
+        offsets, some = zip(*rows[start : start + 17], strict=True)
+        found += list(newest.take(records_at(list(offsets), list(some))))
+    found += list(newest.rest())
+    assert list(newest.rest()) == []
+    kept = sorted((row for batch in found for row in batch.to_pylist()), key=lambda row: row["src_offset"])
+    assert {row["partition"]: row["committed_offset"] for row in kept} == expected
+    if most > len(keys):
+        assert len(kept) == len(expected)
+
+
+def test_current_offsets_from_the_newest_alone(spark: SparkSession) -> None:
+    records = frame(spark, golden_records())
+    found = current_offsets(newest_commits(records)).orderBy("group", "topic", "partition").collect()
+    assert found == current_offsets(offset_commits(records)).orderBy("group", "topic", "partition").collect()
+    assert len(found) > 10
