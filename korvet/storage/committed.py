@@ -100,6 +100,7 @@ class _Read:
         "_log",
         "_max_bytes",
         "_offset",
+        "_prunings",
         "_stable_end",
         "_waits",
         "_zstd",
@@ -123,6 +124,7 @@ class _Read:
         self._fetched: Fetched | StorageError | None = None
         self._aborted: list[Aborted] | StorageError | None = None
         self._stable_end = 0
+        self._prunings = 0
 
     def start(self) -> None:
         """Ask first where the log is stable, if that is not known."""
@@ -143,6 +145,8 @@ class _Read:
         log = self._log
         # Taken before the reading: all that lies before it is decided, and is read as it was decided.
         self._stable_end = log.known_stable_end or 0
+        self._prunings = log.transactions.prunings
+        self._aborted = None
         self._waits = 1
         if log.refusal is None and self._offset < log.transactions.known_from:
             self._waits = 2
@@ -163,6 +167,10 @@ class _Read:
     def _arrived(self) -> None:
         self._waits -= 1
         if self._waits:
+            return
+        if self._prunings != self._log.transactions.prunings and not self._log.closed:
+            # The records may lack markers of what was read as aborted.
+            self._read()
             return
         for outcome in (self._fetched, self._aborted):
             if isinstance(outcome, StorageError):

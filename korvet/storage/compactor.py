@@ -20,8 +20,9 @@ from korvet.offsets.packing import AddressError, entry_id, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.runs import records_of, runs_of
 from korvet.storage.assignment import writer_epochs
-from korvet.storage.entries import batch_of, first_record, record_key
+from korvet.storage.entries import batch_of, first_record, marker_producer, record_key
 from korvet.storage.errors import StorageError, StorageFault, domain_error
+from korvet.storage.outcomes import Outcomes, decode_emptied, encode_emptied
 from korvet.storage.survivors import Checkpoint, Survivors, is_dirty_enough
 
 if TYPE_CHECKING:
@@ -124,18 +125,38 @@ class Compactor:
         if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
             return 0
         sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
-        survivors = Survivors(sweeps_to, self._map_bytes)
+        outcomes = await self._outcomes(checkpoint, rules.delete_retention_ms, now_ms)
+        survivors = Survivors(sweeps_to, self._map_bytes, outcomes)
         end = await self._find(survivors, checkpoint.dirty_from, end)
-        text = checkpoint.after(
-            end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms
-        ).encode()
         gone = survivors.gone_in_order()
+        emptied = outcomes.emptied()
+        markers_ms = outcomes.markers_ms(emptied, removed=bool(gone))
+        text = checkpoint.after(
+            end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms, markers_ms
+        ).encode()
         if gone:
-            await self._replace(gone, end, text)
+            if ended := outcomes.ended(gone):
+                # Before their markers go, or readers would take what a producer wrote later for aborted.
+                await self._log.forget_transactions(ended)
+            await self._replace(gone, end, text, encode_emptied(emptied))
             self._log.compacted(end)
         else:
-            await self._store.fcall("korvet_compaction_note", [self._meta], self._highest, text)
+            words = self._highest, text, encode_emptied(emptied)
+            await self._store.fcall("korvet_compaction_note", [self._meta], *words)
         return len(gone)
+
+    async def _outcomes(self, checkpoint: Checkpoint, delete_retention_ms: int, now_ms: int) -> Outcomes:
+        """What became of the transactions that are decided, as the log knows by now."""
+        packed, aborted = await asyncio.gather(
+            self._read("HGET", self._meta, "emptied"), self._log.aborted_transactions()
+        )
+        return Outcomes(
+            aborted,
+            decode_emptied(packed),
+            last_ms=checkpoint.last_ms,
+            now_ms=now_ms,
+            delete_retention_ms=delete_retention_ms,
+        )
 
     # Whether, and how far
 
@@ -181,20 +202,20 @@ class Compactor:
     async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
         """Show all records before `end` to `survivors`; where it had to end is returned."""
         async for entries in self._pages(dirty_from, end):
-            self._show(survivors.dirty, entries)
+            self._show(survivors, entries, clean=False)
             if survivors.is_full:
                 end = min(end, _offset_behind(entries[-1][0], self._log.bias))
                 break
         async for entries in self._pages(0, dirty_from):
-            self._show(survivors.clean, entries)
+            self._show(survivors, entries, clean=True)
         return end
 
-    def _show(self, survivor: Any, entries: Sequence[Entry]) -> None:
-        """Show the entries' records; not those without a key that would say what supersedes them, as
-        applications have them, nor those that no offset names. Records of transactions stay, whatever became
-        of these, and supersede nothing.
+    def _show(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
+        """Show the entries' records and markers; not records without a key that would say what supersedes
+        them, as applications have them, nor those that no offset names.
         """
         bias = self._log.bias
+        show = survivors.clean if clean else survivors.dirty
         for name, fields in entries:
             try:
                 offset = offset_of(name, bias)
@@ -202,21 +223,32 @@ class Compactor:
                 continue
             found = record_key(fields)
             if found is not None:
-                survivor(offset, found[0], tombstone=found[1])
+                key, tombstone, producer_id = found
+                if producer_id < 0 or not survivors.begins(producer_id, offset, 1, clean=clean):
+                    show(offset, key, tombstone=tombstone)
                 continue
             header = batch_of(fields, offset)
-            if header is not None and not header.control and not header.transactional:
-                self._show_batch(survivor, header, fields[1])
+            if header is not None:
+                self._show_batch(survivors, header, fields[1], clean=clean)
+            elif (ended := marker_producer(fields)) is not None:
+                survivors.marker(ended, offset, clean=clean)
 
-    def _show_batch(self, survivor: Any, header: BatchHeader, data: bytes) -> None:
+    def _show_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
+        first, count = header.base_offset, header.record_count
+        self._has_batches = True
+        if header.control:
+            survivors.marker(header.producer_id, first, clean=clean)
+            return
+        if header.transactional and survivors.begins(header.producer_id, first, count, clean=clean):
+            return
         try:
             records = records_of(data, header)
         except BatchError as error:
             log.warning("%s: a batch is not compacted: %s", self._stream.decode(), error)
             return
-        self._has_batches = True
-        for number, record in enumerate(records, header.base_offset):
-            survivor(number, record.key, tombstone=record.tombstone)
+        show = survivors.clean if clean else survivors.dirty
+        for number, record in enumerate(records, first):
+            show(number, record.key, tombstone=record.tombstone)
 
     async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
         """The entries whose offset is in [first, behind), in turns of bounded size."""
@@ -234,7 +266,7 @@ class Compactor:
 
     # Copying
 
-    async def _replace(self, gone: Sequence[int], end: int, text: bytes) -> None:
+    async def _replace(self, gone: Sequence[int], end: int, text: bytes, emptied: bytes) -> None:
         """Replace the log by one without the records at these offsets, all before `end`."""
         self._token = uuid.uuid4().hex.encode()
         self._copied = b"0-0"
@@ -246,7 +278,7 @@ class Compactor:
                 await self._copy_records(gone)
             await self._copy_up_to(b"+", [])
             await self._copy_pending()
-            await self._swap(text)
+            await self._swap(text, emptied)
         except StorageError:
             with contextlib.suppress(StorageError):
                 await self.drop_leftovers()
@@ -282,7 +314,7 @@ class Compactor:
         it stays.
         """
         header = batch_of(fields, offset_of(name, self._log.bias))
-        if header is None:
+        if header is None or len(gone) == header.record_count:
             return [name, b"0"]
         records = records_of(fields[1], header)
         places = {offset - header.base_offset for offset in gone}
@@ -332,11 +364,11 @@ class Compactor:
         await self._store.call("XADD", self._shadows[0], name, *fields)
         return bytes(name)
 
-    async def _swap(self, text: bytes) -> None:
+    async def _swap(self, text: bytes, emptied: bytes) -> None:
         added = b""
         for _ in range(_MOST_SWAPS):
             status, *rest = await self._call(
-                "korvet_shadow_swap", self._copied, _ENTRIES_AT_ONCE, text, added
+                "korvet_shadow_swap", self._copied, _ENTRIES_AT_ONCE, text, added, emptied
             )
             if status == b"ok":
                 return

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.records.batch import BatchError
@@ -33,6 +33,9 @@ _INT16_MAX: Final = (1 << 15) - 1
 # The fields that a transaction adds, and the digits of the largest number there.
 _PRODUCER: Final = frozenset((b"pid", b"epoch"))
 _NUMBER_DIGITS: Final = 18
+# Strings of a marker: ctl, pid and epoch with their values.
+_MARKER: Final = 6
+_OUTCOMES: Final = (b"commit", b"abort")
 # RecordBatch, magic 2: base offset, length, leader epoch, magic, CRC | attributes ... record count (KIP-98).
 _BATCH_HEAD: Final = struct.Struct(">qiibI")
 _BATCH_TAIL: Final = struct.Struct(">hiqqqhii")
@@ -72,24 +75,53 @@ def is_producer_field(name: bytes, value: bytes) -> bool:
     return name == b"pid" or int(value) <= _INT16_MAX
 
 
-def record_key(fields: Sequence[bytes]) -> tuple[bytes | None, bool] | None:
-    """A record's key (None: it has none) and whether it is a tombstone; None for an entry with fields that we
-    don't write: it is no record of a producer, whatever readers are given for it. None as well for records
-    of transactions and markers: whether they count is not to be seen by the entry.
+class Keyed(NamedTuple):
+    """What decides whether a record is kept in a compacted log."""
+
+    key: bytes | None
+    """None: it has none."""
+    tombstone: bool
+    producer_id: int
+    """Of the transaction that it is in; -1 for none."""
+
+
+def record_key(fields: Sequence[bytes]) -> Keyed | None:
+    """What an entry is as a record; None for one with fields that we don't write: it is no record of a
+    producer, whatever readers are given for it. None as well for markers.
     """
     if len(fields) >= _KEYED and fields[0] == b"key" and fields[2] == b"value":
         rest = fields[_KEYED:]
         if not rest or (len(rest) == _STAMP and rest[0] == b"ts" and _DECIMAL.fullmatch(rest[1])):
-            return fields[1], False
-    once: dict[bytes, bytes | None] = {b"key": None, b"value": None, b"ts": None}
+            return Keyed(fields[1], False, -1)
+    once: dict[bytes, bytes | None] = dict.fromkeys((b"key", b"value", b"ts", *_PRODUCER))
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         if name in once:
-            if once[name] is not None or (name == b"ts" and not _DECIMAL.fullmatch(value)):
+            if once[name] is not None or not _is_sound(name, value):
                 return None
             once[name] = value
         elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
             return None
-    return once[b"key"], once[b"value"] is None
+    producer, epoch = once[b"pid"], once[b"epoch"]
+    if (producer is None) != (epoch is None):
+        return None
+    return Keyed(once[b"key"], once[b"value"] is None, -1 if producer is None else int(producer))
+
+
+def _is_sound(name: bytes, value: bytes) -> bool:
+    if name == b"ts":
+        return _DECIMAL.fullmatch(value) is not None
+    return name not in _PRODUCER or is_producer_field(name, value)
+
+
+def marker_producer(fields: Sequence[bytes]) -> int | None:
+    """The producer whose transaction an entry ends; None for an entry that is no marker."""
+    if len(fields) != _MARKER:
+        return None
+    found = dict(zip(fields[::2], fields[1::2], strict=True))
+    if found.get(b"ctl") not in _OUTCOMES or not found.keys() >= _PRODUCER:
+        return None
+    sound = all(is_producer_field(name, found[name]) for name in _PRODUCER)
+    return int(found[b"pid"]) if sound else None
 
 
 def first_record(

@@ -43,10 +43,17 @@ from korvet.storage.layouts import control_batch
 from korvet.storage.link import pack, parse_reply
 from korvet.storage.readahead import ReadAhead
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
-from korvet.storage.transactions import KnownProducer, TransactionIndex, parse_producer
+from korvet.storage.transactions import (
+    Aborted,
+    KnownProducer,
+    TransactionIndex,
+    member_of,
+    parse_aborted,
+    parse_producer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from korvet.records.batch import AppendArguments, Octets
     from korvet.storage.catalogue import Topic
@@ -664,6 +671,30 @@ class PartitionLog:
         """Records before `end` were removed: none that were read before are given away any more."""
         self.tail.cut(end)
         self._ahead.clear()
+
+    async def aborted_transactions(self) -> list[Aborted]:
+        """The aborted transactions that have records in the log, or had, in the order of their markers.
+        Raises StorageError.
+        """
+        found: list[Aborted] = []
+        behind = "-inf"
+        while True:
+            page = await self._call_read(
+                "ZRANGEBYSCORE", self.aborted_key, behind, "+inf", "WITHSCORES", "LIMIT", 0, _SCANNED_AT_ONCE
+            )
+            found += parse_aborted(page)
+            if len(page) < 2 * _SCANNED_AT_ONCE:
+                return found
+            behind = f"({found[-1].last_offset}"
+
+    async def forget_transactions(self, aborted: Sequence[Aborted]) -> None:
+        """Forget aborted transactions: no record of theirs has been in the log for long, and their markers
+        are about to go. Raises StorageError.
+        """
+        self.transactions.prune(aborted)
+        for at in range(0, len(aborted), _SCANNED_AT_ONCE):
+            page = aborted[at : at + _SCANNED_AT_ONCE]
+            await self._store.call("ZREM", self.aborted_key, *map(member_of, page))
 
     async def open_producers(self) -> dict[int, int]:
         """The producers that have a transaction open, and where these begin. Raises StorageError."""

@@ -6,6 +6,8 @@ transactions). A record of the first two survives if no later one of its key is 
 Tombstones (null values) survive like values, so that readers hear of the deletion, but not for ever: once
 they have been in the clean section for delete.retention.ms the next compaction takes them (KIP-534). Records
 without a key, from a time before the topic was compacted, go, as Kafka's cleaner has it.
+
+Records of aborted transactions go, those of committed ones are as any others; see outcomes.py.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from korvet.storage.outcomes import Outcomes
+
 # Longer keys are told apart by a digest, so that they take no more memory: two alike are as likely as a
 # broken machine.
 _LONGEST_KEY: Final = 32
@@ -27,6 +31,8 @@ KEY_COST_BYTES: Final = 200
 """What a key takes in the map of a compaction, about."""
 # A tombstone goes late by this share of delete.retention.ms at most: so many compactions are remembered.
 _REMEMBERED: Final = 16
+# Begins the word of the markers.
+_MARKERS: Final = b"m"
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -40,21 +46,32 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Offset up to which they were removed."""
     passes: tuple[tuple[int, int], ...] = ()
     """(offset, time in ms): up to where the log was clean at that time, the oldest first."""
+    markers_ms: int = 0
+    """The time (ms) at which a marker may have lost the last record of its transaction; 0: none has."""
 
     @classmethod
     def decode(cls, text: bytes | None) -> Checkpoint:
         """The inverse of `encode`; nothing compacted yet where there is no text."""
         if not text:
             return cls()
-        dirty_from, tombstones, swept_to, *pairs = map(int, text.split())
-        return cls(dirty_from, tombstones, swept_to, tuple(zip(pairs[::2], pairs[1::2], strict=True)))
+        words = text.split()
+        markers_ms = int(words.pop()[1:]) if words[-1].startswith(_MARKERS) else 0
+        dirty_from, tombstones, swept_to, *pairs = map(int, words)
+        passes = tuple(zip(pairs[::2], pairs[1::2], strict=True))
+        return cls(dirty_from, tombstones, swept_to, passes, markers_ms)
 
     def encode(self) -> bytes:
         """As text."""
         fixed = (self.dirty_from, self.tombstones, self.swept_to)
-        return b" ".join(
-            b"%d" % number for number in (*fixed, *(part for one in self.passes for part in one))
-        )
+        words = [b"%d" % number for number in (*fixed, *(part for one in self.passes for part in one))]
+        if self.markers_ms:
+            words.append(_MARKERS + b"%d" % self.markers_ms)
+        return b" ".join(words)
+
+    @property
+    def last_ms(self) -> int | None:
+        """When the last compaction was; None without one."""
+        return self.passes[-1][1] if self.passes else None
 
     def sweeps_to(self, now_ms: int, delete_retention_ms: int) -> int:
         """Tombstones before this offset have been in the clean section for delete_retention_ms."""
@@ -62,11 +79,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return max(ended, default=0)
 
     def sweep_is_due(self, now_ms: int, delete_retention_ms: int) -> bool:
-        """Whether tombstones may be gone by a compaction now that the last one had to keep."""
+        """Whether tombstones or markers may be gone by a compaction now that the last one had to keep."""
+        if 0 < self.markers_ms <= now_ms - delete_retention_ms:
+            return True
         return self.tombstones > 0 and self.sweeps_to(now_ms, delete_retention_ms) > self.swept_to
 
     def after(
-        self, dirty_from: int, tombstones: int, swept_to: int, now_ms: int, delete_retention_ms: int
+        self,
+        dirty_from: int,
+        tombstones: int,
+        swept_to: int,
+        now_ms: int,
+        delete_retention_ms: int,
+        markers_ms: int = 0,
     ) -> Checkpoint:
         """What to remember after a compaction up to `dirty_from`."""
         # Of those that are old enough the newest says all.
@@ -76,18 +101,19 @@ class Checkpoint(msgspec.Struct, frozen=True):
         if len(young) > 1 and now_ms - young[-2][1] < delete_retention_ms // _REMEMBERED:
             # Those up to there will be taken for a little younger than they are.
             passes.pop()
-        return Checkpoint(dirty_from, tombstones, swept_to, (*passes, (dirty_from, now_ms)))
+        return Checkpoint(dirty_from, tombstones, swept_to, (*passes, (dirty_from, now_ms)), markers_ms)
 
 
 class Survivors:
     """Finds the records that go. Tell it of all dirty ones first, then of all clean ones, each in order."""
 
-    __slots__ = ("_keys", "_most_keys", "_sweeps_to", "gone", "tombstones")
+    __slots__ = ("_keys", "_most_keys", "_outcomes", "_sweeps_to", "gone", "tombstones")
 
-    def __init__(self, sweeps_to: int, map_bytes: int) -> None:
+    def __init__(self, sweeps_to: int, map_bytes: int, outcomes: Outcomes) -> None:
         """Clean tombstones before the offset `sweeps_to` go; the keys take no more than map_bytes."""
         self._sweeps_to = sweeps_to
         self._most_keys = max(1, map_bytes // KEY_COST_BYTES)
+        self._outcomes = outcomes
         # Key: twice the offset of its newest dirty record, and one more where that is a tombstone.
         self._keys: dict[bytes, int] = {}
         self.gone = array("q")
@@ -119,6 +145,21 @@ class Survivors:
             self.gone.append(offset)
         else:
             self.tombstones += tombstone
+
+    def begins(self, producer_id: int, offset: int, records: int, *, clean: bool) -> bool:
+        """So many records of a transaction come next. True where it was aborted: then they all go, and are
+        not to be told.
+        """
+        self._outcomes.record(producer_id, clean=clean)
+        if not self._outcomes.is_aborted(producer_id, offset):
+            return False
+        self.gone.extend(range(offset, offset + records))
+        return True
+
+    def marker(self, producer_id: int, offset: int, *, clean: bool) -> None:
+        """The marker of a producer's transaction comes next."""
+        if self._outcomes.marker(producer_id, offset, clean=clean):
+            self.gone.append(offset)
 
     def gone_in_order(self) -> Sequence[int]:
         """Offsets of the records that go, ascending."""

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 # What is older is asked of Redis, along with the records.
 _REMEMBERED: Final = 1_000
@@ -66,9 +69,13 @@ class TransactionIndex:
     remembered here; -1 while that is not known.
     """
 
-    __slots__ = ("_aborted", "_begun", "_first_open", "_is_known", "known_from")
+    __slots__ = ("_aborted", "_begun", "_first_open", "_is_known", "known_from", "prunings")
 
     def __init__(self) -> None:
+        self.prunings = 0
+        """How often `prune` was called: what was read of aborted transactions before is not to be used with
+        records that were read since.
+        """
         self.forget()
 
     def forget(self) -> None:
@@ -121,6 +128,12 @@ class TransactionIndex:
         """
         return overlapping(self._aborted[bisect_left(self._aborted, (first,)) :], end)
 
+    def prune(self, aborted: Collection[Aborted]) -> None:
+        """Of these transactions no record is in the log any more."""
+        gone = {each.last_offset for each in aborted}
+        self._aborted = [each for each in self._aborted if each.last_offset not in gone]
+        self.prunings += 1
+
     def cut(self, log_start: int) -> None:
         """Nothing before log_start is in the log any more."""
         del self._aborted[: bisect_left(self._aborted, (log_start,))]
@@ -142,6 +155,11 @@ def overlapping(aborted: list[Aborted], end: int) -> list[Aborted]:
         if each.stable_end >= end:
             break
     return found
+
+
+def member_of(aborted: Aborted) -> bytes:
+    """A member of the sorted set; its score is the marker's offset."""
+    return b"%d %d %d" % (aborted.producer_id, aborted.first_offset, aborted.stable_end)
 
 
 def parse_aborted(members: list[bytes]) -> list[Aborted]:

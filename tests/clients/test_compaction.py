@@ -74,6 +74,55 @@ def test_a_compacted_topic(server, java):
     assert [error.code() for error in errors] == [KafkaError.INVALID_RECORD]
 
 
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_transactions_in_a_compacted_topic(server, layout):
+    name = f"transfers-{layout}"
+    configs = {
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0",
+        "delete.retention.ms": "1000",
+        "storage.layout": layout,
+    }
+    create_topic(server.bootstrap, name, 1, configs)
+    client = producer(server.bootstrap, transactional_id=name)
+    client.init_transactions(30)
+    for number in range(30):
+        client.begin_transaction()
+        for key in (b"a", b"b", b"key %d" % (number % 10)):
+            client.produce(name, b"%d" % number, key, 0)
+        assert client.flush(30) == 0
+        if number % 3:
+            client.commit_transaction(30)
+        else:
+            client.abort_transaction(30)
+    # What counts: of both keys the last number, and of each of the others the last that was committed.
+    last = {b"key %d" % (number % 10): b"%d" % number for number in range(30) if number % 3}
+    expected = {b"a": b"29", b"b": b"29"} | last
+
+    def left() -> list[tuple[bytes, bytes]]:
+        reading = consumer(server.bootstrap, "left", isolation_level="read_uncommitted")
+        reading.assign([TopicPartition(name, 0, 0)])
+        records = [read.record for read in take(reading, len(expected))]
+        reading.close()
+        return sorted((record.key, record.value) for record in records if record.key and record.value)
+
+    until(lambda: left() == sorted(expected.items()), 30, f"what was aborted is gone; {server.tail()}")
+    markers = len(expected) - 2
+    stream = f"korvet:{name}:0"
+
+    def controls() -> int:
+        found = [fields for _, fields in server.redis.xrange(stream)]
+        return sum(b"ctl" in each or each.get(b"batch", b"\0" * 23)[22] & 32 > 0 for each in found)
+
+    until(lambda: controls() == markers, 30, f"markers of nothing are gone; {server.tail()}")
+    assert server.redis.zcard(f"{{{stream}}}:aborted") == 0
+    reading = consumer(server.bootstrap, "committed", isolation_level="read_committed")
+    reading.assign([TopicPartition(name, 0, 0)])
+    read = [each.record for each in take(reading, len(expected))]
+    reading.close()
+    assert {record.key: record.value for record in read} == expected
+
+
 def test_a_topic_that_is_compacted_later(server):
     create_topic(server.bootstrap, "later", 1, {"cleanup.policy": "delete"})
     records = [*updates(1000, 10), Record(None, b"keyless", (), NOW_MS)]

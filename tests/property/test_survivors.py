@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from korvet.storage.outcomes import Outcomes
 from korvet.storage.survivors import KEY_COST_BYTES, Checkpoint, Survivors, is_dirty_enough
 
 DELETE_RETENTION_MS = 1600
@@ -52,7 +53,7 @@ class CompactedLog(RuleBasedStateMachine):
         end = max(end, before.dirty_from)
         sweeps_to = before.sweeps_to(self.now_ms, DELETE_RETENTION_MS)
         due = before.sweep_is_due(self.now_ms, DELETE_RETENTION_MS)
-        found = Survivors(sweeps_to, most_keys * KEY_COST_BYTES)
+        found = Survivors(sweeps_to, most_keys * KEY_COST_BYTES, Outcomes())
         for record in [one for one in self.records if before.dirty_from <= one.offset < end]:
             found.dirty(record.offset, record.key, tombstone=record.tombstone)
             if found.is_full:

@@ -398,13 +398,25 @@ local function remove_placeholders(keys, args)
   return redis.call('SCARD', keys[7])
 end
 
--- Further ARGV: entry up to which the shadow has the log, entries at most, what is to be remembered of the compaction.
+-- The meta fields `compacted` and `emptied`, for the next compaction.
+local function remember(meta, text, emptied)
+  redis.call('HSET', meta, 'compacted', text)
+  if emptied == '' then
+    redis.call('HDEL', meta, 'emptied')
+  else
+    redis.call('HSET', meta, 'emptied', emptied)
+  end
+end
+
+-- Further ARGV: entry up to which the shadow has the log, entries at most, what is to be remembered of the
+-- compaction, entry that was added to the shadow because a script can't ("" is none), markers that stay without records
+-- ("" is none).
 -- Copies what was appended meanwhile, as it is, and lets the shadow be the log from now on: same last ID, counters and
 -- groups.  Returns {"ok", log start, log end}; {"more" | "wide", entry up to which the shadow has the log}; or
 -- {"changed"}: entries were deleted that the shadow has.  Errors: as korvet_shadow_copy.
 local function swap_in(keys, args)
   local bias, budget = tonumber(args[1]), tonumber(args[5])
-  if #keys ~= SHADOW_KEYS or #args ~= 7 or not (bias and budget) then
+  if #keys ~= SHADOW_KEYS or #args ~= 8 or not (bias and budget) then
     return redis.error_reply('ERR korvet_shadow_swap: malformed arguments')
   end
   local stream, index, meta = keys[1], keys[2], keys[3]
@@ -449,7 +461,8 @@ local function swap_in(keys, args)
   -- Where nothing is left the next entry will be the first.
   local gap = first and start_of(first[1], first[2], bias) or POSITION_LIMIT
   save_meta(meta, state)
-  redis.call('HSET', meta, 'gap', integer(gap), 'compacted', args[6])
+  redis.call('HSET', meta, 'gap', integer(gap))
+  remember(meta, args[6], args[8])
   redis.call('HDEL', meta, 'scan')
   redis.call('UNLINK', keys[6], keys[7], index)
   if redis.call('EXISTS', keys[5]) == 1 then
@@ -475,16 +488,16 @@ local function drop_shadow(keys, args)
 end
 
 -- KEYS: meta.  ARGV: highest epoch of the partition's leader, what is to be remembered of a compaction that found
--- nothing to do.  Returns 1.
+-- nothing to do, markers that stay without records.  Returns 1.
 local function note(keys, args)
-  if #keys ~= 1 or #args ~= 2 then
+  if #keys ~= 1 or #args ~= 3 then
     return redis.error_reply('ERR korvet_compaction_note: malformed arguments')
   end
   local fault = fence_leader(load_meta(keys[1]), args[1])
   if fault then
     return fault
   end
-  redis.call('HSET', keys[1], 'compacted', args[2])
+  remember(keys[1], args[2], args[3])
   return 1
 end
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from korvet.records.kernel import entries_to_batches
-from korvet.storage.entries import empty_batch, entry_timestamp
+from korvet.storage.entries import empty_batch, entry_timestamp, marker_producer, record_key
 from korvet.storage.link import pack_arguments
 from tests.storage.batches import decode
+from tests.unit.records import forms
 
 names = st.sampled_from(
     [
@@ -49,3 +50,47 @@ def test_an_empty_batch_ends_where_asked(first: int, span: int) -> None:
     assert base + delta == first + span
     assert base == first or span >= 2**31
     assert int.from_bytes(data[8:12], "big") == len(data) - 12
+
+
+@given(st.lists(st.tuples(names, values), min_size=1, max_size=5))
+def test_records_of_transactions_are_the_kernels(pairs: list[tuple[bytes, bytes]]) -> None:
+    _agree([part for pair in pairs for part in pair])
+
+
+@given(
+    st.permutations([b"ctl", b"pid", b"epoch"]), st.sampled_from([b"commit", b"abort", b"?"]), values, values
+)
+def test_markers_are_the_kernels(order: list[bytes], outcome: bytes, producer: bytes, epoch: bytes) -> None:
+    said = {b"ctl": outcome, b"pid": producer, b"epoch": epoch}
+    _agree([part for name in order for part in (name, said[name])])
+
+
+def _agree(fields: list[bytes]) -> None:
+    """Readers and compaction take an entry for the same."""
+    reply = b"*1\r\n*2\r\n" + pack_arguments(b"7-3") + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
+    natives: list[object] = []
+
+    def native(read: object) -> bytes:
+        natives.append(read)
+        return b""
+
+    entries = entries_to_batches(
+        reply,
+        0,
+        len(reply),
+        bias=0,
+        max_bytes=1 << 20,
+        leader_epoch=0,
+        log_append_time=False,
+        native=native,
+    )
+    ((header, _),) = forms.split(entries.data)
+    keyed, ended = record_key(fields), marker_producer(fields)
+    assert (keyed is None and ended is None) == bool(natives)
+    assert (ended is not None) == header.control
+    if ended is not None:
+        assert ended == header.producer_id
+    elif keyed is not None:
+        ((_, record),) = forms.read_back(entries.data)
+        assert keyed == (record.key, record.value is None, header.producer_id)
+        assert header.transactional == (header.producer_id >= 0)

@@ -1,0 +1,507 @@
+"""Compaction of logs with transactions in them, held to a model that knows what became of each."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from korvet.offsets.packing import offset_of
+from korvet.records.kernel import encode_append_records, parse_batch
+from korvet.storage import compactor, log
+from korvet.storage.committed import Committed, read_committed
+from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.errors import StorageError
+from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from tests.storage.conftest import Bench
+from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from korvet.storage.transactions import Aborted
+    from tests.storage.conftest import Server
+
+RETENTION_MS = 1600
+NOW_MS = 1_800_000_000_000
+RULES = CompactionRules(RETENTION_MS, 0, None, 0.0)
+# Small, so that a log takes many reads.
+READ_BYTES = 300
+LAYOUTS = pytest.mark.parametrize("layout", ["record", "batch"])
+Pair = tuple[bytes | None, bytes | None]
+_serial = itertools.count()
+
+
+class Known(NamedTuple):
+    """A record as the model remembers it."""
+
+    offset: int
+    pair: Pair
+    producer_id: int
+    """-1: in no transaction."""
+
+
+class Ended(NamedTuple):
+    """A transaction with a marker."""
+
+    offset: int
+    committed: bool
+    records: list[Known]
+
+
+class Log:
+    """A compacted log, and everything that was ever appended to it."""
+
+    def __init__(self, bench: Bench, layout: str, assignment: str = "clock") -> None:
+        self.bench = bench
+        self.log = bench.log(
+            "t",
+            configs={"cleanup.policy": "compact"},
+            storage_layout=layout,
+            offset_assignment=assignment,
+        )
+        # From here on the leader knows all transactions itself.
+        bench.run(self.log.bounds())
+        self.now_ms = NOW_MS
+        self.sequences: dict[int, int] = {}
+        self.plain: list[Known] = []
+        self.open: dict[int, list[Known]] = {}
+        self.ended: list[Ended] = []
+        # When each marker was seen to have no records left.
+        self.empty_ms: dict[int, int] = {}
+
+    def append(self, producer_id: int, *pairs: Pair) -> int:
+        """In the producer's transaction, or in none (-1). The first record's offset."""
+        return self.bench.run(self.append_wait(producer_id, *pairs))
+
+    async def append_wait(self, producer_id: int, *pairs: Pair) -> int:
+        stamp = None
+        if producer_id >= 0:
+            sequence = self.sequences.get(producer_id, 0)
+            self.sequences[producer_id] = sequence + len(pairs)
+            stamp = ProducerStamp(producer_id, 0, sequence, True)
+        data = forms.whole_batch(
+            [forms.Record(*pair, forms.BASE_MS) for pair in pairs],
+            attributes=16 if stamp else 0,
+            producer=(producer_id, 0, stamp.base_sequence) if stamp else (-1, -1, -1),
+        )
+        batch = ReceivedBatch(data, parse_batch(data, 0), None)
+        base = (await outcome_of(partial(append_to, self.log, batch, stamp))).base_offset
+        records = [Known(base + number, pair, producer_id) for number, pair in enumerate(pairs)]
+        (self.plain if stamp is None else self.open.setdefault(producer_id, [])).extend(records)
+        return int(base)
+
+    def end(self, producer_id: int, *, committed: bool) -> int:
+        """The marker's offset; -1 where no transaction was open."""
+        return self.bench.run(self.end_wait(producer_id, committed=committed))
+
+    async def end_wait(self, producer_id: int, *, committed: bool) -> int:
+        marker = Marker(producer_id, 0, committed, 1)
+        offset = int((await outcome_of(partial(self.log.mark, marker))).offset)
+        if offset >= 0:
+            self.ended.append(Ended(offset, committed, self.open.pop(producer_id)))
+        return offset
+
+    def compact(self, map_bytes: int = 1 << 20, *, after_ms: int = 0) -> int:
+        self.now_ms += after_ms
+        work = Compactor(self.bench.store, self.log, Pace(1e12), map_bytes)
+        removed = self.bench.run(work.compact(RULES, self.now_ms))
+        self.check_markers()
+        return removed
+
+    # What is there
+
+    def entries(self) -> tuple[dict[int, Pair], list[int]]:
+        """Records and markers in the stream, read past everything that is cached."""
+        self.log.tail.clear()
+        data = self.bench.run(self._read_all())
+        records, markers = {}, []
+        for header, batch in forms.split(data):
+            if header.control:
+                markers.append(header.base_offset)
+            elif header.record_count:
+                records |= {at: (each.key, each.value) for at, each in forms.read_back(batch)}
+        return records, markers
+
+    async def _read_all(self) -> bytes:
+        parts, offset = [], 0
+        end = (await self.log.bounds()).log_end
+        while offset < end:
+            fetched = await self.log.read_wait(offset, READ_BYTES)
+            parts.append(fetched.data)
+            offset = fetched.next_offset
+        return b"".join(part for part in parts if part)
+
+    def committed(self, offset: int = 0, max_bytes: int = READ_BYTES) -> dict[int, Pair]:
+        """What a consumer of committed records reads from an offset on."""
+        found: dict[int, Pair] = {}
+        while True:
+            read: Committed = self.bench.run(
+                outcome_of(partial(read_committed, self.log, offset, max_bytes, zstd=True))
+            )
+            batches = forms.split(b"".join(read.batches))
+            if not batches:
+                return found
+            found |= shown(batches, read.aborted)
+            last = batches[-1][0]
+            offset = last.base_offset + last.last_offset_delta + 1
+
+    # What has to be
+
+    def decided(self) -> list[Known]:
+        """The records that count and that consumers get, in order."""
+        stable = min((records[0].offset for records in self.open.values()), default=1 << 60)
+        counted = [*self.plain, *(one for each in self.ended if each.committed for one in each.records)]
+        return sorted(record for record in counted if record.offset < stable)
+
+    def check(self) -> None:
+        """Both kinds of consumers get what they should."""
+        counted = {record.offset: record.pair for record in self.decided()}
+        newest = {pair[0]: pair[1] for pair in counted.values()}
+        read = self.committed()
+        assert read.items() <= counted.items()
+        seen = {pair[0]: pair[1] for pair in read.values()}
+        live = {key: value for key, value in newest.items() if value is not None}
+        assert {key: value for key, value in seen.items() if value is not None} == live
+        records, _ = self.entries()
+        undecided = [one for each in self.open.values() for one in each]
+        aborted = [one for each in self.ended if not each.committed for one in each.records]
+        known = {one.offset: one.pair for one in (*self.plain, *undecided, *aborted)}
+        known |= {one.offset: one.pair for each in self.ended for one in each.records}
+        assert read.items() <= records.items() <= known.items()
+        assert {one.offset for one in undecided} <= records.keys()
+
+    def check_markers(self) -> None:
+        """None went before its records, or before its time; aborted transactions are known as long."""
+        records, markers = self.entries()
+        known = {each.last_offset for each in aborted_in_redis(self.bench, self.log)}
+        for each in self.ended:
+            there = each.offset in markers
+            if any(one.offset in records for one in each.records):
+                assert there
+            elif there:
+                self.empty_ms.setdefault(each.offset, self.now_ms)
+            elif each.offset in self.empty_ms:
+                assert self.now_ms - self.empty_ms[each.offset] >= RETENTION_MS
+            else:
+                pytest.fail(f"marker {each.offset} went at once")
+            assert (each.offset in known) <= there
+            if there and not each.committed and each.offset not in self.empty_ms:
+                assert each.offset in known
+
+
+def shown(batches: Sequence[tuple[Any, bytes]], aborted: Sequence[Aborted]) -> dict[int, Pair]:
+    """What a consumer makes of one answer, as Kafka's own does (KIP-98)."""
+    found: dict[int, Pair] = {}
+    waiting = sorted(aborted, key=lambda each: each.first_offset)
+    dropped: set[int] = set()
+    for header, data in batches:
+        while waiting and waiting[0].first_offset <= header.base_offset + header.last_offset_delta:
+            dropped.add(waiting.pop(0).producer_id)
+        if header.control:
+            ((_, marker),) = forms.read_back(data)
+            if marker.key == b"\0\0\0\0":
+                dropped.discard(header.producer_id)
+        elif header.record_count and not (header.transactional and header.producer_id in dropped):
+            found |= {at: (each.key, each.value) for at, each in forms.read_back(data)}
+    return found
+
+
+@LAYOUTS
+def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> None:
+    made = Log(bench, layout)
+    made.append(1, (b"a", b"1"), (b"b", b"1"))
+    first = made.end(1, committed=True)
+    made.append(2, (b"a", b"no"), (b"c", b"no"))
+    made.append(-1, (b"b", b"2"))
+    second = made.end(2, committed=False)
+    made.append(1, (b"a", b"3"))
+    made.end(1, committed=True)
+    held = made.append(3, (b"a", b"open"))
+    made.append(-1, (b"b", b"behind"))
+    assert made.compact() == 4
+    records, markers = made.entries()
+    assert sorted(pair[1] for pair in records.values() if pair[1]) == [b"2", b"3", b"behind", b"open"]
+    assert markers[:2] == [first, second]
+    assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2")}
+    made.check()
+    # The markers of what is gone, when readers have had their time; an open transaction is left alone.
+    assert made.compact(after_ms=RETENTION_MS - 1) == 0
+    assert made.compact(after_ms=1) == 2
+    records, markers = made.entries()
+    assert len(markers) == 1
+    assert held in records
+    assert aborted_in_redis(bench, made.log) == []
+    made.check()
+    made.end(3, committed=False)
+    assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2"), (b"b", b"behind")}
+    # Here the records go again, with the marker of what is aborted behind them.
+    assert made.compact() == 2
+    assert made.compact(after_ms=RETENTION_MS) == 1
+    assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"behind")}
+    made.check()
+
+
+@LAYOUTS
+def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
+    made = Log(bench, layout)
+    made.append(-1, (b"a", b"1"), (b"b", b"1"))
+    made.append(1, (b"a", None))
+    made.end(1, committed=True)
+    made.append(1, (b"b", None))
+    made.end(1, committed=False)
+    assert made.compact() == 2
+    assert set(made.committed().values()) == {(b"a", None), (b"b", b"1")}
+    # The tombstone is gone after its time, its marker after as long again.
+    assert made.compact(after_ms=RETENTION_MS) == 2
+    assert set(made.committed().values()) == {(b"b", b"1")}
+    assert len(made.entries()[1]) == 1
+    assert made.compact(after_ms=RETENTION_MS) == 1
+    assert made.entries()[1] == []
+    assert made.compact(after_ms=10 * RETENTION_MS) == 0
+    made.check()
+
+
+@LAYOUTS
+def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str) -> None:
+    """What it commits later is not taken for aborted, neither by who knows all nor by who asks Redis."""
+    made = Log(bench, layout)
+    made.append(-1, (b"first", b"1"))
+    made.append(1, (b"a", b"no"))
+    made.end(1, committed=False)
+    made.compact()
+    made.append(1, (b"a", b"1"))
+    made.end(1, committed=True)
+    made.compact(after_ms=RETENTION_MS)
+    assert len(made.entries()[1]) == 1
+    wanted = {(b"first", b"1"), (b"a", b"1")}
+    assert set(made.committed(max_bytes=1 << 20).values()) == wanted
+    made.log.transactions.forget()
+    made.log.tail.clear()
+    assert set(made.committed(max_bytes=1 << 20).values()) == wanted
+
+
+@LAYOUTS
+def test_markers_go_in_time_though_there_is_always_something_to_compact(bench: Bench, layout: str) -> None:
+    made = Log(bench, layout)
+    made.append(1, (b"a", b"no"))
+    marker = made.end(1, committed=False)
+    step_ms = RETENTION_MS // 40
+    for number in range(45):
+        made.append(-1, (b"b", b"%d" % number))
+        made.compact(after_ms=step_ms)
+        gone_ms = made.now_ms - NOW_MS - step_ms
+        if gone_ms < RETENTION_MS:
+            assert marker in made.entries()[1]
+    assert gone_ms >= RETENTION_MS + RETENTION_MS // 16 + step_ms
+    assert made.entries()[1] == []
+
+
+class Interrupted(Compactor):
+    """Does something before a certain call; may end there."""
+
+    def __init__(self, made: Log, before: str, act: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(made.bench.store, made.log, Pace(1e12), 1 << 20)
+        self.before = f"korvet_shadow_{before}"
+        self.act = act
+
+    async def _call(self, function: str, *args: bytes | str | int) -> Any:
+        if function == self.before:
+            self.before = ""
+            await self.act()
+        return await super()._call(function, *args)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("before", ["begin", "copy", "swap"])
+def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, before: str) -> None:
+    made = Log(bench, layout)
+    for number in range(6):
+        made.append(1, (b"a", b"%d" % number), (b"b%d" % number, b""))
+        made.end(1, committed=number % 2 == 0)
+
+    async def crash() -> None:
+        raise RuntimeError
+
+    for after_ms in (0, RETENTION_MS):
+        made.now_ms += after_ms
+        with pytest.raises(RuntimeError):
+            made.bench.run(Interrupted(made, before, crash).compact(RULES, made.now_ms))
+        made.check()
+        made.check_markers()
+        # Nobody remembers anything but Redis.
+        made.log.transactions.forget()
+        made.check()
+        assert made.compact() > 0
+        made.check()
+
+
+def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
+    """The aborted transactions that it was told are not those of the records that it got."""
+    made = Log(bench, "record")
+    made.append(1, (b"a", b"no"))
+    marker = made.end(1, committed=False)
+    made.append(1, (b"a", b"1"))
+    made.end(1, committed=True)
+    made.compact()
+    made.log.tail.clear()
+    made.log.transactions.forget()
+    (stale,) = aborted_in_redis(bench, made.log)
+    assert stale.last_offset == marker
+    arrived: list[Any] = []
+
+    read = made.log.read
+
+    def overtaken(offset: int, max_bytes: int, done: Callable[[Any], None], *, zstd: bool = True) -> None:
+        arrived.append(offset)
+        if len(arrived) == 1:
+            made.log.transactions.prune([stale])
+        read(offset, max_bytes, done, zstd=zstd)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PartitionLog, "read", lambda _, *args, **options: overtaken(*args, **options))
+        outcome = bench.run(outcome_of(partial(read_committed, made.log, 0, 1 << 20, zstd=True)))
+    assert isinstance(outcome, Committed)
+    assert arrived == [0, 0]
+
+
+@LAYOUTS
+@pytest.mark.parametrize("before", ["copy", "swap"])
+def test_transactions_go_on_meanwhile(bench: Bench, layout: str, before: str) -> None:
+    made = Log(bench, layout)
+    for number in range(4):
+        made.append(1, (b"a", b"%d" % number))
+        made.end(1, committed=number != 2)
+    made.append(2, (b"a", b"open"))
+
+    async def act() -> None:
+        await made.append_wait(1, (b"a", b"late"))
+        await made.end_wait(1, committed=True)
+        await made.append_wait(3, (b"a", b"no"))
+        await made.end_wait(3, committed=False)
+        await made.end_wait(2, committed=False)
+
+    assert bench.run(Interrupted(made, before, act).compact(RULES, made.now_ms)) == 3
+    records, markers = made.entries()
+    assert [pair[1] for pair in records.values()] == [b"3", b"open", b"late", b"no"]
+    assert len(markers) == 7
+    made.check()
+    assert list(made.committed().values()) == [(b"a", b"3"), (b"a", b"late")]
+    assert made.compact() == 3
+    assert list(made.committed().values()) == [(b"a", b"late")]
+    made.check()
+
+
+def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
+    """As `__consumer_offsets` has them: what `latest` names stays."""
+    topic = bench.topic(
+        "__state", configs={"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
+    )
+    state = bench.store.log(topic, 0)
+
+    def write(key: bytes, producer_id: int) -> None:
+        arguments = encode_append_records([(key, b"v", forms.BASE_MS)], (producer_id, 0))
+        bench.run(state.append_wait(arguments, ProducerStamp(producer_id, 0, -1, True)))
+
+    def mark(producer_id: int, *, committed: bool) -> None:
+        outcome = bench.run(outcome_of(partial(state.mark, Marker(producer_id, 0, committed, 1))))
+        assert not isinstance(outcome, StorageError)
+
+    for number in range(5):
+        write(b"group", 1)
+        write(b"other %d" % number, 1)
+        mark(1, committed=number < 4)
+    write(b"group", 2)
+    work = Compactor(bench.store, state, Pace(1e12), 1 << 20)
+    assert bench.run(work.compact(RULES, NOW_MS)) == 5
+    latest = bench.client.hgetall(state.keys[3])
+    assert len(latest) == 5
+    there = {name for name, _ in bench.client.xrange(state.stream)}
+    assert set(latest.values()) <= there
+    newest = max(offset_of(name, 1) for name in latest.values())
+    assert newest < bench.run(state.stable_end()) == 15
+    # Four more are left with one record each, and that of an aborted one without any.
+    assert bench.run(work.compact(RULES, NOW_MS + RETENTION_MS)) == 1
+
+
+class TransactionMachine(RuleBasedStateMachine):
+    """Transactions of several producers come and end, time passes, compactions of any reach happen."""
+
+    server: ClassVar[Server]
+
+    @initialize(layout=st.sampled_from(["record", "batch"]), assignment=st.sampled_from(["clock", "dense"]))
+    def begin(self, layout: str, assignment: str) -> None:
+        self.bench = Bench(self.server, f"txn{next(_serial)}")
+        self.made = Log(self.bench, layout, assignment)
+        self.count = 0
+
+    @rule(
+        producer_id=st.integers(-1, 2),
+        keys=st.lists(st.sampled_from([b"a", b"b", b"c"]), min_size=1, max_size=3),
+        tombstones=st.booleans(),
+        outcome=st.sampled_from(["open", "commit", "commit", "abort", "abort"]),
+    )
+    def append(self, producer_id: int, keys: list[bytes], tombstones: bool, outcome: str) -> None:
+        self.count += 1
+        self.made.append(producer_id, *((key, None if tombstones else b"%d" % self.count) for key in keys))
+        if producer_id >= 0 and outcome != "open":
+            self.made.end(producer_id, committed=outcome == "commit")
+
+    @rule(producer_id=st.integers(0, 2), committed=st.booleans())
+    def end(self, producer_id: int, committed: bool) -> None:
+        self.made.end(producer_id, committed=committed)
+
+    @rule(
+        map_bytes=st.sampled_from([200, 600, 1 << 20, 1 << 20]),
+        after_ms=st.sampled_from([0, 1, 100, RETENTION_MS // 2, RETENTION_MS]),
+    )
+    def compact(self, map_bytes: int, after_ms: int) -> None:
+        self.made.compact(map_bytes, after_ms=after_ms)
+        self.made.check()
+
+    @rule()
+    def forget(self) -> None:
+        """Another broker takes over."""
+        self.made.log.transactions.forget()
+        self.made.log.tail.clear()
+        self.made.check()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "made"):
+            return
+        for producer_id in range(3):
+            self.made.end(producer_id, committed=False)
+        # Tombstones have to go before markers of theirs are without records.
+        for _ in range(4):
+            self.made.compact(after_ms=2 * RETENTION_MS)
+        self.made.check()
+        records, markers = self.made.entries()
+        assert {pair[1] is None for pair in records.values()} <= {False}
+        assert len(records) == len({pair[0] for pair in records.values()})
+        wanted = [each for each in self.made.ended if any(one.offset in records for one in each.records)]
+        assert markers == sorted(each.offset for each in wanted)
+        assert aborted_in_redis(self.bench, self.made.log) == []
+        self.bench.client.delete(*self.made.log.keys, self.made.log.aborted_key)
+        self.bench.close()
+
+
+def test_compacted_transactions_equal_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
+    TransactionMachine.server = server
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        TransactionMachine,
+        settings=settings(
+            max_examples=25,
+            stateful_step_count=25,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.explicit, Phase.generate],
+        ),
+    )
