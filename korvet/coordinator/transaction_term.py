@@ -38,9 +38,7 @@ Handler: TypeAlias = "Callable[[TransactionShard, Any, Any, int], Outcome]"
 
 
 def refuse_transaction(request: TransactionRequest, error: ErrorCode) -> Reply:
-    """The reply that says `error` for all that `request` asks. ListRequest concerns all partitions, and has
-    its error elsewhere.
-    """
+    """The reply that says `error` for all that `request` asks."""
     if isinstance(request, InitRequest):
         return InitReply(error)
     if isinstance(request, AddRequest):
@@ -49,7 +47,7 @@ def refuse_transaction(request: TransactionRequest, error: ErrorCode) -> Reply:
         return EndReply(error)
     if isinstance(request, DescribeRequest):
         return DescribeReply(tuple(DescribedTransaction(name, error) for name in request.transactional_ids))
-    return ListReply(())
+    return ListReply((), error)
 
 
 class TransactionTerm(ServedPartition[TransactionShard, Step]):

@@ -140,13 +140,16 @@ class TransactionService:
         self.submit(request.transactional_id, TransactionShard.add_partitions, request, done)
 
     async def list_transactions(self, request: ListRequest) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """Those that this broker coordinates; an error while some of them are being loaded."""
+        """Those that this broker coordinates; an error where some of them are being loaded, or fail now."""
         listed: list[ListedTransaction] = []
         for partition in self._partitions:
             if partition.term is not None:
-                reply: asyncio.Future[ListReply] = asyncio.get_running_loop().create_future()
-                partition.term.submit(TransactionShard.list_transactions, request, partial(settle, reply))
-                listed += (await reply).transactions
+                asked: asyncio.Future[ListReply] = asyncio.get_running_loop().create_future()
+                partition.term.submit(TransactionShard.list_transactions, request, partial(settle, asked))
+                reply = await asked
+                if reply.error not in (ErrorCode.none, ErrorCode.not_coordinator):
+                    return reply.error, []
+                listed += reply.transactions
             elif partition.epoch is not None:
                 return partition.error, []
         return ErrorCode.none, listed

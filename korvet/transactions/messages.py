@@ -10,7 +10,7 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
-from kio.schema.errors import ErrorCode  # noqa: TC002 - decoded by other brokers
+from kio.schema.errors import ErrorCode
 
 from korvet.offsets.transaction_log import TransactionLogValue
 
@@ -136,6 +136,7 @@ class ListReply(msgspec.Struct, frozen=True):
     """The answer to a ListRequest."""
 
     transactions: tuple[ListedTransaction, ...]
+    error: ErrorCode = ErrorCode.none
 
 
 Reply: TypeAlias = InitReply | AddReply | EndReply | DescribeReply | ListReply

@@ -27,7 +27,7 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
-from korvet.transactions.messages import AddRequest, EndRequest, InitReply, InitRequest
+from korvet.transactions.messages import AddRequest, EndRequest, InitReply, InitRequest, ListRequest
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.state import TransactionState
 from tests.support.polling import until_async
@@ -183,6 +183,25 @@ async def test_an_open_transaction_outlives_its_coordinator(server: Server, pref
         assert await one.markers() == []
         assert await one.end(identity, True) is ErrorCode.none
         await until_async(lambda: _has(one, [b"commit"] * PARTITIONS), 60, "the markers")
+
+
+async def test_a_list_is_not_whole_where_a_partition_fails_meanwhile(server: Server, prefix: str) -> None:
+    async with running(server, prefix) as one:
+        request = InitRequest(NAME, 60_000)
+        await one.service.call(NAME, TransactionShard.init_producer, request)
+        # What is listed has to wait for what is on its way to the log.
+        one.service.submit(NAME, TransactionShard.init_producer, request, lambda reply: None)
+        listing = asyncio.create_task(one.service.list_transactions(ListRequest()))
+        await asyncio.sleep(0)
+        topic = one.store.catalogue.get(TRANSACTIONS_TOPIC)
+        assert topic is not None
+        log = one.store.log(topic, transaction_partition_for(NAME, topic.partitions))
+        for moved in one.store.on_moved:
+            moved(log)
+        assert await listing == (ErrorCode.coordinator_not_available, [])
+        await one.service.wait_loaded()
+        error, (listed,) = await one.service.list_transactions(ListRequest())
+        assert (error, listed.transactional_id) == (ErrorCode.none, NAME)
 
 
 async def _has(one: Running, markers: list[bytes]) -> bool:
