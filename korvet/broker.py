@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from korvet import api
 from korvet.api.deadlines import Deadlines
@@ -35,7 +35,7 @@ from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from korvet.config import Config
     from korvet.storage.membership import Membership
@@ -82,7 +82,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         transactions = TransactionService(
             store, store.catalogue, _transaction_config(config), MarkerWriter(peers.mark), peers
         )
-        mail = asyncio.create_task(mailbox.run())
+        mail = _at_work(mailbox.run(), "taking mail")
         try:
             await _run(
                 config,
@@ -149,14 +149,14 @@ async def _run(
     )
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     security.quotas.on_change = listener.forget_repeats
-    housekeeping: list[asyncio.Task[None]] = [
-        asyncio.create_task(keep_retention(topics, config, _now_ms)),
-        asyncio.create_task(LogCleaner(store, topics, config, _now_ms).run()),
-        asyncio.create_task(security.keep_up(guards=guards)),
+    housekeeping: list[asyncio.Task[object]] = [
+        _at_work(keep_retention(topics, config, _now_ms), "retention"),
+        _at_work(LogCleaner(store, topics, config, _now_ms).run(), "compaction"),
+        _at_work(security.keep_up(guards=guards), "following users, ACLs and quotas"),
     ]
     if config.native_groups_enable:
         exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
-        housekeeping.append(asyncio.create_task(exporter.run()))
+        housekeeping.append(_at_work(exporter.run(), "following Redis groups"))
     try:
         _spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.
@@ -175,6 +175,18 @@ async def _run(
             await member.leave()
         await listener.stop()
         await follower.close()
+
+
+def _at_work(work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
+    """A task that goes on until it is cancelled. That a defect of ours has ended it must not go unnoticed."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_ended)
+    return task
+
+
+def _ended(task: asyncio.Task[object]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        log.error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
 class _Follower:
