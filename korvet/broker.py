@@ -73,8 +73,9 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             tail_cache_partition_bytes=config.tail_cache_partition_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
         )
-        security = SecurityStore(store, authorizer, credentials, quotas)
-        coordinator = CoordinatorService(store, store.catalogue, _group_config(config))
+        groups = _group_config(config)
+        security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
+        coordinator = CoordinatorService(store, store.catalogue, groups)
         markers = LocalMarkers(store, store.catalogue, coordinator)
         assert store.membership is not None
         mailbox = Mailbox(store, store.membership)
@@ -88,6 +89,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
                 config,
                 store,
                 security,
+                groups,
                 coordinator,
                 transactions,
                 markers,
@@ -109,6 +111,7 @@ async def _run(
     config: Config,
     store: Store,
     security: SecurityStore,
+    groups: GroupConfig,
     coordinator: CoordinatorService,
     transactions: TransactionService,
     markers: LocalMarkers,
@@ -138,6 +141,7 @@ async def _run(
         membership=member,
         topics=topics,
         coordinator=coordinator,
+        groups=groups,
         transactions=transactions,
         markers=markers,
         security=security,
@@ -257,6 +261,10 @@ def _group_config(config: Config) -> GroupConfig:
         assignors=config.consumer_assignors,
         consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        consumer_min_session_timeout_ms=config.group_consumer_min_session_timeout_ms,
+        consumer_max_session_timeout_ms=config.group_consumer_max_session_timeout_ms,
+        consumer_min_heartbeat_interval_ms=config.group_consumer_min_heartbeat_interval_ms,
+        consumer_max_heartbeat_interval_ms=config.group_consumer_max_heartbeat_interval_ms,
         consumer_max_size=config.group_consumer_max_size,
         consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         migration_policy=MigrationPolicy(config.group_consumer_migration_policy),

@@ -294,6 +294,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     group_consumer_heartbeat_interval_ms: Annotated[
         Size, Meta(description="How often members of consumer groups are told to send heartbeats.")
     ] = 5_000
+    group_consumer_min_session_timeout_ms: Annotated[
+        Size, Meta(description="Least session timeout that a consumer group may set for itself.")
+    ] = 45_000
+    group_consumer_max_session_timeout_ms: Annotated[
+        Size, Meta(description="Longest session timeout that a consumer group may set for itself.")
+    ] = 60_000
+    group_consumer_min_heartbeat_interval_ms: Annotated[
+        Size, Meta(description="Least heartbeat interval that a consumer group may set for itself.")
+    ] = 5_000
+    group_consumer_max_heartbeat_interval_ms: Annotated[
+        Size, Meta(description="Longest heartbeat interval that a consumer group may set for itself.")
+    ] = 15_000
     group_consumer_max_size: Annotated[
         Size, Meta(description="Most members that one consumer group may have.")
     ] = _INT32_MAX

@@ -1,6 +1,6 @@
 """AlterConfigs (key 33), versions 0-2 (KIP-133).
 
-v2 is flexible. Replaces all configs of a topic: what is not named goes back to its default, but for
+v2 is flexible. Replaces all configs of a topic or group: what is not named goes back to its default, but for
 `offset.assignment`, which stays. Kafka deprecated it for IncrementalAlterConfigs; old tools still ask.
 """
 
@@ -13,6 +13,8 @@ from korvet.protocol.registry import api
 from korvet.topics.alterations import replacement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kio.schema.errors import ErrorCode
 
     from korvet.api.context import RequestContext
@@ -27,8 +29,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(33, "AlterConfigs", (0, 2), refuse=refuse)
 async def alter_configs(context: RequestContext, request: Any) -> Any:
-    """Replace the configs of topics, each on its own."""
-    responses = await alter_resources(context, request, _never_null, _alteration)
+    """Replace the configs of topics and groups, each on its own."""
+    responses = await alter_resources(context, request, _never_null, _alteration, _group_configs)
     return context.make("AlterConfigsResponse", responses=responses)
 
 
@@ -39,3 +41,8 @@ def _never_null(config: Any) -> bool:
 
 def _alteration(configs: Any) -> Alteration:
     return replacement({config.name: config.value for config in configs})
+
+
+def _group_configs(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
+    del now
+    return {config.name: config.value for config in configs}

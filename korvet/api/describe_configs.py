@@ -1,32 +1,55 @@
 """DescribeConfigs (key 32), versions 1-4.
 
 v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is flexible. Topics show all
-of Kafka's topic configs and ours; the broker shows its settings under Kafka's names.
+of Kafka's topic configs and ours; the broker shows its settings under Kafka's names, and a group what it may
+set for itself.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet import config as settings
 from korvet.api.config_resources import denial_of, may_configure
 from korvet.api.errors import error_code_of
+from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
-from korvet.topics.configs import TOPIC_CONFIGS, ConfigSource, ConfigType, describe
+from korvet.topics.configs import (
+    TOPIC_CONFIGS,
+    ConfigSource,
+    ConfigType,
+    ConfigView,
+    TopicConfig,
+    describe,
+)
 from korvet.topics.errors import InvalidTopicName
 from korvet.topics.names import check_topic_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from korvet.api.context import RequestContext
+
+
+# What is set for one group is checked by GroupConfig.check.
+_OF_GROUPS: Final = tuple(
+    TopicConfig(name, ConfigType.INT, default, lambda _: None, f"group.{name}", text)
+    for name, default, text in (
+        (SESSION_TIMEOUT_MS, "45000", "Time after which a member of the group that is silent is out."),
+        (HEARTBEAT_INTERVAL_MS, "5000", "How often members of the group are told to send heartbeats."),
+    )
+)
+_BROKERS_OF_GROUPS: Final = {config.synonym for config in _OF_GROUPS}
 
 
 class _Resource(enum.IntEnum):
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -37,7 +60,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(32, "DescribeConfigs", (1, 4), refuse=refuse)
 async def describe_configs(context: RequestContext, request: Any) -> Any:
-    """The configs of topics and of this broker."""
+    """The configs of topics, of groups and of this broker."""
     results = tuple(_describe(context, request, resource) for resource in request.resources)
     return context.make("DescribeConfigsResponse", results=results)
 
@@ -61,6 +84,10 @@ def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
             )
             return _failed(context, resource, ErrorCode.invalid_request, message)
         configs = _broker_configs(context, request, resource)
+    elif resource.resource_type == _Resource.GROUP:
+        if not resource.resource_name:
+            return _failed(context, resource, ErrorCode.invalid_request, "Group name must not be empty")
+        configs = _group_configs(context, request, resource)
     else:
         message = f"Resource type {resource.resource_type} is not supported."
         return _failed(context, resource, ErrorCode.invalid_request, message)
@@ -83,11 +110,41 @@ def _topic_configs(context: RequestContext, request: Any, resource: Any) -> tupl
     topics = context.services.topics
     topic = topics.get(resource.resource_name)
     assert topic is not None
+    own, broker_configs = topic.configs, topics.broker_configs(topic)
+    return _described(
+        context,
+        request,
+        [
+            describe(config, own, broker_configs)
+            for config in TOPIC_CONFIGS.values()
+            if _wanted(resource, config.name)
+        ],
+    )
+
+
+def _group_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
+    services = context.services
+    own = services.security.group_configs.of(resource.resource_name)
+    broker_configs = {
+        setting.key: str(getattr(services.config, setting.field))
+        for setting in settings.settings()
+        if setting.key in _BROKERS_OF_GROUPS
+    }
+    return _described(
+        context,
+        request,
+        [
+            describe(config, own, broker_configs, ConfigSource.GROUP)
+            for config in _OF_GROUPS
+            if _wanted(resource, config.name)
+        ],
+    )
+
+
+def _described(context: RequestContext, request: Any, views: Iterable[ConfigView]) -> tuple[Any, ...]:
     results = []
-    for config in TOPIC_CONFIGS.values():
-        if not _wanted(resource, config.name):
-            continue
-        view = describe(config, topic.configs, topics.broker_configs(topic))
+    for view in views:
+        config = view.config
         synonyms = (
             context.make("DescribeConfigsSynonym", name=name, value=value, source=source)
             for name, value, source in view.synonyms

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
-v1 is flexible. Sets and deletes single configs of topics, appends to lists and subtracts from them; a change
-is in force when it is answered. `offset.assignment` can't change, nor can `__consumer_offsets` be anything
-but compacted. A broker's settings are in its file: altering them is refused.
+v1 is flexible. Sets and deletes single configs of topics and groups, appends to lists and subtracts from
+them; a change is in force when it is answered. `offset.assignment` can't change, nor can
+`__consumer_offsets` be anything but compacted. A broker's settings are in its file: altering them is refused.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from korvet.api.config_resources import alter_resources, result
 from korvet.protocol.registry import api
 from korvet.topics.alterations import ConfigChange, ConfigOperation, increments
-from korvet.topics.errors import InvalidTopicRequest
+from korvet.topics.errors import InvalidTopicConfig, InvalidTopicRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kio.schema.errors import ErrorCode
 
     from korvet.api.context import RequestContext
@@ -29,8 +31,8 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(44, "IncrementalAlterConfigs", (0, 1), refuse=refuse)
 async def incremental_alter_configs(context: RequestContext, request: Any) -> Any:
-    """Change single configs of topics, each topic on its own: all its changes or none."""
-    responses = await alter_resources(context, request, _deletes, _alteration)
+    """Change single configs of topics and groups, each on its own: all its changes or none."""
+    responses = await alter_resources(context, request, _deletes, _alteration, _group_configs)
     return context.make("IncrementalAlterConfigsResponse", responses=responses)
 
 
@@ -40,6 +42,20 @@ def _deletes(config: Any) -> bool:
 
 def _alteration(configs: Any) -> Alteration:
     return increments([_change(config) for config in configs])
+
+
+def _group_configs(configs: Any, now: Mapping[str, str]) -> dict[str, str]:
+    altered = dict(now)
+    for change in map(_change, configs):
+        if change.operation is ConfigOperation.DELETE:
+            altered.pop(change.name, None)
+        elif change.operation is ConfigOperation.SET:
+            altered[change.name] = change.value
+        else:
+            raise InvalidTopicConfig(
+                f"Can't {change.operation.name} to key {change.name} because its type is not LIST."
+            )
+    return altered
 
 
 def _change(config: Any) -> ConfigChange:

@@ -1,7 +1,7 @@
 """ListConfigResources (key 74), versions 0-1 (KIP-714, KIP-1142).
 
 v0 lists metrics subscriptions of clients, of which there are none; v1 resources of any type that can have
-configs.
+configs, of groups those that have set some.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ async def list_config_resources(context: RequestContext, request: Any) -> Any:
         _TOPIC: [topic.name for topic in services.topics.listed()],
         _BROKER: brokers,
         _BROKER_LOGGER: brokers,
+        _GROUP: services.security.group_configs.groups,
     }
     resources = tuple(
         context.make("ConfigResource", resource_name=name, resource_type=kind)

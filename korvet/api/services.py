@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.transactions import TransactionService
+    from korvet.groups.config import GroupConfig
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.membership import Membership
     from korvet.storage.security import SecurityStore
@@ -29,6 +30,7 @@ class Services(msgspec.Struct, frozen=True):
     membership: Membership
     topics: TopicDirectory
     coordinator: CoordinatorService
+    groups: GroupConfig
     transactions: TransactionService
     markers: LocalMarkers
     security: SecurityStore

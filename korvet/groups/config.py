@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 INT32_MAX = 2**31 - 1
+SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"
+HEARTBEAT_INTERVAL_MS: Final = "consumer.heartbeat.interval.ms"
+CONFIG_NAMES: Final = (SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS)
+"""What a group can set for itself."""
 
 
 class MigrationPolicy(Enum):
@@ -28,8 +36,45 @@ class MigrationPolicy(Enum):
         return self in {MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE}
 
 
+class InvalidGroupConfig(ValueError):
+    """A config that no group has, or a value that it can't have, in Kafka's words."""
+
+
+class OwnConfigs:
+    """What single groups have set for themselves: configs of the resource type GROUP."""
+
+    __slots__ = ("_by_group", "_numbers")
+
+    def __init__(self) -> None:
+        self._by_group: Mapping[str, Mapping[str, str]] = {}
+        self._numbers: dict[str, dict[str, int]] = {}
+
+    def replace(self, by_group: Mapping[str, Mapping[str, str]]) -> None:
+        """Put others in force; all of them have been checked. Heartbeats to come go by them."""
+        self._by_group = by_group
+        self._numbers = {
+            group: {name: int(value) for name, value in configs.items()}
+            for group, configs in by_group.items()
+        }
+
+    @property
+    def groups(self) -> list[str]:
+        """The groups that have any."""
+        return sorted(self._by_group)
+
+    def of(self, group_id: str) -> Mapping[str, str]:
+        """What the group has set."""
+        return self._by_group.get(group_id, {})
+
+    def number(self, group_id: str, name: str) -> int | None:
+        """A config that the group has set."""
+        numbers = self._numbers.get(group_id)
+        return None if numbers is None else numbers.get(name)
+
+
 class GroupConfig(msgspec.Struct, frozen=True):
-    """Limits and delays of groups and of their committed offsets; the same for all groups of a broker.
+    """Limits and delays of groups and of their committed offsets; the same for all groups of a broker, but
+    for what a group has set for itself.
 
     initial_rebalance_delay_ms is how long a group that was empty waits for more members. Kafka waits 3 s;
     ours is short, so that a fresh group's first record arrives well within a second.
@@ -49,7 +94,63 @@ class GroupConfig(msgspec.Struct, frozen=True):
     assignors: tuple[str, ...] = ("uniform", "range")  # group.consumer.assignors, the first is the default
     consumer_session_timeout_ms: int = 45_000  # group.consumer.session.timeout.ms
     consumer_heartbeat_interval_ms: int = 5_000  # group.consumer.heartbeat.interval.ms
+    consumer_min_session_timeout_ms: int = 45_000  # group.consumer.min.session.timeout.ms
+    consumer_max_session_timeout_ms: int = 60_000  # group.consumer.max.session.timeout.ms
+    consumer_min_heartbeat_interval_ms: int = 5_000  # group.consumer.min.heartbeat.interval.ms
+    consumer_max_heartbeat_interval_ms: int = 15_000  # group.consumer.max.heartbeat.interval.ms
     consumer_max_size: int = INT32_MAX  # group.consumer.max.size
     consumer_assignment_interval_ms: int = 1_000  # group.consumer.assignment.interval.ms
     regex_refresh_interval_ms: int = 10_000  # not a setting in Kafka either
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
+    own: OwnConfigs = msgspec.field(default_factory=OwnConfigs)
+
+    def session_timeout_ms(self, group_id: str) -> int:
+        """How long a member of that consumer group may be silent."""
+        own = self.own.number(group_id, SESSION_TIMEOUT_MS)
+        return self.consumer_session_timeout_ms if own is None else own
+
+    def heartbeat_interval_ms(self, group_id: str) -> int:
+        """How often members of that consumer group are to send heartbeats."""
+        own = self.own.number(group_id, HEARTBEAT_INTERVAL_MS)
+        return self.consumer_heartbeat_interval_ms if own is None else own
+
+    def check(self, configs: Mapping[str, str]) -> dict[str, str]:
+        """All that a group is to have set, without space around. Raises InvalidGroupConfig."""
+        bounds = {
+            SESSION_TIMEOUT_MS: (self.consumer_min_session_timeout_ms, self.consumer_max_session_timeout_ms),
+            HEARTBEAT_INTERVAL_MS: (
+                self.consumer_min_heartbeat_interval_ms,
+                self.consumer_max_heartbeat_interval_ms,
+            ),
+        }
+        numbers = {SESSION_TIMEOUT_MS: self.consumer_session_timeout_ms}
+        numbers[HEARTBEAT_INTERVAL_MS] = self.consumer_heartbeat_interval_ms
+        for name in configs:
+            if name not in bounds:
+                raise InvalidGroupConfig(f"Unknown group config name: {name}")
+        own = {name: _number(name, value) for name, value in configs.items()}
+        for name, number in own.items():
+            low, high = bounds[name]
+            broker_name = name.replace("consumer.", "group.consumer.{}.")
+            if number < low:
+                raise InvalidGroupConfig(
+                    f"{name} must be greater than or equal to {broker_name.format('min')}"
+                )
+            if number > high:
+                raise InvalidGroupConfig(f"{name} must be less than or equal to {broker_name.format('max')}")
+        numbers |= own
+        if numbers[SESSION_TIMEOUT_MS] <= numbers[HEARTBEAT_INTERVAL_MS]:
+            raise InvalidGroupConfig(f"{SESSION_TIMEOUT_MS} must be greater than {HEARTBEAT_INTERVAL_MS}")
+        return {name: str(number) for name, number in own.items()}
+
+
+def _number(name: str, value: str) -> int:
+    try:
+        number = int(value.strip())
+    except ValueError:
+        number = None
+    if number is None or number > INT32_MAX:
+        raise InvalidGroupConfig(f"Invalid value {value} for configuration {name}: Not a number of type INT")
+    if number < 1:
+        raise InvalidGroupConfig(f"Invalid value {number} for configuration {name}: Value must be at least 1")
+    return number

@@ -19,7 +19,7 @@ class Keyspace:
     Raises ValueError where the prefix is empty, longer than 100 characters, or holds braces or white space.
     """
 
-    __slots__ = ("acls", "brokers", "cluster", "prefix", "quotas", "topics", "users")
+    __slots__ = ("acls", "brokers", "cluster", "group_configs", "prefix", "quotas", "topics", "users")
 
     def __init__(self, prefix: str = DEFAULT_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -37,6 +37,8 @@ class Keyspace:
         """Hash: ACL binding as JSON -> nothing."""
         self.quotas = self._shared("quotas")
         """Hash: entity and key as JSON -> client quota."""
+        self.group_configs = self._shared("group.configs")
+        """Hash: group and name as JSON -> what the group has set."""
 
     def stream(self, topic: str, partition: int) -> bytes:
         """The log itself, under a plain name that native clients can guess."""

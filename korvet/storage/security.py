@@ -1,5 +1,5 @@
-"""Users, ACLs and client quotas in Redis, and their counterparts in this process, which follow what any
-broker changes.
+"""Users, ACLs, client quotas and configs of groups in Redis, and their counterparts in this process, which
+follow what any broker changes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.groups.config import CONFIG_NAMES
 from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
@@ -19,6 +20,7 @@ from korvet.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from korvet.groups.config import OwnConfigs
     from korvet.quotas.entities import Entity
     from korvet.quotas.throttle import ClientQuotas
     from korvet.security.acls import Acl
@@ -42,13 +44,19 @@ class SecurityStore:
     """
 
     def __init__(
-        self, store: Store, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
+        self,
+        store: Store,
+        authorizer: Authorizer | None,
+        credentials: Credentials,
+        quotas: ClientQuotas,
+        group_configs: OwnConfigs,
     ) -> None:
         """authorizer: None where everybody may do everything."""
         self._store = store
         self.authorizer = authorizer
         self.credentials = credentials
         self.quotas = quotas
+        self.group_configs = group_configs
         self._version = -1
         self._loading = asyncio.Lock()
 
@@ -71,7 +79,7 @@ class SecurityStore:
                 failing = False
 
     async def refresh(self) -> None:
-        """Take over users, ACLs and quotas where somebody has changed them (HGETALL)."""
+        """Take over users, ACLs, quotas and groups' configs where somebody has changed them (HGETALL)."""
         async with self._loading:
             keys = self._store.keyspace
             version = int(await self._store.call("HGET", keys.cluster, "security") or 0)
@@ -80,8 +88,10 @@ class SecurityStore:
             users = await self._store.call("HGETALL", keys.users)
             bindings = await self._store.call("HKEYS", keys.acls)
             quotas = await self._store.call("HGETALL", keys.quotas)
+            group_configs = await self._store.call("HGETALL", keys.group_configs)
             self.credentials.replace(_credentials(users))
             self.quotas.replace(_quotas(quotas))
+            self.group_configs.replace(_group_configs(group_configs))
             if self.authorizer is not None:
                 self.authorizer.replace(_acls(bindings))
             # What is changed in between has a later version, and is read again.
@@ -117,6 +127,15 @@ class SecurityStore:
                 if value is not None
             ],
             [entities.field_of(*quota) for quota, value in changes.items() if value is None],
+        )
+
+    async def change_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
+        """Store all configs of a group, and forget those that it had beside them."""
+        encode = msgspec.json.encode
+        await self._change(
+            self._store.keyspace.group_configs,
+            [(encode((group_id, name)), value.encode()) for name, value in configs.items()],
+            [encode((group_id, name)) for name in self.group_configs.of(group_id) if name not in configs],
         )
 
     async def _change(
@@ -158,4 +177,16 @@ def _quotas(reply: list[bytes]) -> dict[tuple[Entity, str], float]:
             found[entities.parse_field(field)] = float(value)
         except ValueError:
             log.error("the quotas' hash has a field that is no quota: %r", field)
+    return found
+
+
+def _group_configs(reply: list[bytes]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for field, value in zip(reply[::2], reply[1::2], strict=True):
+        try:
+            group_id, name = msgspec.json.decode(field, type=tuple[str, str])
+            if name in CONFIG_NAMES:
+                found.setdefault(group_id, {})[name] = str(int(value))
+        except ValueError:
+            log.error("the hash of groups' configs has a field that is no config: %r", field)
     return found

@@ -38,6 +38,7 @@ class ConfigSource(enum.IntEnum):
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 class InvalidConfig(ValueError):
@@ -264,13 +265,19 @@ class ConfigView(msgspec.Struct, frozen=True):
 
 
 def describe(
-    config: TopicConfig, topic_configs: Mapping[str, str], broker_configs: Mapping[str, str]
+    config: TopicConfig,
+    topic_configs: Mapping[str, str],
+    broker_configs: Mapping[str, str],
+    dynamic: ConfigSource = ConfigSource.DYNAMIC_TOPIC,
 ) -> ConfigView:
-    """What is in force: the topic's own value, else the broker's (by the synonym), else the default."""
+    """What is in force: the topic's own value, else the broker's (by the synonym), else the default.
+
+    `dynamic` is the source of own values; groups have some, too.
+    """
     synonyms: list[tuple[str, str, ConfigSource]] = []
     own = topic_configs.get(config.name)
     if own is not None:
-        synonyms.append((config.name, own, ConfigSource.DYNAMIC_TOPIC))
+        synonyms.append((config.name, own, dynamic))
     if config.synonym is not None:
         from_broker = broker_configs.get(config.synonym)
         if from_broker is not None and from_broker != config.default:

@@ -21,7 +21,7 @@ from tests.support.servers import Broker
 
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, INVALID_RECORD = 3, 17, 40, 42, 87
 SET, DELETE, APPEND, SUBTRACT = range(4)
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
 # append.lead.max.ms: so far an entry may be ahead of the clock.
 LEAD_MS = 1_000
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -186,7 +186,7 @@ def test_topics_that_are_not_there(ask, fresh, way, version):
 def test_resources_that_are_no_topics(ask, korvet, way, version):
     for resource_type, name in [
         *((BROKER, name) for name in ("", "1", "77", "x")),
-        *((other, "1") for other in (BROKER_LOGGER, CLIENT_METRICS, GROUP, 0, 1, 99, -1)),
+        *((other, "1") for other in (BROKER_LOGGER, CLIENT_METRICS, 0, 1, 99, -1)),
     ]:
         for configs in ([], [("retention.ms", SET, "5")]):
             error, message = refusal(

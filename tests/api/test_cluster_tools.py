@@ -154,7 +154,7 @@ def test_config_resources(ask, korvet, topic, types, error):
     found = {(each.resource_type, each.resource_name) for each in answer.config_resources}
     assert ((2, topic) in found) == (error == 0 and types in ([], [2]))
     assert ((4, "1") in found) == (error == 0 and types in ([], [4, 8]))
-    assert {kind for kind, _ in found} <= set(types or (2, 4, 8))
+    assert {kind for kind, _ in found} <= set(types or (2, 4, 8, 32))
 
 
 def test_metrics_subscriptions_of_clients(ask, korvet):

@@ -136,6 +136,24 @@ def test_configs_tool_alters_topics(java, at, new_topic):
     assert "Invalid value soon for configuration retention.ms" in refused
 
 
+def test_configs_tool_alters_groups(java, at, group):
+    entity = ("--entity-type", "groups", "--entity-name", group)
+    added = "consumer.session.timeout.ms=50000,consumer.heartbeat.interval.ms=6000"
+    assert "Completed updating config" in java.run("configs", *at, "--alter", *entity, "--add-config", added)
+    shown = java.run("configs", *at, "--describe", *entity)
+    assert "consumer.session.timeout.ms=50000 " in shown
+    assert "synonyms={DYNAMIC_GROUP_CONFIG:consumer.session.timeout.ms=50000, DEFAULT_CONFIG:" in shown
+    java.run("configs", *at, "--alter", *entity, "--delete-config", "consumer.session.timeout.ms")
+    listed = java.run("configs", *at, "--describe", "--entity-type", "groups")
+    assert f"Dynamic configs for group {group} are:" in listed
+    assert "50000" not in listed
+    refused = java.attempt(
+        "configs", *at, "--alter", *entity, "--add-config", "consumer.session.timeout.ms=1"
+    )
+    assert "InvalidConfigurationException" in refused
+    assert "must be greater than or equal to group.consumer.min.session.timeout.ms" in refused
+
+
 def test_features_tool(java, at):
     shown = [line.split() for line in java.run("features", *at, "describe").splitlines()]
     levels = {words[1]: words[3:8:2] for words in shown if words and words[0] == "Feature:"}

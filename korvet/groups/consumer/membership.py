@@ -194,7 +194,7 @@ class ConsumerMembership:
             None,
             member.member_id,
             member.epoch,
-            self._context.config.consumer_heartbeat_interval_ms,
+            self._context.config.heartbeat_interval_ms(request.group_id),
             _topics(member.assigned) if told else None,
         )
 
@@ -417,7 +417,7 @@ class ConsumerMembership:
         """The member has shown that it lives."""
         classic = member.subscription.classic_member_metadata
         timeout_ms = (
-            self._context.config.consumer_session_timeout_ms
+            self._context.config.session_timeout_ms(group_id)
             if classic is None
             else classic.session_timeout_ms
         )

@@ -1,4 +1,4 @@
--- Users, ACLs and client quotas.
+-- Users, ACLs, client quotas and configs of groups.
 
 -- Set and delete fields of a hash, and count the change where brokers look for it.
 --   keys: hash, cluster;  args: number of fields to set, each with its value, then fields to delete
