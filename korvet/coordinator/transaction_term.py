@@ -1,15 +1,25 @@
 """One loaded life of a partition of `__transaction_state`: what every coordinator's partition does, and the
 markers, which are written once the decision is safe.
+
+A producer of protocol version 2 goes on as soon as the outcome is decided. What it adds to its next
+transaction waits here for the markers of the last one, for a while, and in order: it takes a few ms, and the
+client would wait much longer before it comes again.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from korvet.coordinator.served import Claim, ServedPartition, Step
+from kio.schema.errors import ErrorCode
+
+from korvet.coordinator.served import Claim, ServedPartition, Step, call
 from korvet.offsets.transaction_log import encode_transaction_key, encode_transaction_value
 from korvet.transactions.messages import (
+    BUMPING_PROTOCOL,
     AddReply,
     AddRequest,
     DescribedTransaction,
@@ -27,10 +37,13 @@ from korvet.transactions.shard import TransactionShard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kio.schema.errors import ErrorCode
-
-    from korvet.coordinator.served import EncodedRecord
+    from korvet.coordinator.served import Done, EncodedRecord, Token
     from korvet.transactions.messages import Markers, Outcome, Record, Reply
+
+logger = logging.getLogger(__name__)
+
+# As add.partitions.to.txn.retry.backoff.max.ms in Kafka.
+_LONGEST_HOLD_S: Final = 0.1
 
 TransactionRequest: TypeAlias = InitRequest | AddRequest | EndRequest | DescribeRequest | ListRequest
 Handler: TypeAlias = "Callable[[TransactionShard, Any, Any, int], Outcome]"
@@ -50,6 +63,15 @@ def refuse_transaction(request: TransactionRequest, error: ErrorCode) -> Reply:
     return ListReply((), error)
 
 
+class _Held(NamedTuple):
+    """A request that waits until its producer's last transaction has ended."""
+
+    handler: Handler
+    request: AddRequest
+    done: Done
+    timer: asyncio.TimerHandle
+
+
 class TransactionTerm(ServedPartition[TransactionShard, Step]):
     """A served partition. on_markers(term, markers) is called for what is to be marked; `written` says what
     came of it.
@@ -63,6 +85,8 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
     ) -> None:
         super().__init__(shard, claim)
         self._on_markers = on_markers
+        # By transactional id, the oldest first.
+        self._held: dict[str, deque[_Held]] = {}
 
     @property
     def leader_epoch(self) -> int:
@@ -71,8 +95,48 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
 
     def written(self, markers: Markers) -> None:
         """These markers are written."""
-        if not self.closed:
-            self._handle_event(partial(self._shard.markers_written, markers))
+        if self.closed:
+            return
+        self._handle_event(partial(self._shard.markers_written, markers))
+        transactional_id = markers.transactional_id
+        while transactional_id in self._held and not self._shard.is_ending(transactional_id):
+            self._let_go(transactional_id)
+
+    def submit(self, handler: Handler, request: TransactionRequest, done: Done) -> Token:
+        """See ServedPartition."""
+        if isinstance(request, AddRequest) and self._has_to_wait(request):
+            name = request.transactional_id
+            timer = asyncio.get_running_loop().call_later(_LONGEST_HOLD_S, self._let_go, name)
+            self._held.setdefault(name, deque()).append(_Held(handler, request, done, timer))
+            return next(self._tokens)
+        return super().submit(handler, request, done)
+
+    def close(self, error: ErrorCode) -> None:
+        """See ServedPartition."""
+        super().close(error)
+        held, self._held = self._held, {}
+        for each in (one for queue in held.values() for one in queue):
+            each.timer.cancel()
+            call(each.done, self._refuse(each.request, error))
+
+    def _has_to_wait(self, request: AddRequest) -> bool:
+        name = request.transactional_id
+        goes_on = request.protocol >= BUMPING_PROTOCOL and not request.verify_only
+        return goes_on and (name in self._held or self._shard.is_ending(name))
+
+    def _let_go(self, transactional_id: str) -> None:
+        """Handle the oldest request of an id that waits."""
+        queue = self._held[transactional_id]
+        held = queue.popleft()
+        if not queue:
+            del self._held[transactional_id]
+        held.timer.cancel()
+        try:
+            super().submit(held.handler, held.request, held.done)
+        except Exception:
+            # That has ended this life.
+            logger.exception("a transaction of %s failed", self._log.topic.name)
+            call(held.done, self._refuse(held.request, ErrorCode.coordinator_not_available))
 
     def _step(self, outcome: Outcome) -> Step:
         return Step(outcome)

@@ -164,6 +164,11 @@ class TransactionShard:
         """When tick is to be called next, at the latest."""
         return self._timers.next_ms()
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """Whether the id's outcome is decided, and its last marker not written yet."""
+        transaction = self._transactions.get(transactional_id)
+        return transaction is not None and transaction.state in PREPARED
+
     # Replay
 
     def replay(self, transactional_id: str, value: TransactionLogValue | None) -> None:

@@ -189,6 +189,7 @@ def test_word_count_is_exact_though_members_come_and_die(application):
     application.check()
 
 
+@pytest.mark.long
 def test_the_streams_protocol_is_refused(application):
     """Its API is not advertised: the application ends and says so."""
     child = application.start("one", group_protocol="streams")

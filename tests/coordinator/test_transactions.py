@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.coordinator import transaction_term
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.service import CoordinatorService
@@ -27,7 +28,14 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
-from korvet.transactions.messages import AddRequest, EndRequest, InitReply, InitRequest, ListRequest
+from korvet.transactions.messages import (
+    BUMPING_PROTOCOL,
+    AddRequest,
+    EndRequest,
+    InitReply,
+    InitRequest,
+    ListRequest,
+)
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.state import TransactionState
 from tests.support.polling import until_async
@@ -174,6 +182,76 @@ async def test_what_was_decided_is_completed_after_a_crash(
         for number in range(PARTITIONS):
             bounds = await one.log(number).bounds()
             assert bounds.stable_end == bounds.log_end
+
+
+async def test_what_comes_next_waits_for_the_markers(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer of protocol version 2 goes on at once, and in order."""
+    go_on = asyncio.Event()
+    write = MarkerWriter._write
+
+    async def wait(self: MarkerWriter, *arguments: Any) -> bool:
+        await go_on.wait()
+        return await write(self, *arguments)
+
+    monkeypatch.setattr(MarkerWriter, "_write", wait)
+    monkeypatch.setattr(transaction_term, "_LONGEST_HOLD_S", 60)
+    async with running(server, prefix) as one:
+        producer_id, epoch = await one.begun()
+        ended = await one.service.call(
+            NAME, TransactionShard.end, EndRequest(NAME, producer_id, epoch, True, BUMPING_PROTOCOL)
+        )
+        assert (ended.error, ended.producer_epoch) == (ErrorCode.none, epoch + 1)
+        answered: list[tuple[int, ErrorCode]] = []
+
+        def add(number: int, epoch: int = epoch + 1) -> None:
+            places = frozenset({("t", number)})
+            asked = AddRequest(NAME, producer_id, epoch, places, BUMPING_PROTOCOL)
+            one.service.add(asked, lambda reply: answered.append((number, reply.error)))
+
+        for number in range(PARTITIONS):
+            add(number)
+        add(PARTITIONS, epoch)
+        await one.markers()
+        assert answered == []
+        # Nobody waits for a client of version 1.
+        first = AddRequest(NAME, producer_id, epoch + 1, frozenset({("t", 0)}))
+        reply = await one.service.call(NAME, TransactionShard.add_partitions, first)
+        assert reply.error is ErrorCode.concurrent_transactions
+        go_on.set()
+        done = [(number, ErrorCode.none) for number in range(PARTITIONS)]
+        done.append((PARTITIONS, ErrorCode.producer_fenced))
+        await until_async(lambda: _is(answered, done), 60, "the replies, in order")
+        assert (await one.states())[-1] is TransactionState.ONGOING
+
+
+async def test_what_comes_next_does_not_wait_for_ever(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: Any) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    monkeypatch.setattr(MarkerWriter, "_write", never)
+    async with running(server, prefix) as one:
+        producer_id, epoch = await one.begun()
+        await one.service.call(
+            NAME, TransactionShard.end, EndRequest(NAME, producer_id, epoch, True, BUMPING_PROTOCOL)
+        )
+        places = frozenset({("t", 0)})
+        asked = AddRequest(NAME, producer_id, epoch + 1, places, BUMPING_PROTOCOL)
+        reply = await one.service.call(NAME, TransactionShard.add_partitions, asked)
+        assert reply.error is ErrorCode.concurrent_transactions
+        # Nor does it keep the coordinator from its end.
+        monkeypatch.setattr(transaction_term, "_LONGEST_HOLD_S", 60)
+        waiting = asyncio.create_task(one.service.call(NAME, TransactionShard.add_partitions, asked))
+        await one.markers()
+    assert (await waiting).error is not ErrorCode.none
+
+
+async def _is(found: list[tuple[int, ErrorCode]], wanted: list[tuple[int, ErrorCode]]) -> bool:
+    return found == wanted
 
 
 async def test_an_open_transaction_outlives_its_coordinator(server: Server, prefix: str) -> None:
