@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from korvet.spark import jars as jar_sets
 from korvet.spark.browser import BrowserError, find_browser, save_pictures
@@ -36,6 +37,7 @@ from korvet.spark.target import (
     ICEBERG,
     JDBC,
     MODES,
+    PARQUET,
     ExportError,
     Target,
 )
@@ -53,6 +55,8 @@ AWAIT_S = 1
 HOUR_MS = 3_600_000
 # A place for the password of a database where no list of processes shows it.
 JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
+# Parameters of an export that are not left to choose for all tables; nor is the format.
+_NOT_KEPT = {"table", "mode", "partition_by", "bytes_as", "checkpoint", "options", "files", "packages"}
 
 
 @click.command()
@@ -268,12 +272,11 @@ def export(
     """
     if [bool(topics), source_table is not None, all_tables].count(True) != 1:
         raise click.UsageError("say which topics, or --table NAME, or --all-tables")
-    _check_times(source_table, kept, checkpoint, continuous=continuous, available_now=available_now)
+    _check_times(
+        source_table, kept, checkpoint, source_options, continuous=continuous, available_now=available_now
+    )
     if all_tables:
-        if form != "parquet" or table or checkpoint or partition_by or mode != ERROR:
-            raise click.UsageError(
-                "--all-tables has its own files, folders and checkpoint: only --to, --source-option, --every"
-            )
+        _check_kept(form)
         _keep(redis, location, source_options, every if continuous else None, master)
         return
     streams, what = continuous or available_now, source_table or ",".join(topics)
@@ -306,6 +309,7 @@ def _check_times(
     source_table: str | None,
     kept: str | None,
     checkpoint: str | None,
+    source_options: dict[str, str],
     *,
     continuous: bool,
     available_now: bool,
@@ -315,8 +319,23 @@ def _check_times(
         raise click.UsageError("--continuous goes on, --available-now ends: choose one")
     if kept is not None and (source_table is None or continuous or available_now):
         raise click.UsageError("--from FOLDER goes with --table NAME, once")
+    if kept is not None and source_options:
+        raise click.UsageError("--from FOLDER reads files: no --source-option")
     if checkpoint and not (continuous or available_now):
         raise click.UsageError("--checkpoint goes with --continuous or --available-now")
+
+
+def _check_kept(form: str) -> None:
+    """--all-tables says itself how and where tables are written. Raises UsageError."""
+    context = click.get_current_context()
+    given = {name for name in _NOT_KEPT if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    if form != PARQUET:
+        given.add("form")
+    for option in context.command.params:
+        if option.name in given:
+            raise click.UsageError(
+                f"--all-tables has its own files, folders and checkpoint: no {option.opts[0]}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
