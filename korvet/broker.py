@@ -151,16 +151,8 @@ async def _run(
         deadlines=Deadlines(asyncio.get_running_loop()),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
     )
-    guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     security.quotas.on_change = listener.forget_repeats
-    housekeeping: list[asyncio.Task[object]] = [
-        _at_work(keep_retention(topics, config, _now_ms), "retention"),
-        _at_work(LogCleaner(store, topics, config, _now_ms).run(), "compaction"),
-        _at_work(security.keep_up(guards=guards), "following users, ACLs and quotas"),
-    ]
-    if config.native_groups_enable:
-        exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
-        housekeeping.append(_at_work(exporter.run(), "following Redis groups"))
+    housekeeping = _housekeeping(config, store, security, topics, coordinator)
     try:
         _spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.
@@ -179,6 +171,26 @@ async def _run(
             await member.leave()
         await listener.stop()
         await follower.close()
+
+
+def _housekeeping(
+    config: Config,
+    store: Store,
+    security: SecurityStore,
+    topics: TopicDirectory,
+    coordinator: CoordinatorService,
+) -> list[asyncio.Task[object]]:
+    """What goes on beside the clients."""
+    guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
+    tasks = [
+        _at_work(keep_retention(topics, config, _now_ms), "retention"),
+        _at_work(LogCleaner(store, topics, config, _now_ms).run(), "compaction"),
+        _at_work(security.keep_up(guards=guards), "following users, ACLs and quotas"),
+    ]
+    if config.native_groups_enable:
+        exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
+        tasks.append(_at_work(exporter.run(), "following Redis groups"))
+    return tasks
 
 
 def _at_work(work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
