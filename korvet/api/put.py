@@ -50,7 +50,8 @@ def _read(key: bytes | None, value: bytes | None, partition: int, partitions: in
     try:
         named = decode_key(key)
         if not isinstance(named, (OffsetCommitKey, GroupMetadataKey)):
-            raise BatchError("invalid_record", f"records of key version {named.version} are not kept here")
+            # Those of consumer groups name topics by id, and each cluster has ids of its own.
+            raise BatchError("invalid_record", f"records of key version {named.version} can't be moved here")
         said = decode_value(named, value)
     except DecodeError as error:
         raise BatchError("invalid_record", str(error)) from None

@@ -9,8 +9,10 @@ from confluent_kafka.admin import AdminClient
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import (
+    GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
+    GroupRecordKey,
     OffsetCommitKey,
     OffsetCommitValue,
 )
@@ -82,6 +84,9 @@ def test_records_are_applied(writable, made):
 BAD = {
     "no key": (None, b"v"),
     "unknown key version": (b"\x00\x63" + KEY[2:], b"v"),
+    "a consumer group's epoch": (encode_key(GroupRecordKey(GROUP, 3)), b"\x00" * 5),
+    "a consumer group that ends": (encode_key(GroupRecordKey(GROUP, 3)), None),
+    "a consumer group's member that leaves": (encode_key(GroupMemberKey(GROUP, "m", 5)), None),
     "damaged key": (KEY[:-1], b"v"),
     "damaged value": (KEY, value(5)[:-1]),
     "unknown value version": (KEY, b"\x00\x63" + value(5)[2:]),
