@@ -1,6 +1,7 @@
 """`korvet doctor`: is this Redis fit to hold the data, and is everything in it addressable by an offset?"""
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +20,11 @@ from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import MAX_SEQUENCE
+from korvet.spark.words import clock, duration
 from korvet.storage.address import RedisAddress, parse_url
 from korvet.storage.entries import record_count
 from korvet.storage.slots import SLOTS, Place, parse_slots
+from korvet.storage.transactions import parse_open, parse_producer
 
 # Name of the Function library that brokers load.
 LIBRARY = "korvet"
@@ -29,6 +32,8 @@ _PAGE = 1_000
 # The first page is small, as its entries may be large.
 _FIRST_PAGE = 32
 _PAGE_BYTES = 4 << 20
+# The longest timeout that a producer can ask for, by default: a coordinator ends its transactions by then.
+_HANGING_MS = 900_000
 _OK, _WARNING, _FAULT = "ok", "warning", "fault"
 
 
@@ -44,7 +49,7 @@ class Finding(NamedTuple):
 @redis_options("The server to check.")
 @json_option
 def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
-    """Check the Redis or Valkey that holds the data, and the entries in it.
+    """Check the Redis or Valkey that holds the data, the entries in it, and open transactions.
 
     Ends with status 1 when something is at fault.
     """
@@ -53,7 +58,12 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
     with contextlib.ExitStack() as stack:
         servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
-        findings = [*check_servers(servers), *check_entries([*servers.values()], keyspace)]
+        clients = [*servers.values()]
+        findings = [
+            *check_servers(servers),
+            *check_entries(clients, keyspace),
+            *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
+        ]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -174,11 +184,7 @@ def _eviction(info: dict[str, Any]) -> Finding:
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
     """Entries without an offset: those that native writers made beyond 1,024 in one millisecond."""
-    holders = {
-        stream: client
-        for client in servers
-        for stream in client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream")
-    }
+    holders = _streams(servers, keyspace)
     streams = sorted(holders)
     lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
     found = records = 0
@@ -203,6 +209,41 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
         entries = sum(lengths.values())
         what = f"{entries} of {records} records" if records > entries else str(entries)
         yield Finding("entries", _OK, f"{what} in {len(streams)} streams, all with an offset")
+
+
+def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
+    """Open transactions that nobody has written to for longer than any may take: they hold back all who read
+    committed records only.
+    """
+    opened = hanging = 0
+    for stream, client in sorted(_streams(servers, keyspace).items(), key=lambda item: item[0]):
+        meta = b"{%b}:meta" % stream
+        packed: Any = client.hget(meta, "open")
+        for producer, first_offset in parse_open(packed).items():
+            opened += 1
+            noted: Any = client.hget(meta, f"p:{producer}")
+            if noted is None:
+                # Ended in the meantime.
+                continue
+            seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
+            if now_ms - seen_ms > _HANGING_MS:
+                hanging += 1
+                text = (
+                    f"readers of committed records wait at offset {first_offset}: producer {producer} has a "
+                    f"transaction open, in which it wrote last at {clock(seen_ms)} UTC"
+                )
+                yield Finding(stream.decode(errors="replace"), _WARNING, text)
+    if not hanging:
+        yield Finding("transactions", _OK, f"{opened} open, none idle for {duration(_HANGING_MS)}")
+
+
+def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
+    """The streams of a keyspace, and where each is."""
+    return {
+        stream: client
+        for client in servers
+        for stream in client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream")
+    }
 
 
 def _records(entry_id: bytes, fields: Mapping[bytes, bytes]) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import struct
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -49,6 +48,7 @@ from korvet.storage.transactions import (
     TransactionIndex,
     member_of,
     parse_aborted,
+    parse_open,
     parse_producer,
 )
 
@@ -86,8 +86,6 @@ _WOKEN_AT_ONCE: Final = 16
 # Where entries are batches no time is taken from an entry ID, and a partition takes more than the 1,024
 # records per ms that the clock has offsets for.
 _BATCH_LEAD_CAP_MS: Final = 86_400_000
-# An open transaction in the meta hash: its producer's id, its first offset.
-_OPEN: Final = struct.Struct(">dd")
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -698,8 +696,7 @@ class PartitionLog:
 
     async def open_producers(self) -> dict[int, int]:
         """The producers that have a transaction open, and where these begin. Raises StorageError."""
-        packed = await self._call_read("HGET", self.meta, "open")
-        return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
+        return parse_open(await self._call_read("HGET", self.meta, "open"))
 
     async def producers(self) -> list[KnownProducer]:
         """The producers that are remembered, by id. Raises StorageError."""

@@ -19,6 +19,8 @@ _REMEMBERED: Final = 1_000
 # A producer in the meta hash: epoch and time, then of its last batches first sequence, last one, offset.
 _PRODUCER: Final = struct.Struct(">dd")
 _BATCH: Final = struct.Struct(">ddd")
+# An open transaction in the meta hash: its producer's id, its first offset.
+_OPEN: Final = struct.Struct(">dd")
 
 
 class Aborted(NamedTuple):
@@ -45,6 +47,11 @@ class KnownProducer(NamedTuple):
     """Of the coordinator that ended a transaction last; -1 where none was."""
     first_open: int
     """Where its open transaction begins; -1 without one."""
+
+
+def parse_open(packed: bytes | None) -> dict[int, int]:
+    """The producers that have a transaction open, and where these begin, from the meta field `open`."""
+    return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
 
 
 def parse_producer(

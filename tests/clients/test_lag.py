@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from korvet.cli.app import korvet as korvet_command
+from korvet.cli.doctor import check_transactions
 from korvet.cli.lag import Commit, Lag, LagUnknown, RedisSource, measure
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.storage.errors import WrongType
@@ -138,6 +140,30 @@ def test_the_doctor_counts_the_records_of_batches(own_korvet):
     (found,) = [each["text"] for each in json.loads(done.stdout) if each["subject"] == "entries"]
     entries = server.redis.xlen(stream("orders"))
     assert found == f"{entries} of 100 records in 1 streams, all with an offset"
+
+
+def test_the_doctor_shows_who_holds_back_readers(own_korvet):
+    server = own_korvet()
+    client = producer(server.bootstrap, transactional_id="left")
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce("orders", b"in a transaction", partition=0)
+    assert client.flush(20) == 0
+    now_ms = time.time_ns() // 1_000_000
+    (found,) = check_transactions([server.redis], "korvet", now_ms)
+    assert found == ("transactions", "ok", "1 open, none idle for 15 min")
+    (found,) = check_transactions([server.redis], "korvet", now_ms + 3_600_000)
+    assert (found.subject, found.state) == (stream("orders"), "warning")
+    first = offset_of(server.redis.xrange(stream("orders"))[0][0])
+    assert re.fullmatch(
+        rf"readers of committed records wait at offset {first}: producer \d+ has a transaction open, in "
+        r"which it wrote last at \d{4}-\d\d-\d\d \d\d:\d\d UTC",
+        found.text,
+    )
+    client.abort_transaction(30)
+    until(lambda: server.redis.xlen(stream("orders")) == 2, 30, "the marker")
+    (found,) = check_transactions([server.redis], "korvet", now_ms + 3_600_000)
+    assert found.text == "0 open, none idle for 15 min"
 
 
 def test_a_record_from_the_future_does_not_wait(korvet, topic, group):
