@@ -248,12 +248,16 @@ class FullReading(Reading):
                 take_ends(part, part.log)
         if not self._opens:
             return self._encode(NO_SESSION)
-        services = self._context.services
-        by_id = self._context.api_version >= TOPIC_IDS_SINCE
-        self._session = services.fetch_sessions.open(
-            self._parts, services.deadlines.now() * 1000, by_id=by_id
-        )
-        return self._encode(NO_SESSION if self._session is None else self._session.id)
+        services, by_id = self._context.services, self._context.api_version >= TOPIC_IDS_SINCE
+        now_ms = services.deadlines.now() * 1000
+        session = self._session = services.fetch_sessions.open(self._parts, now_ms, by_id=by_id)
+        if session is None:
+            return self._encode(NO_SESSION)
+        body = self._encode(session.id)
+        self.release()
+        for part in self._parts:
+            part.hand_over()
+        return body
 
     def _nothing_new(self) -> list[bytes]:
         """The response body when every log ends where it was asked for; mostly that of the time before."""

@@ -93,6 +93,12 @@ class FetchedPart:
         self.told_high_watermark = self.high_watermark if self.error is ErrorCode.none else _UNTOLD
         self.told_log_start = self.log_start
 
+    def hand_over(self) -> None:
+        """For the next fetch in a session: nothing found yet, and to be located again after an error."""
+        if self.error is not ErrorCode.none:
+            self.log = None
+        self.reset()
+
     @property
     def is_news(self) -> bool:
         """Whether a session's client has to be told what was found."""

@@ -239,12 +239,10 @@ class SessionReading(Reading):
         """The client was told; is there any need to look at the partition again, unless its log calls?"""
         log = part.log
         if part.error is not ErrorCode.none:
-            # To be located again.
             _unlisten(part)
-            part.log = None
         elif log is not None and not part.size_bytes and part.heard is log and self._is_done(part, log):
             self._open_parts.pop(part, None)
-        part.reset()
+        part.hand_over()
 
     def _is_done(self, part: FetchedPart, log: PartitionLog) -> bool:
         """Whether all of the log is read and told."""

@@ -258,6 +258,26 @@ def test_a_waiting_fetch_is_woken(ask, another, new_topic):
     assert time.monotonic() - started < LONG_MS / 1000
 
 
+def test_what_the_full_fetch_gave_is_not_given_again(ask, topic, fresh):
+    """By requests that wait, and so do not look at what is known to have nothing new."""
+    end = fill(ask, topic, "a", "b")
+    session = Session(ask, max_wait=200)
+    assert found(session.fetch((topic, 0, 0))) == [(0, [b"a", b"b"])]
+    for parts in ([(topic, 0, end)], [], []):
+        assert session.fetch(*parts) == []
+    session = Session(ask, max_wait=200)
+    later = fresh("later")
+    assert [part.error_code for part in session.fetch((topic, 0, 0), (later, 0, 0))] == [0, UNKNOWN_TOPIC]
+    wanted = {"name": later, "num_partitions": 1, "replication_factor": 1}
+    made = ask("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
+    assert made[0].error_code == 0
+    assert put(ask, later, batch([(b"made", b"v")])).error_code == 0
+    parts = until(
+        lambda: [part for part in session.fetch((topic, 0, end)) if not part.error_code], 20, "made"
+    )
+    assert [keys(part) for part in parts] == [[b"made"]]
+
+
 def test_an_idle_fetch_waits_its_time(ask, topic):
     session = Session(ask, max_wait=200)
     session.fetch((topic, 0, 0), max_wait=0)
