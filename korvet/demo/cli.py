@@ -45,7 +45,7 @@ def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
     _check_extras()
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
         raise click.ClickException(f"{data_dir} is not empty; name a new folder")
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupted = _notice_interrupts()
     scratch = Path(tempfile.mkdtemp(prefix="korvet-demo-"))
     data = (data_dir or scratch / "data").absolute()
     try:
@@ -56,7 +56,10 @@ def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
             if stay:
                 click.echo(f"\nThe broker runs on {server.bootstrap} until Ctrl-C.")
                 signal.pause()
-    except KeyboardInterrupt:
+    except BaseException:
+        # A client library that is interrupted may raise an error of its own.
+        if not interrupted:
+            raise
         shutil.rmtree(scratch)
         # The report's progress was ended while it hid the cursor.
         Console().show_cursor(True)
@@ -122,6 +125,14 @@ def _check_extras() -> None:
         )
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM ends as Ctrl-C does: with everything cleaned up."""
-    raise KeyboardInterrupt
+def _notice_interrupts() -> list[int]:
+    """Let SIGTERM end as Ctrl-C does, with everything cleaned up. Signals that come are added to the list."""
+    came: list[int] = []
+
+    def interrupt(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    return came

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
+from korvet.demo import cli as demo_cli
 from korvet.demo.cli import demo
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.report import check_report
@@ -98,6 +99,23 @@ def test_interrupting_the_demo_leaves_nothing_running(tmp_path, number):
     assert "Stopped" in child.output()
     assert "Traceback" not in child.output()
     until(lambda: running_on(tmp_path / "data") == [], 10, "the broker and its server are gone")
+
+
+def test_an_interrupted_client_library_may_raise_an_error_of_its_own(tmp_path, monkeypatch):
+    def play(*_: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise TypeError("expected list of unicode strings") from None
+
+    monkeypatch.setattr(demo_cli, "_play", play)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        done = CliRunner().invoke(demo, ["--data-dir", str(tmp_path / "data")])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (done.exit_code, "Stopped; nothing is left running" in done.output) == (130, True)
 
 
 @pytest.mark.clients
