@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 
 PARTITIONS = 2
-WAIT_S = 100
+WAIT_S = 60
 WORDS = ("to", "be", "or", "not", "that", "is", "the", "question", "слово")
 
 # Only what tells applications apart, and what has each count written and a transaction open for a while.
@@ -112,9 +112,14 @@ class Application:
             client.close()
         return found
 
-    def has_open_transaction(self) -> bool:
-        """Whether counts are written that are not committed yet."""
-        return self._ends("read_uncommitted") != self._ends("read_committed")
+    def say_until_a_transaction_is_open(self) -> None:
+        """Produce lines until counts are written that are not committed yet."""
+
+        def is_open() -> bool:
+            self.say(100)
+            return self._ends("read_uncommitted") != self._ends("read_committed")
+
+        until(is_open, WAIT_S, f"a transaction is open\n{self.output()}")
 
     def _ends(self, isolation: str) -> list[int]:
         client = consumer(self._bootstrap, "words-ends", isolation_level=isolation)
@@ -155,8 +160,7 @@ def test_word_count_is_exact_though_the_application_is_killed(application, broke
     first = application.start("one", group_instance_id="one")
     application.say(200)
     until(lambda: application.total() >= 50, WAIT_S, f"counts are committed\n{application.output()}")
-    application.say(200)
-    until(application.has_open_transaction, WAIT_S, "a transaction is open")
+    application.say_until_a_transaction_is_open()
     first.kill()
     application.start("one", group_instance_id="one", repartition_purge_interval_ms=100)
     application.check()
@@ -181,9 +185,9 @@ def test_word_count_is_exact_though_members_come_and_die(application):
     at_work = [application.start("a", **settings), application.start("b", **settings)]
     for name in ("c", "d", "a"):
         before = application.total()
-        application.say(1000)
+        application.say(200)
         until(lambda before=before: application.total() > before, WAIT_S, application.output())
-        until(application.has_open_transaction, WAIT_S, "a transaction is open")
+        application.say_until_a_transaction_is_open()
         at_work.pop(0).kill()
         at_work.append(application.start(name, **settings))
     application.check()

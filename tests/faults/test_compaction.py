@@ -26,6 +26,8 @@ TOPIC = "compacted"
 STREAM = b"korvet:compacted:0"
 SHADOW = b"{korvet:compacted:0}:compact"
 KEYS = 400
+# However few records a compaction that was cut off has left.
+CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 # So slow that a compaction of the records of one round takes half a second.
 OPTIONS = ("--set", "log.cleaner.backoff.ms=50", "--set", "log.cleaner.io.max.bytes.per.second=300000")
 
@@ -89,7 +91,7 @@ def compacted(server: KorvetServer) -> bool:
 
 
 def run(server: KorvetServer, seed: int, kills: list[str]) -> None:
-    create_topic(server.bootstrap, TOPIC, 1, {"cleanup.policy": "compact"})
+    create_topic(server.bootstrap, TOPIC, 1, CONFIGS)
     updates = Updates(server, seed)
     server.redis.xgroup_create(STREAM, "native", "0", mkstream=True)
     for what in kills:
@@ -132,7 +134,7 @@ class CompactingBrokers(Brokers):
 def test_another_broker_takes_a_compaction_over(tmp_path_factory):
     brokers = CompactingBrokers(tmp_path_factory.mktemp("redis"), 2)
     try:
-        create_topic(brokers.bootstrap, TOPIC, 4, {"cleanup.policy": "compact"})
+        create_topic(brokers.bootstrap, TOPIC, 4, CONFIGS)
         client = producer(brokers.bootstrap)
         led = brokers.led_by(TOPIC, 1)
         for partition in range(4):
