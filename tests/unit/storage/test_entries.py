@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +12,9 @@ from korvet.storage.entries import empty_batch, entry_timestamp, marker_producer
 from korvet.storage.link import pack_arguments
 from tests.storage.batches import decode
 from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 names = st.sampled_from(
     [
@@ -28,18 +33,8 @@ values = st.one_of(
 def test_timestamps_are_the_kernels(pairs: list[tuple[bytes, bytes]], ms: int) -> None:
     fields = [part for pair in pairs for part in pair]
     entry_id = b"%d-3" % ms
-    reply = b"*1\r\n*2\r\n" + pack_arguments(entry_id) + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
-    entries = entries_to_batches(
-        reply,
-        0,
-        len(reply),
-        bias=0,
-        max_bytes=1 << 20,
-        leader_epoch=0,
-        log_append_time=False,
-        native=lambda fields: b"",
-    )
-    assert [record.timestamp_ms for record in decode(entries.data)] == [entry_timestamp(entry_id, fields)]
+    data = _by_the_kernel(entry_id, fields, lambda _: b"")
+    assert [record.timestamp_ms for record in decode(data)] == [entry_timestamp(entry_id, fields)]
 
 
 @given(st.integers(0, 2**53), st.integers(0, 2**40))
@@ -65,15 +60,9 @@ def test_markers_are_the_kernels(order: list[bytes], outcome: bytes, producer: b
     _agree([part for name in order for part in (name, said[name])])
 
 
-def _agree(fields: list[bytes]) -> None:
-    """Readers and compaction take an entry for the same."""
-    reply = b"*1\r\n*2\r\n" + pack_arguments(b"7-3") + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
-    natives: list[object] = []
-
-    def native(read: object) -> bytes:
-        natives.append(read)
-        return b""
-
+def _by_the_kernel(entry_id: bytes, fields: list[bytes], native: Callable[[Any], bytes]) -> bytes:
+    """The record batches that readers get for one entry."""
+    reply = b"*1\r\n*2\r\n" + pack_arguments(entry_id) + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
     entries = entries_to_batches(
         reply,
         0,
@@ -84,13 +73,25 @@ def _agree(fields: list[bytes]) -> None:
         log_append_time=False,
         native=native,
     )
-    ((header, _),) = forms.split(entries.data)
+    return entries.data
+
+
+def _agree(fields: list[bytes]) -> None:
+    """Readers and compaction take an entry for the same."""
+    natives: list[object] = []
+
+    def native(read: object) -> bytes:
+        natives.append(read)
+        return b""
+
+    data = _by_the_kernel(b"7-3", fields, native)
+    ((header, _),) = forms.split(data)
     keyed, ended = record_key(fields), marker_producer(fields)
     assert (keyed is None and ended is None) == bool(natives)
     assert (ended is not None) == header.control
     if ended is not None:
         assert ended == header.producer_id
     elif keyed is not None:
-        ((_, record),) = forms.read_back(entries.data)
+        ((_, record),) = forms.read_back(data)
         assert keyed == (record.key, record.value is None, header.producer_id)
         assert header.transactional == (header.producer_id >= 0)
