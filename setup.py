@@ -1,4 +1,4 @@
-"""Builds the record kernel's compiled form if there is a C compiler; goes on without it if there is none.
+"""Builds the compiled form of the two kernels if there is a C compiler; goes on without it if there is none.
 
 KORVET_REQUIRE_EXT=1 makes a missing compiled kernel an error.
 """
@@ -30,7 +30,7 @@ class TolerantBuild(build_ext):
             self.extensions = []
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             sys.stderr.write(
-                f"korvet: the record kernel stays uncompiled (slower, same results): {reason[0][:120]}\n"
+                f"korvet: the kernels stay uncompiled (slower, same results): {reason[0][:120]}\n"
             )
 
 
@@ -41,7 +41,8 @@ setup(
             ["korvet/records/kernel.py"],
             include_dirs=["korvet/records"],
             depends=["korvet/records/_crc32c.h", "korvet/records/_crc32c.pxd"],
-        )
+        ),
+        Extension("korvet.spark.kernel", ["korvet/spark/kernel.py"]),
     ],
     cmdclass={"build_ext": TolerantBuild},
 )

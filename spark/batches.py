@@ -1,6 +1,7 @@
 """Entries that are whole record batches (storage.layout=batch), in Kafka's format, magic 2 (KIP-98).
 
-Pure Python, pyarrow's codecs and crc32c: an executor needs none of korvet's compiled parts.
+The compiled kernel reads the records of many at once. Pure Python does it record by record, for what is
+unusual and where that kernel is not to be had.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from korvet.spark.compiled import kernel
+
 try:
     from crc32c import crc32c
 except ImportError:  # only what reads batches needs it
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from korvet.spark.kernel import Rows
+
+Octets = bytes | memoryview
 Header = tuple[str, bytes | None]
 Row = tuple[bytes | None, bytes | None, int, int, list[Header] | None]
 """Key, value, offset, timestamp in ms, headers or None."""
@@ -40,14 +46,10 @@ _TRANSACTIONAL_BIT = 16
 _CONTROL_BIT = 32
 _ATTRIBUTES_AT = 21  # where the part of a batch begins that its CRC covers
 _CRC, _ATTRIBUTES = 4, 5  # among the header's parts
-# Bytes of the longest varint, and more: positions behind the records may be looked at.
-_PADDING = bytes(16)
-_VARINT_BYTES = 10
-# After so many equally long records more of them are looked for at once, which costs as much as reading ten.
-_ALIKE = 3
+# What the shortest record and the shortest header have: each of their parts is one byte.
+_LEAST_RECORD_BYTES = 7
+_LEAST_HEADER_BYTES = 2
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
-# Timestamps that far from zero are left to arithmetic that can't overflow.
-_PLAIN_MS = 1 << 61
 # The key of a control record (ControlRecordType): version, type.
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
@@ -70,29 +72,28 @@ class Batch:
     outcome: bool | None = None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Records:
-    """The records of several batches, as columns; rows of all of them belong together.
+    """The records of several batches, as columns, and whether each one's timestamp is the broker's."""
 
-    `producers` holds -1 where a record is in no transaction; `headers` is None where no record has any.
-    """
-
-    keys: pa.Array
-    values: pa.Array
-    offsets: NDArray[np.int64]
-    timestamps_ms: NDArray[np.int64]
-    headers: list[list[Header] | None] | None
+    rows: Rows
     log_append_times: NDArray[np.bool_]
-    producers: NDArray[np.int64]
 
 
-def batch_records(fields: Sequence[bytes], last_offset: int) -> int | None:
+def batch_records(fields: Sequence[Octets], last_offset: int) -> int | None:
     """How many records an entry at this offset is, by its batch's header; None where it is no batch."""
     head = _head(fields, last_offset)
     return None if head is None else int(head[-1])
 
 
-def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
+def may_be_transactional(fields: Sequence[Octets]) -> bool:
+    """Whether an entry looks like a batch that is part of a transaction, or ends one, by its header alone."""
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
+        return False
+    return bool(_HEADER.unpack_from(fields[1])[_ATTRIBUTES] & (_TRANSACTIONAL_BIT | _CONTROL_BIT))
+
+
+def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
     """The batch that an entry is as a whole; None for any other entry, one that can't be read included.
 
     It has to end at `last_offset`, the entry's own, and its CRC has to be right.
@@ -103,7 +104,7 @@ def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
     base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
     appended = bool(attributes & _LOG_APPEND_TIME_BIT)
     try:
-        section = _DECOMPRESS[attributes & _CODEC_BITS](fields[1][_HEADER.size :])
+        section = _DECOMPRESS[attributes & _CODEC_BITS](bytes(fields[1][_HEADER.size :]))
         rows = _rows(section, count, base_offset, base_ms)
     except _UNREADABLE:
         return None
@@ -116,6 +117,15 @@ def read_batch(fields: Sequence[bytes], last_offset: int) -> Batch | None:
     return Batch(base_offset, appended, rows, producer)
 
 
+def outcome_of(fields: Sequence[Octets], last_offset: int) -> tuple[int, bool] | None:
+    """The producer whose transaction a control batch ends, and whether it is committed; None for all else."""
+    head = _head(fields, last_offset)
+    if head is None or not head[_ATTRIBUTES] & _CONTROL_BIT:
+        return None
+    batch = read_batch(fields, last_offset)
+    return None if batch is None or batch.outcome is None else (batch.producer, batch.outcome)
+
+
 def _outcome(rows: Sequence[Row]) -> bool | None:
     """What a control batch says of its producer's transaction; None for other controls."""
     key = rows[0][0] if rows else None
@@ -125,178 +135,58 @@ def _outcome(rows: Sequence[Row]) -> bool | None:
 
 
 def read_records(
-    entries: Sequence[Sequence[bytes]], last_offsets: Sequence[int], wanted: range
+    batches: Sequence[tuple[int, memoryview]], wanted: range, *, headers: bool = True
 ) -> Records | None:
-    """What `read_batch` gives of entries that are all batches of records, several times as fast; None where
-    one of them is anything else. Only the records whose offsets are `wanted`.
+    """What `read_batch` gives of batches, with the offsets that they end at, many times as fast; None where
+    one of them can't be read, is unusual, or there is no compiled kernel.
+
+    Only the records whose offsets are `wanted`, their headers unless these are not.
     """
-    heads: list[tuple[int, ...]] = []
-    sections: list[bytes] = []
-    for fields, last_offset in zip(entries, last_offsets, strict=True):
-        head = _head(fields, last_offset)
-        if head is None or not _crc_is_right(fields[1], head) or head[_ATTRIBUTES] & _CONTROL_BIT:
+    if kernel is None:
+        return None
+    found: list[tuple[tuple[int, ...], Octets]] = []
+    for last_offset, data in batches:
+        head = _head([BATCH, data], last_offset)
+        if head is None or not _crc_is_right(data, head):
             return None
-        heads.append(head)
-        try:
-            sections.append(_DECOMPRESS[head[_ATTRIBUTES] & _CODEC_BITS](fields[1][_HEADER.size :]))
-        except _UNREADABLE:
+        if head[_ATTRIBUTES] & _CONTROL_BIT:
+            if read_batch([BATCH, data], last_offset) is None:
+                return None
+            continue
+        section = _section(data, head[_ATTRIBUTES] & _CODEC_BITS)
+        if section is None or head[-1] * _LEAST_RECORD_BYTES > len(section):
             return None
+        found.append((head, section))
+    room = sum(len(section) for _, section in found)
+    if room > _MAX_COLUMN_BYTES:
+        return None
+    most_headers = room // _LEAST_HEADER_BYTES if headers else 0
+    rows = kernel.Rows(sum(head[-1] for head, _ in found), room, most_headers, headers)
+    counts = [0]
+    for head, section in found:
+        base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
+        append_ms = newest_ms if attributes & _LOG_APPEND_TIME_BIT else None
+        owner = producer if attributes & _TRANSACTIONAL_BIT else -1
+        limits = wanted.start, wanted.stop
+        if not rows.take_records(section, count, base_offset, base_ms, append_ms, owner, *limits):
+            return None
+        counts.append(rows.count)
+    appended = [bool(head[_ATTRIBUTES] & _LOG_APPEND_TIME_BIT) for head, _ in found]
+    return Records(rows, np.repeat(np.array(appended, dtype=bool), np.diff(counts)))
+
+
+def _section(batch: memoryview, codec: int) -> Octets | None:
+    """The records of a batch, decompressed; None where that can't be done."""
+    packed = batch[_HEADER.size :]
+    if codec == 0:
+        return packed
     try:
-        return _columns(heads, sections, wanted)
-    except (ValueError, IndexError):
+        return _DECOMPRESS[codec](bytes(packed))
+    except _UNREADABLE:
         return None
 
 
-def _columns(heads: Sequence[tuple[int, ...]], sections: Sequence[bytes], wanted: range) -> Records:
-    """Raises ValueError or IndexError where the sections hold no such records, or no plain ones."""
-    data = b"".join([*sections, _PADDING])
-    starts, ends = _bounds(data, [head[-1] for head in heads], sections)
-    bytes_of = np.frombuffer(data, dtype=np.uint8)
-    table = np.array([(h[0], h[5], h[7], h[8], h[9]) for h in heads], dtype=np.int64)
-    counts = [head[-1] for head in heads]
-    base_offsets, attributes, base_ms, newest_ms, producers = np.repeat(table, counts, axis=0).T
-    numbers = np.concatenate([np.arange(count) for count in counts])
-    deltas_ms, at = _varints(bytes_of, starts + 1)
-    deltas, at = _varints(bytes_of, at)
-    key_at, key_end, at = _byte_fields(bytes_of, at)
-    value_at, value_end, at = _byte_fields(bytes_of, at)
-    header_counts, at_headers = _varints(bytes_of, at)
-    with_headers = np.flatnonzero(header_counts)
-    headers: list[list[Header] | None] | None = None
-    if len(with_headers):
-        headers = [None] * len(starts)
-        for row in with_headers.tolist():
-            headers[row], at_headers[row] = _headers(data, int(at[row]))
-    if (at_headers != ends).any() or (deltas != numbers).any():
-        raise ValueError("a record is malformed")
-    if max(np.abs(base_ms).max(), np.abs(deltas_ms).max(), np.abs(newest_ms).max()) > _PLAIN_MS:
-        raise ValueError("a timestamp is no plain one")
-    appended = attributes & _LOG_APPEND_TIME_BIT != 0
-    offsets = base_offsets + numbers
-    rows = np.flatnonzero((offsets >= wanted.start) & (offsets < wanted.stop))
-    return Records(
-        keys=_slices(data, key_at, key_end, rows),
-        values=_slices(data, value_at, value_end, rows),
-        offsets=offsets[rows],
-        timestamps_ms=np.where(appended, newest_ms, base_ms + deltas_ms)[rows],
-        headers=None if headers is None else [headers[row] for row in rows.tolist()],
-        log_append_times=appended[rows],
-        producers=np.where(attributes & _TRANSACTIONAL_BIT, producers, -1)[rows],
-    )
-
-
-def _bounds(
-    data: bytes, counts: Sequence[int], sections: Sequence[bytes]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each record begins, behind its length, and where it ends."""
-    at = 0
-    places: list[NDArray[np.int64]] = []
-    bytes_of = np.frombuffer(data, dtype=np.uint8)
-    for count, section in zip(counts, sections, strict=True):
-        stop = at + len(section)
-        found, at = _places(data, bytes_of, at, count)
-        if at != stop:
-            raise ValueError("the records end elsewhere than their batch")
-        places += found
-    lengths, starts = _varints(bytes_of, np.concatenate(places))
-    if (lengths < 0).any():
-        raise ValueError("a record's length is negative")
-    return starts, starts + lengths
-
-
-def _places(
-    data: bytes, bytes_of: NDArray[np.uint8], at: int, count: int
-) -> tuple[list[NDArray[np.int64]], int]:
-    """Where the lengths of a batch's records are, and the position behind the last record.
-
-    Only a record's length says where the next one is. But where records are equally long, all their lengths
-    are the same bytes, that far apart: so many are found at once.
-    """
-    found: list[NDArray[np.int64]] = []
-    single: list[int] = []
-    left, size, same = count, 0, 0
-    while left:
-        before, byte = size, data[at]
-        if byte < 128:
-            prefix, size = 1, (byte >> 1) + 1
-        elif data[at + 1] < 128:
-            prefix, size = 2, ((byte & 127 | data[at + 1] << 7) >> 1) + 2
-        else:
-            length, behind = _varint(data, at)
-            prefix = behind - at
-            size = max(length, 0) + prefix
-        same = same + 1 if size == before else 0
-        if same < _ALIKE:
-            single.append(at)
-            at += size
-            left -= 1
-            continue
-        alike = _alike(bytes_of[at : at + left * size], size, prefix)
-        found += [np.array(single, dtype=np.int64), at + size * np.arange(alike)]
-        single, same = [], 0
-        at += alike * size
-        left -= alike
-    return [*found, np.array(single, dtype=np.int64)], at
-
-
-def _alike(data: NDArray[np.uint8], size: int, prefix: int) -> int:
-    """How many pieces of that size, from the first on, begin with the same bytes as the first.
-
-    What a piece lacks of that many bytes it does not begin with.
-    """
-    whole = data[: len(data) // size * size].reshape(-1, size)[:, :prefix]
-    other = np.flatnonzero((whole != whole[0]).any(axis=1))
-    return int(other[0]) if len(other) else len(whole)
-
-
-def _varints(data: NDArray[np.uint8], at: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The zigzag varints at many positions, and the positions behind them."""
-    at = np.minimum(at, len(data) - _VARINT_BYTES - 1)
-    byte = data[at]
-    raw = (byte & 127).astype(np.uint64)
-    at = at + 1
-    rows = np.flatnonzero(byte >= 128)
-    for shift in range(7, 7 * _VARINT_BYTES, 7):
-        if not len(rows):
-            break
-        byte = data[at[rows]]
-        raw[rows] |= (byte & 127).astype(np.uint64) << np.uint64(shift)
-        at[rows] += 1
-        rows = rows[byte >= 128]
-    if len(rows):
-        raise ValueError("a varint is too long")
-    found = (raw >> np.uint64(1)).view(np.int64) ^ -((raw & np.uint64(1)).view(np.int64))
-    return found, at
-
-
-def _byte_fields(
-    data: NDArray[np.uint8], at: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Begin and end of many nullable byte fields, the end -1 for null, and the positions behind them."""
-    lengths, at = _varints(data, at)
-    behind = at + np.clip(lengths, 0, len(data))
-    return at, np.where(lengths < 0, -1, behind), behind
-
-
-def _slices(
-    data: bytes, starts: NDArray[np.int64], ends: NDArray[np.int64], rows: NDArray[np.int64]
-) -> pa.Array:
-    """These rows' bytes as a column, null where the end is negative.
-
-    The data are taken for a column that has every row and, as a value of its own, what is between two rows.
-    Raises ValueError for more data than a column holds.
-    """
-    if len(data) > _MAX_COLUMN_BYTES:
-        raise ValueError("the records are too long for one column")
-    bounds = np.empty(2 * len(starts), dtype=np.int32)
-    bounds[0::2], bounds[1::2] = starts, np.maximum(starts, ends)
-    every = pa.Array.from_buffers(
-        pa.binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-    )
-    return every.take(pa.array(2 * rows, mask=ends[rows] < 0))
-
-
-def _crc_is_right(batch: bytes, head: Sequence[int]) -> bool:
+def _crc_is_right(batch: Octets, head: Sequence[int]) -> bool:
     if crc32c is None:
         raise ModuleNotFoundError(
             "topics with storage.layout=batch need the package crc32c on every executor"
@@ -304,7 +194,7 @@ def _crc_is_right(batch: bytes, head: Sequence[int]) -> bool:
     return crc32c(memoryview(batch)[_ATTRIBUTES_AT:]) == head[_CRC]
 
 
-def _head(fields: Sequence[bytes], last_offset: int) -> tuple[int, ...] | None:
+def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
     if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
         return None
     head = _HEADER.unpack_from(fields[1])

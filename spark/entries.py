@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
-from korvet.spark.batches import BATCH, Header, Records, Row, read_batch, read_records
+from korvet.spark.batches import BATCH, Header, Row, outcome_of, read_batch, read_records
 from korvet.spark.replies import (
     EPOCH,
     HEADER_PREFIX,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from korvet.spark.replies import Plain
+    from korvet.spark.kernel import Rows, Strings
 
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
@@ -56,7 +56,6 @@ MIN_SPARK_MS = -62_135_596_800_000
 MAX_SPARK_MS = 253_402_300_799_999
 
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
-_SHORT_COUNTS = re.compile(rb"[0-9]{1,18}(?: [0-9]{1,18})*")
 _SHORT_DECIMALS = re.compile(rb"-?[0-9]{1,15}(?: -?[0-9]{1,15})*")
 
 
@@ -78,6 +77,15 @@ class Origin:
     append_times: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class HeaderColumns:
+    """The headers of all rows, one after the other: `ends` is where each row's begin, and the last end."""
+
+    names: pa.Array
+    values: pa.Array
+    ends: NDArray[np.int32]
+
+
 @dataclass(slots=True)
 class Columns:
     """The columns of one page;
@@ -88,7 +96,7 @@ class Columns:
     values: Sequence[bytes | None] | pa.Array
     offsets: NDArray[np.int64]
     timestamps_ms: NDArray[np.int64] | list[int | None]
-    headers: list[list[Header] | None] | None
+    headers: list[list[Header] | None] | HeaderColumns | None
     timestamp_types: list[int] | NDArray[np.int64] | None = None
     """None where all have the topic's."""
     producers: list[int] | None = None
@@ -253,31 +261,35 @@ def _has_offset(entry_id: bytes) -> bool:
 
 
 def columns_of(
-    entries: Sequence[Entry], origin: Origin, start_offset: int = 0, end_offset: int = INT64_MAX
+    entries: Sequence[Entry],
+    origin: Origin,
+    start_offset: int = 0,
+    end_offset: int = INT64_MAX,
+    *,
+    headers: bool = True,
 ) -> Columns:
     """The columns of one page of XRANGE; no markers, nothing without an offset (a sequence above 1023).
 
     Of record batches only the records from start_offset to end_offset - 1, since the first and the last one
-    may hold others.
+    may hold others. Headers that are not wanted may be left out.
     """
-    if isinstance(entries, Reply) and entries.plain is not None:
-        plain = _plain_columns(entries.plain, origin)
-        if plain is not None:
-            return plain
+    wanted = range(start_offset, end_offset)
+    if isinstance(entries, Reply):
+        taken = _taken_columns(entries, origin, wanted, headers=headers)
+        if taken is not None:
+            return taken
     entries, ms, sequence = addressable(entries)
     offsets = ((ms << SEQUENCE_BITS) | sequence) - origin.bias
     fields = [entry[1] for entry in entries]
     found = _uniform_columns(fields, ms, offsets)
     if found is None:
         if any(entry[0] == BATCH for entry in fields if entry):
-            return _batch_columns(fields, ms, offsets, origin, range(start_offset, end_offset))
+            return _batch_columns(fields, ms, offsets, origin, wanted)
         is_row = [marker_of(entry, 0) is None for entry in fields]
         if not all(is_row):
             fields = [entry for entry, row in zip(fields, is_row, strict=True) if row]
             ms, offsets = ms[is_row], offsets[is_row]
-        found = _shaped_columns(fields, ms, offsets) or _mixed_columns(
-            fields, ms, offsets, origin.native_field
-        )
+        found = _mixed_columns(fields, ms, offsets, origin.native_field)
     if origin.append_times:
         found.timestamps_ms = _spark_times(ms)
     return found
@@ -285,8 +297,18 @@ def columns_of(
 
 def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
     """The ends of transactions among these entries."""
-    if isinstance(entries, Reply) and entries.plain is not None:
-        return []
+    if isinstance(entries, Reply):
+        batches = entries.batches(origin.bias)
+        if batches is not None:
+            found = [_batch_marker([BATCH, data], offset) for offset, data in batches]
+            return [marker for marker in found if marker is not None]
+        rows = entries.rows(origin.bias, append_times=origin.append_times, headers=False)
+        if rows is not None:
+            return [Marker(*marker) for marker in rows.markers]
+    return _general_markers(entries, origin)
+
+
+def _general_markers(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
     found = []
     for entry_id, fields in entries:
         if CONTROL not in fields and BATCH not in fields[:1]:
@@ -295,63 +317,55 @@ def markers_of(entries: Sequence[Entry], origin: Origin) -> list[Marker]:
         if not kept:
             continue
         offset = (int(ms[0]) << SEQUENCE_BITS | int(sequence[0])) - origin.bias
-        marker = marker_of(fields, offset)
-        if marker is None and fields[0] == BATCH:
-            batch = read_batch(fields, offset)
-            if batch is not None and batch.outcome is not None:
-                marker = Marker(offset, batch.producer, batch.outcome)
+        marker = marker_of(fields, offset) or _batch_marker(fields, offset)
         if marker is not None:
             found.append(marker)
     return found
 
 
-def _plain_columns(plain: Plain, origin: Origin) -> Columns | None:
+def _batch_marker(fields: Sequence[bytes | memoryview], offset: int) -> Marker | None:
+    """The marker that an entry is as a whole batch."""
+    found = outcome_of(fields, offset)
+    return None if found is None else Marker(offset, *found)
+
+
+def _taken_columns(page: Reply, origin: Origin, wanted: range, *, headers: bool) -> Columns | None:
     """The quickest way, for a page as it came; None where something in it is unusual."""
-    numbers = _numbers(plain.ids.joined(b"-"), "-")
-    ms, sequence = numbers[0::2], numbers[1::2]
-    if ms.max() > MAX_MS or sequence.max() > MAX_SEQUENCE:
+    batches = page.batches(origin.bias)
+    if batches is None:
+        rows = page.rows(origin.bias, append_times=origin.append_times, headers=headers)
+        return None if rows is None else _columns(rows)
+    records = read_records(batches, wanted, headers=headers)
+    if records is None:
         return None
-    timestamps, relative = _spark_times(ms), plain.fields.get(TIMESTAMP)
-    if relative is not None:
-        text = relative.first() if relative.same() else relative.joined(b" ")
-        shifted = _shifted(ms, text, relative.there)
-        if shifted is None:
-            return None
-        timestamps = timestamps if origin.append_times else shifted
-    try:
-        producers = _plain_producers(plain)
-    except ValueError:
-        return None
-    nulls = pa.nulls(len(ms), pa.binary())
-    key, value = plain.fields.get(KEY), plain.fields.get(VALUE)
-    headers = [
-        (_header_name(name) or "", nulls if name.startswith(NULL_HEADER_PREFIX) else part.array())
-        for name, part in plain.headers
-    ]
+    found = _columns(records.rows)
+    found.timestamp_types = np.where(records.log_append_times, LOG_APPEND_TIME, CREATE_TIME)
+    return found
+
+
+def _columns(rows: Rows) -> Columns:
+    count = rows.count
     return Columns(
-        keys=nulls if key is None else key.array(),
-        values=nulls if value is None else value.array(),
-        offsets=((ms << SEQUENCE_BITS) | sequence) - origin.bias,
-        timestamps_ms=timestamps,
-        headers=None,
-        producers=producers,
-        same_headers=headers,
+        keys=_array_of(rows.keys, pa.binary()),
+        values=_array_of(rows.values, pa.binary()),
+        offsets=rows.offsets[:count],
+        timestamps_ms=rows.timestamps_ms[:count],
+        headers=None
+        if rows.header_names.count == 0
+        else HeaderColumns(
+            _array_of(rows.header_names, pa.string()),
+            _array_of(rows.header_values, pa.binary()),
+            rows.header_ends[: count + 1],
+        ),
+        producers=rows.producers[:count].tolist() if rows.transactional else None,
     )
 
 
-def _plain_producers(plain: Plain) -> list[int] | None:
-    """Whose transaction each record is part of. Raises ValueError where that can't be told."""
-    parts = [plain.fields[name] for name in (PRODUCER, EPOCH) if name in plain.fields]
-    if not parts:
-        return None
-    texts = [part.joined(b" ") for part in parts]
-    same_rows = len(parts) == 2 and np.array_equal(parts[0].is_there(), parts[1].is_there())
-    if not same_rows or not all(map(_SHORT_COUNTS.fullmatch, texts)):
-        raise ValueError("an entry with a producer and no epoch, or no numbers there")
-    producers = np.full(len(plain.ids.starts), -1)
-    producers[parts[0].is_there()] = _numbers(texts[0], " ")
-    found: list[int] = producers.tolist()
-    return found
+def _array_of(strings: Strings, kind: pa.DataType) -> pa.Array:
+    """A column of strings in the buffers that it has been written to."""
+    there = pa.py_buffer(strings.there) if strings.nulls else None
+    buffers = [there, pa.py_buffer(strings.ends), pa.py_buffer(strings.data[: strings.size])]
+    return pa.Array.from_buffers(kind, strings.count, buffers, strings.nulls)
 
 
 def _uniform_columns(
@@ -395,16 +409,13 @@ def _header_name(field: bytes) -> str | None:
     return None
 
 
-def _shifted(
-    ms: NDArray[np.int64], relative: bytes, there: NDArray[np.bool_] | None = None
-) -> NDArray[np.int64] | None:
+def _shifted(ms: NDArray[np.int64], relative: bytes) -> NDArray[np.int64] | None:
     """The timestamps of entries by what these numbers, or one for all, say; None where one is no short
-    number or has no place in Spark's calendar. `there`: which entries have a number.
+    number or has no place in Spark's calendar.
     """
     if _SHORT_DECIMALS.fullmatch(relative) is None:
         return None
-    timestamps = ms.copy()
-    timestamps[slice(None) if there is None else there] += _numbers(relative, " ")
+    timestamps = ms + _numbers(relative, " ")
     if len(timestamps) and (timestamps.min() < MIN_SPARK_MS or timestamps.max() > MAX_SPARK_MS):
         return None
     return timestamps
@@ -414,45 +425,6 @@ def _joined(numbers: Sequence[bytes]) -> bytes:
     """For _shifted. Often all are the same: a batch's records have one time, and its entries another."""
     same = numbers.count(numbers[0]) == len(numbers)
     return numbers[0] if same else b" ".join(numbers)
-
-
-def _shaped_columns(
-    fields: list[list[bytes]], ms: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> Columns | None:
-    """A page of entries with different of our plain fields, tombstones among others, say; else None."""
-    shapes = [tuple(entry[::2]) for entry in fields]
-    table = {}
-    for shape in set(shapes):
-        names = set(shape)
-        plain = len(names) == len(shape) and names <= {KEY, VALUE, TIMESTAMP, PRODUCER, EPOCH}
-        if not plain or (PRODUCER in names) != (EPOCH in names):
-            return None
-        table[shape] = tuple(
-            2 * shape.index(name) + 1 if name in names else 0
-            for name in (KEY, VALUE, TIMESTAMP, PRODUCER, EPOCH)
-        )
-    places = [table[shape] for shape in shapes]
-    relative = [f[at[2]] if at[2] else b"0" for f, at in zip(fields, places, strict=True)]
-    timestamps = _shifted(ms, _joined(relative)) if relative else ms
-    if timestamps is None:
-        return None
-    producers = None
-    if any(at[3] for at in table.values()):
-        numbers = [
-            (_count(f[at[3]]), _count(f[at[4]])) if at[3] else (-1, -1)
-            for f, at in zip(fields, places, strict=True)
-        ]
-        producers = [number for number, epoch in numbers if number is not None and epoch is not None]
-        if len(producers) < len(fields):
-            return None
-    return Columns(
-        keys=[f[at[0]] if at[0] else None for f, at in zip(fields, places, strict=True)],
-        values=[f[at[1]] if at[1] else None for f, at in zip(fields, places, strict=True)],
-        offsets=offsets,
-        timestamps_ms=timestamps,
-        headers=None,
-        producers=producers,
-    )
 
 
 def _spark_times(ms: NDArray[np.int64]) -> NDArray[np.int64] | list[int | None]:
@@ -487,9 +459,6 @@ def _batch_columns(
     origin: Origin,
     wanted: range,
 ) -> Columns:
-    whole = read_records(fields, offsets.tolist(), wanted)
-    if whole is not None:
-        return _whole_columns(whole)
     rows: list[Row] = []
     types: list[int] = []
     producers: list[int] = []
@@ -518,19 +487,6 @@ def _batch_columns(
         headers=[row[4] for row in rows],
         timestamp_types=types,
         producers=producers if max(producers, default=-1) >= 0 else None,
-    )
-
-
-def _whole_columns(records: Records) -> Columns:
-    some = len(records.producers) and records.producers.max() >= 0
-    return Columns(
-        keys=records.keys,
-        values=records.values,
-        offsets=records.offsets,
-        timestamps_ms=_spark_times(records.timestamps_ms),
-        headers=records.headers,
-        timestamp_types=np.where(records.log_append_times, LOG_APPEND_TIME, CREATE_TIME),
-        producers=records.producers.tolist() if some else None,
     )
 
 
@@ -582,11 +538,23 @@ def _header_array(columns: Columns, kind: pa.DataType) -> pa.Array:
         return _same_header_array(columns, kind)
     if columns.headers is None:
         return pa.nulls(len(columns.keys), type=kind)
+    if isinstance(columns.headers, HeaderColumns):
+        return _header_lists(columns.headers, kind)
     rows = [
         None if headers is None else [{"key": key, "value": value} for key, value in headers]
         for headers in columns.headers
     ]
     return pa.array(rows, type=kind)
+
+
+def _header_lists(headers: HeaderColumns, kind: pa.DataType) -> pa.Array:
+    """Null for a row without headers."""
+    fields = [kind.value_type.field("key"), kind.value_type.field("value")]
+    pairs = pa.StructArray.from_arrays([headers.names, headers.values], fields=fields)
+    some = np.diff(headers.ends) > 0
+    there = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+    buffers = [there, pa.py_buffer(headers.ends)]
+    return pa.Array.from_buffers(kind, len(some), buffers, len(some) - int(some.sum()), children=[pairs])
 
 
 def _same_header_array(columns: Columns, kind: pa.DataType) -> pa.Array:

@@ -76,7 +76,9 @@ def _read_range(
     with ExitStack() as stack:
         outcomes: Outcomes | None = None
         for page in pages(connection, part):
-            columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
+            columns = columns_of(
+                page, part.origin, part.start_offset, part.end_offset, headers="headers" in schema.names
+            )
             batch = record_batch(columns, part.origin, schema)
             if read_committed and columns.producers is not None:
                 if outcomes is None:

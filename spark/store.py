@@ -622,25 +622,26 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Reply]:
     try:
         while more:
             page = connection.page()
-            more = False
+            more, supposed = False, b""
             complete = page.first_id == begins_with
             if guarded and not complete:
                 _check_start(connection, part, begins_with or b"")
             if len(page) == asked:
                 asked = _next_count(page, asked) + guarded
-                # Before looking into this one, since that takes a while.
+                # Before anybody looks into this one, since that takes a while.
                 supposed = page.probable_last_id()
                 ask_behind(supposed)
                 more = True
-                if page.last_id != supposed:
-                    connection.page()
-                    ask_behind(page.last_id)
-            begins_with = page.last_id if len(page) else None
+            empty = not len(page)
             if repeats and complete:
                 page.drop_first()
             repeats = guarded
             if len(page):
                 yield page
+            if more and page.last_id != supposed:
+                connection.page()
+                ask_behind(page.last_id)
+            begins_with = None if empty else page.last_id
     finally:
         if more:
             connection.page()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
+from korvet.spark.batches import BATCH, may_be_transactional
 from korvet.spark.entries import columns_of, markers_of
 from korvet.spark.store import pages
 
@@ -102,5 +103,8 @@ def markers_behind(connection: Connection, part: StreamRange) -> Iterator[list[M
 
 def is_transactional(entries: Sequence[Entry], part: StreamRange) -> bool:
     """Whether there are records of transactions, or markers, among these entries."""
-    producers = columns_of(entries, part.origin).producers
-    return producers is not None or bool(markers_of(entries, part.origin))
+    single = [entry for entry in entries if entry[1][0] != BATCH]
+    if len(single) < len(entries) and any(may_be_transactional(entry[1]) for entry in entries):
+        return True
+    producers = columns_of(single, part.origin).producers if single else None
+    return producers is not None or bool(markers_of(single, part.origin))

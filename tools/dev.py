@@ -38,6 +38,7 @@ INPUTS = (
     "korvet/records/*.py",
     "korvet/records/*.p[xy][dxi]",
     "korvet/records/*.h",
+    "spark/kernel.py",
 )
 # Settings of somebody else's Spark or Python, which would decide what runs here, and how fast: a program
 # that may not keep its bytecode compiles all of it at every start.
@@ -162,7 +163,7 @@ def clean(arguments: list[str]) -> int:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     for pattern in ("*.so", "kernel.c", "*.html"):
-        for path in (ROOT / "korvet" / "records").glob(pattern):
+        for path in [*(ROOT / "korvet" / "records").glob(pattern), *(ROOT / "spark").glob(pattern)]:
             path.unlink()
     return 0
 

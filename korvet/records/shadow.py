@@ -1,4 +1,4 @@
-"""The few names of the `cython` module that the kernel uses when it runs uncompiled and Cython is absent."""
+"""The few names of the `cython` module that kernels use when they run uncompiled and Cython is absent."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ Thing = TypeVar("Thing")
 
 compiled = False
 Py_ssize_t = uint = ulonglong = longlong = int
+bint = bool
 p_uchar = object
 
 
@@ -18,7 +19,7 @@ def _same(thing: Thing) -> Thing:
     return thing
 
 
-cfunc = inline = nogil = cclass = _same
+cfunc = inline = nogil = cclass = final = _same
 
 
 def exceptval(*_: object, **__: object) -> Callable[[Thing], Thing]:
@@ -31,6 +32,6 @@ def cast(_: object, value: Thing) -> Thing:
     return value
 
 
-def declare(_: object, value: Any = None) -> Any:
+def declare(_: object, value: Any = None, **__: object) -> Any:
     """The initial value."""
     return value

@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
 from korvet.spark.batches import batch_records, read_batch, read_records
+from korvet.spark.entries import (
+    MAX_SPARK_MS,
+    MIN_SPARK_MS,
+    Marker,
+    Origin,
+    columns_of,
+    markers_of,
+    record_batch,
+)
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
+from tests.spark.direct import schema_of
+from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
+from tests.spark.test_replies import reply_of, strings_of
 from tests.spark.test_source import at, rows
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from korvet.spark.replies import Entry
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark
@@ -129,8 +144,10 @@ RECORDS = st.lists(
 )
 
 
+@pytest.mark.parametrize("form", FORMS)
 @given(st.lists(RECORDS, min_size=1, max_size=4), st.sampled_from([0, GZIP, ZSTD]), st.data())
 def test_many_batches_at_once_are_what_each_is(
+    form: Any,
     batches: list[list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]],
     codec: int,
     data: st.DataObject,
@@ -153,24 +170,93 @@ def test_many_batches_at_once_are_what_each_is(
         offset += len(made)
         entries.append([b"batch", whole])
         last_offsets.append(offset - 1)
-    found = read_records(entries, last_offsets, range(101, offset))
+    with using(form):
+        found = read_records(at_once(entries, last_offsets), range(101, offset))
     singles = [read_batch(entry, last) for entry, last in zip(entries, last_offsets, strict=True)]
     if found is None:
-        assert damaged or max(abs(record[2]) for records in batches for record in records) >= 2**60
+        times_ms = [record[2] for records in batches for record in records]
+        assert form is None or damaged or not MIN_SPARK_MS <= min(times_ms) <= max(times_ms) <= MAX_SPARK_MS
         return
-    rows = [(*row, s.log_append_time, s.producer) for s in singles if s for row in s.rows if row[2] > 100]
-    headers = found.headers or [None] * len(found.keys)
-    columns = (found.offsets, found.timestamps_ms, found.log_append_times, found.producers)
-    offsets, times_ms, appended, producers = (column.tolist() for column in columns)
-    keys, values = found.keys.to_pylist(), found.values.to_pylist()
-    got = zip(keys, values, offsets, times_ms, headers, appended, producers, strict=True)
-    assert list(got) == rows
+    expected = [(*row, s.log_append_time, s.producer) for s in singles if s for row in s.rows if row[2] > 100]
+    rows = found.rows
+    names, values = strings_of(rows.header_names), strings_of(rows.header_values)
+    pairs = [((name or b"").decode(), value) for name, value in zip(names, values, strict=True)]
+    ends = rows.header_ends[: rows.count + 1].tolist()
+    got = zip(
+        strings_of(rows.keys),
+        strings_of(rows.values),
+        rows.offsets[: rows.count].tolist(),
+        rows.timestamps_ms[: rows.count].tolist(),
+        [pairs[begin:end] or None for begin, end in itertools.pairwise(ends)],
+        found.log_append_times.tolist(),
+        rows.producers[: rows.count].tolist(),
+        strict=True,
+    )
+    assert list(got) == expected
 
 
-def test_long_records_whose_lengths_differ_late() -> None:
-    sizes = [1 << 20] * 6 + [1 << 21, 1 << 20]
+def at_once(entries: list[list[bytes]], last_offsets: list[int]) -> list[tuple[int, memoryview]]:
+    return [(last, memoryview(entry[1])) for entry, last in zip(entries, last_offsets, strict=True)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_long_records_whose_lengths_differ_late(form: Any) -> None:
+    if form is None:
+        pytest.skip("no compiled kernel")
+    sizes = [1 << 12] * 6 + [1 << 13, 1 << 12]
     records = [forms.Record(None, bytes(size), 0) for size in sizes]
     plain = forms.batch_bytes(forms.records_bytes(records, base_ms=0), len(records), base_ms=0)
-    found = read_records([[b"batch", stored(plain, 0)]], [len(records) - 1], range(len(records)))
+    with using(form):
+        found = read_records([(len(records) - 1, memoryview(stored(plain, 0)))], range(len(records)))
     assert found is not None
-    assert [len(value) for value in found.values.to_pylist()] == sizes
+    assert [len(value or b"") for value in strings_of(found.rows.values)] == sizes
+
+
+@given(st.lists(st.integers(0, 255), max_size=60), st.integers(0, 6), st.data())
+def test_damaged_records_do_no_harm(noise: list[int], count: int, data: st.DataObject) -> None:
+    """Nothing behind the end is read: the uncompiled form would raise. Both forms say the same."""
+    made = [forms.Record(b"k" * 3, b"v", MS, ((b"a", b"1"), (b"b", None)))] * 3
+    section = bytearray(forms.records_bytes(made, base_ms=MS))
+    at = data.draw(st.integers(0, len(section)))
+    section[at : at + data.draw(st.integers(0, 9))] = bytes(noise)
+    found = []
+    for form in (UNCOMPILED, INSTALLED or UNCOMPILED):
+        rows = form.Rows(4, len(section), len(section), True)
+        if rows.take_records(bytes(section), count, BASE, MS, None, -1, BASE, BASE + 4):
+            strings = (rows.keys, rows.values, rows.header_names, rows.header_values)
+            times_ms = rows.timestamps_ms[: rows.count].tolist()
+            found.append((times_ms, [strings_of(one) for one in strings]))
+        else:
+            found.append(None)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
+    """Markers and entries without an offset among them; one entry of another kind, and it is not told."""
+    entries: list[Entry] = []
+    offset = BASE
+    for codec in (0, GZIP, SNAPPY, LZ4, ZSTD):
+        pairs = [(b"k", b"%d-%d" % (codec, index)) for index in range(10)]
+        data = batch(
+            pairs,
+            attributes=codec | 16,
+            compress=lambda p, c=codec: compress(c, p),
+            producer=(5, 0, 0),
+        )
+        entries.append((entry_id(offset + 9).encode(), [b"batch", stored(data, offset)]))
+        offset += 10
+    ends = batch([(b"\0\0\0\1", b"\0\0\0\0\0\0")], attributes=48, producer=(5, 0, 0))
+    entries.append((entry_id(offset).encode(), [b"batch", stored(ends, offset)]))
+    entries.append((b"%d-5000" % (MS + 1), [b"batch", ends]))
+    origin, schema = Origin("t", 0, 0, 0), to_arrow_schema(schema_of(), timezone="UTC")
+    limits = BASE + 3, BASE + 48
+    for more in ([], [(b"%d-0" % (MS + 2), [b"batch", b"none"])], [(b"%d-1" % (MS + 2), [b"key", b"k"])]):
+        every = [*entries, *more]
+        with using(form):
+            page = reply_of(every)
+            found, markers = columns_of(page, origin, *limits), markers_of(page, origin)
+        expected = columns_of(every, origin, *limits)
+        assert record_batch(found, origin, schema).equals(record_batch(expected, origin, schema))
+        assert found.producers == expected.producers
+        assert markers == markers_of(every, origin) == [Marker(offset, 5, committed=True)]

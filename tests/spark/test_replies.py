@@ -1,8 +1,8 @@
-"""Pages of entries as they come from Redis, read as whole columns: the same as entry by entry."""
+"""Pages of entries as they come from Redis, made columns by the kernel: the same as entry by entry."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.spark.entries import Origin, columns_of, markers_of, record_batch
-from korvet.spark.replies import LEAST_ENTRIES, PADDING, Reply
+from korvet.spark.replies import Reply
 from korvet.spark.store import Address, connected
 from tests.spark.direct import batch, schema_of
+from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +50,7 @@ def text(string: bytes) -> bytes:
 def reply_of(entries: Sequence[Entry], behind: bytes = b"") -> Reply:
     """The entries as a page; what is behind it in memory does not matter."""
     page = raw(entries)
-    room = np.frombuffer((page + behind).ljust(len(page) + PADDING, b"7"), dtype=np.uint8)
-    return Reply(room[: len(page) + PADDING].copy(), len(page))
+    return Reply(np.frombuffer(page + behind, dtype=np.uint8).copy(), len(page))
 
 
 @st.composite
@@ -75,9 +75,9 @@ def fields(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def pages_of_entries(draw: st.DrawFn) -> list[Entry]:
-    """Pages large enough to be worth it, of a few forms each."""
+    """Pages of a few forms each."""
     forms = draw(st.lists(fields(), min_size=1, max_size=3))
-    steps = draw(st.lists(st.sampled_from([1, 7, 1023]), min_size=LEAST_ENTRIES, max_size=LEAST_ENTRIES + 8))
+    steps = draw(st.lists(st.sampled_from([1, 7, 1023]), min_size=1, max_size=20))
     entries, at = [], draw(st.sampled_from([1, 999 << 10, MS << 10]))
     for number, step in enumerate(steps):
         at += step
@@ -86,20 +86,125 @@ def pages_of_entries(draw: st.DrawFn) -> list[Entry]:
     return entries
 
 
+@pytest.mark.parametrize("form", FORMS)
 @given(pages_of_entries(), st.sampled_from(ORIGINS), st.booleans())
-def test_the_same_as_entry_by_entry(entries: list[Entry], origin: Origin, dropped: bool) -> None:
+def test_the_same_as_entry_by_entry(form: Any, entries: list[Entry], origin: Origin, dropped: bool) -> None:
     page = reply_of(entries, raw(entries))
     assert page.first_id == entries[0][0]
+    last_id = entries[-1][0]
     if dropped:
         page.drop_first()
         entries = entries[1:]
     assert len(page) == len(entries)
-    assert page.last_id == entries[-1][0]
-    found, expected = columns_of(page, origin), columns_of(entries, origin)
+    with using(form):
+        found, expected = columns_of(page, origin), columns_of(entries, origin)
+        assert markers_of(page, origin) == markers_of(entries, origin)
+    assert page.last_id == last_id
     assert record_batch(found, origin, SCHEMA).equals(record_batch(expected, origin, SCHEMA))
     assert (found.producers or [-1] * len(found.keys)) == (expected.producers or [-1] * len(expected.keys))
-    assert markers_of(page, origin) == markers_of(entries, origin)
     assert [(entry_id, list(strings)) for entry_id, strings in page] == entries
+
+
+def taken(form: Any, data: bytes, origin: Origin, skipped: int = 0) -> list[Any] | None:
+    """What a kernel makes of a reply."""
+    rows = form.Rows(64, len(data), len(data), True)
+    if not rows.take_entries(data, len(data), skipped, origin.bias, origin.append_times):
+        return None
+    assert rows.last_id in data
+    columns = (rows.offsets, rows.timestamps_ms, rows.producers)
+    strings = (rows.keys, rows.values, rows.header_names, rows.header_values)
+    return [
+        rows.transactional,
+        rows.markers,
+        rows.header_ends[: rows.count + 1].tolist(),
+        *(column[: rows.count].tolist() for column in columns),
+        *(strings_of(one) for one in strings),
+    ]
+
+
+def strings_of(column: Any) -> list[bytes | None]:
+    ends = column.ends[: column.count + 1].tolist()
+    there = np.unpackbits(column.there, bitorder="little")[: column.count].tolist()
+    assert column.nulls == there.count(0)
+    data = column.data[: column.size].tobytes()
+    return [data[begin:end] if one else None for begin, end, one in zip(ends, ends[1:], there, strict=False)]
+
+
+@given(pages_of_entries(), st.data())
+def test_damage_is_no_harm(entries: list[Entry], data: st.DataObject) -> None:
+    """Nothing behind the end is read: the uncompiled form would raise. Both forms say the same."""
+    page = bytearray(raw(entries))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(page) - 1))
+        page[at : at + data.draw(st.integers(0, 2))] = data.draw(
+            st.sampled_from([b"", b"9", b"0", b"-", b"\r", b"\n", b"$", b"*", b"99999999999", b"\xff"])
+        )
+    if data.draw(st.booleans()):
+        del page[data.draw(st.integers(0, len(page))) :]
+    damaged, origin, skipped = bytes(page), data.draw(st.sampled_from(ORIGINS)), data.draw(st.integers(0, 1))
+    found = taken(UNCOMPILED, damaged, origin, skipped)
+    batches = UNCOMPILED.batches_in(damaged, len(damaged), skipped, origin.bias)
+    if INSTALLED is not None:
+        assert taken(INSTALLED, damaged, origin, skipped) == found
+        assert INSTALLED.batches_in(damaged, len(damaged), skipped, origin.bias) == batches
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_there_is_never_more_than_room(form: Any) -> None:
+    """Whatever the numbers in a reply say."""
+    if form is None:
+        pytest.skip("no compiled kernel")
+    entry = (b"1-1", [b"key", b"k" * 8, b"value", b"v" * 8, b"header.a", b"1"])
+    page = raw([entry] * 3)
+    assert form.Rows(3, 24, 3, True).take_entries(page, len(page), 0, 0, False)
+    for room in ((2, 24, 3), (3, 23, 3), (3, 24, 2), (0, 0, 0)):
+        assert not form.Rows(*room, True).take_entries(page, len(page), 0, 0, False)
+    assert form.Rows(3, 24, 0, False).take_entries(page, len(page), 0, 0, False)
+    assert not form.Rows(3, 24, 3, True).take_entries(page, len(page) + 1, 0, 0, False)
+    assert not form.Rows(3, 24, 3, True).take_entries(b"", 0, 0, 0, False)
+    for lie in (b"*4\r\n", b"*2\r\n", b"*99999999999999999999\r\n", b"*-1\r\n"):
+        assert not form.Rows(9, 99, 9, True).take_entries(lie + page[4:], len(lie + page[4:]), 0, 0, False)
+    assert form.batches_in(b"", 0, 0, 0) is None
+    assert form.batches_in(page, len(page) + 1, 0, 0) is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_limits_of_numbers(form: Any) -> None:
+    """What is beyond is left to the general way, which knows a row for it."""
+    if form is None:
+        pytest.skip("no compiled kernel")
+    highest = b"%d-1023" % ((1 << 53) - 1)
+    latest = b"253402300799999-0"
+    cases: list[tuple[bytes, list[bytes], list[int] | None]] = [
+        (b"0-1", [b"value", b""], [1, 0]),
+        (highest, [b"value", b"", b"ts", b"-9007199254740991"], None),  # a long number
+        (b"5-1024", [b"value", b""], []),
+        (b"%d-0" % (1 << 53), [b"value", b""], []),
+        (b"%d-0" % (1 << 63), [b"value", b""], None),
+        (latest, [b"value", b""], [253402300799999 << 10, 253402300799999]),
+        (latest, [b"value", b"", b"ts", b"1"], None),
+        (b"1-0", [b"ts", b"-62135596800001"], [1 << 10, -62_135_596_800_000]),
+        (b"1-0", [b"ts", b"-62135596800002"], None),
+        (b"1-0", [b"ts", b"-"], None),
+        (b"1-0", [b"ts", b""], None),
+        (b"1-0", [b"ts", b"00"], [1 << 10, 1]),
+        (b"1-0", [b"pid", b"9" * 18, b"epoch", b"0"], [1 << 10, 1]),
+        (b"1-0", [b"pid", b"9" * 19, b"epoch", b"0"], None),
+        (b"1-0", [b"epoch", b"0"], None),
+        (b"1-0", [b"ctl", b"commit", b"pid", b"1"], None),
+        (b"1-0", [b"ctl", b"commit", b"pid", b"1", b"epoch", b"0", b"key", b""], None),
+        (b"1-0", [b"epoch", b"0", b"pid", b"1", b"ctl", b"abort"], []),
+        (b"1-0", [b"header.", b"", b"nullheader.", b"x", b"nullheader", b""], None),
+        (b"1-0", [b"header.", b"", b"nullheader.", b"x"], [1 << 10, 1]),
+        (b"1-0", ["header.é".encode(), b""], [1 << 10, 1]),
+        (b"1-0", [b"header.\xff", b""], None),
+        (b"1-0", [b"value", b"", b"value", b""], None),
+        (b"1-0", [b"value", b"", b"key"], None),
+    ]
+    for entry_id, strings, expected in cases:
+        found = taken(form, raw([(entry_id, strings)]), ORIGINS[0])
+        numbers = None if found is None else [*found[3], *found[4]]
+        assert numbers == expected, (entry_id, strings)
 
 
 PLAIN = [
@@ -107,21 +212,24 @@ PLAIN = [
     [b"value", FRAMES[0]],
     [b"key", b"only"],
     [b"key", b"k", b"value", b"v" * 1000, b"ts", b"0", b"pid", b"12", b"epoch", b"3"],
+    [b"value", b"v", b"key", b"k", b"nullheader.b", b"", b"header.a", b"1", b"header.a", b"2"],
+    [b"ctl", b"abort", b"pid", b"12", b"epoch", b"3"],
 ]
 
 
-@pytest.mark.parametrize("forms", [PLAIN[:1], PLAIN[2:3], PLAIN[3:], PLAIN[2:]])
+@pytest.mark.skipif(INSTALLED is None, reason="no compiled kernel")
+@pytest.mark.parametrize("forms", [PLAIN[:1], PLAIN[2:3], PLAIN[3:], PLAIN])
 def test_what_korvet_writes_is_never_parsed(forms: list[list[bytes]]) -> None:
-    """Neither are values of another length each, and records among which tombstones are."""
+    """Neither are values of another length each, and records among which tombstones and markers are."""
     page = reply_of([(b"%d-%d" % (MS, number), forms[number % len(forms)]) for number in range(100)])
-    assert page.plain is not None
+    assert page.rows(0, append_times=False) is not None
     assert page.mean_bytes > 20
 
 
-def test_a_value_like_an_entry_is_parsed() -> None:
+def test_a_value_like_an_entry_is_a_value() -> None:
     page = reply_of([(b"%d-%d" % (MS, number), PLAIN[1]) for number in range(100)])
-    assert page.plain is None
     assert page.probable_last_id() == b"1700000000000-1"
+    assert columns_of(page, ORIGINS[0]).values.to_pylist() == [PLAIN[1][1]] * 100
     assert page.last_id == b"%d-99" % MS
     assert tuple(page[99]) == (b"%d-99" % MS, PLAIN[1])
 
@@ -145,7 +253,9 @@ def test_pages_by_connection(keyspace: Keyspace, mute: bool) -> None:
         with pytest.raises(Exception, match="WRONGTYPE"):
             connection.page()
         connection.send_for_page("XRANGE", "korvet:t:0", "-", "+", "COUNT", 100)
-        assert (connection.page().plain is None) == mute
+        page = connection.page()
+        assert (page.rows(0, append_times=False) is None) == (mute or INSTALLED is None)
+        assert len(columns_of(page, ORIGINS[0]).offsets) == 100
     got = batch(keyspace, topic="t", redis_user="reader")
     assert [int(row["key"]) for row in got] == list(range(3000))
     assert [len(row["value"]) for row in got] == [

@@ -12,6 +12,7 @@ import pytest
 from korvet.records import kernel
 from korvet.records.batch import BatchError
 from korvet.records.native import native_json
+from korvet.spark import compiled
 from tests.unit.records.forms import (
     BASE_MS,
     FORMS,
@@ -56,8 +57,9 @@ def refused(form: Any, data: bytes) -> BatchError:
 @pytest.mark.skipif(
     os.environ.get("KORVET_REQUIRE_EXT", "") in {"", "0"}, reason="a compiled kernel is not required"
 )
-def test_the_kernel_is_compiled_where_that_is_required() -> None:
+def test_the_kernels_are_compiled_where_that_is_required() -> None:
     assert kernel.ACCELERATED
+    assert compiled.kernel is not None
 
 
 @every_form

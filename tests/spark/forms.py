@@ -1,0 +1,47 @@
+"""The kernel of the data source in its two forms."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+
+from korvet.records import shadow
+from korvet.spark import compiled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(compiled.__file__).with_name("kernel.py")
+USERS = ("korvet.spark.replies.kernel", "korvet.spark.batches.kernel")
+
+
+def _uncompiled() -> Any:
+    """Reading beyond the end of a buffer is an IndexError there."""
+    spec = importlib.util.spec_from_file_location("spark_kernel_uncompiled", SOURCE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with mock.patch.dict(sys.modules, {"cython": shadow}):
+        spec.loader.exec_module(module)
+    return module
+
+
+INSTALLED: Any = compiled.kernel
+UNCOMPILED = _uncompiled()
+FORMS = [pytest.param(INSTALLED, id="installed"), pytest.param(UNCOMPILED, id="uncompiled")]
+"""The installed one is None where there is no compiler."""
+
+
+@contextmanager
+def using(form: Any) -> Iterator[None]:
+    """The data source with this kernel; with None, without one."""
+    with ExitStack() as stack:
+        for user in USERS:
+            stack.enter_context(mock.patch(user, form))
+        yield
