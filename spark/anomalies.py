@@ -23,7 +23,7 @@ REWIND, GAP, PAST_END, UNKNOWN = "rewind", "gap", "past_end", "unknown_partition
 
 def moves(commits: DataFrame) -> DataFrame:
     """Commits with what came before them at their place: `previous_offset`, `interval_ms` since then, and the
-    usual interval. A tombstone ends a history: what follows it begins anew.
+    usual interval. A tombstone ends a history: what follows it begins anew, what is before it `is_removed`.
     """
     in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
     lives = sf.sum(sf.col("tombstone").cast("int")).over(in_order)
@@ -31,6 +31,7 @@ def moves(commits: DataFrame) -> DataFrame:
     usual = sf.sort_array(sf.collect_list("interval_ms").over(life.rowsBetween(-USUAL_INTERVALS, -1)))
     return (
         commits.withColumn("life", lives)
+        .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*PLACE)))
         .where(~sf.col("tombstone"))
         .withColumn("previous_offset", sf.lag("committed_offset").over(life))
         .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(life)))
@@ -50,7 +51,8 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
     """One row per thing that is odd about a commit of `moves`; a commit may have several.
 
     `ends` (topic, partition, end_offset) are log ends; when `complete`, a partition that they lack does not
-    exist. Without them only a commit in the future of its own time is known to be past the end.
+    exist. They say nothing of commits that were removed since, as with a topic that was deleted. Without them
+    only a commit in the future of its own time is known to be past the end.
     """
     usual = sf.col("usual_interval_ms")
     own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
@@ -60,9 +62,10 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
         placed = moved.withColumn("end_offset", sf.lit(None).cast("bigint"))
     else:
         placed = moved.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
-        past = past | sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
+        beyond = sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
+        past = past | (beyond & ~sf.col("is_removed"))
         if complete:
-            unknown = sf.col("end_offset").isNull()
+            unknown = sf.col("end_offset").isNull() & ~sf.col("is_removed")
     kinds = sf.array_compact(
         sf.array(
             sf.when(sf.col("committed_offset") < sf.col("previous_offset"), REWIND),

@@ -59,17 +59,29 @@ class Cluster:
     def extents(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Where these partitions begin and end (ListOffsets, read_committed); all must exist."""
         with _failures(self._bootstrap):
-            spec = self._kafka.clients.admin.OffsetSpec
-            first, end = self._offsets(places, spec.earliest()), self._offsets(places, spec.latest())
+            spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
+            first = self._offsets(places, spec.earliest(), committed)
+            end = self._offsets(places, spec.latest(), committed)
         return {place: Extent(first[place], end[place]) for place in places}
 
-    def _offsets(self, places: Sequence[tuple[str, int]], spec: Any) -> dict[tuple[str, int], int]:
+    def ends(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Where these partitions end, open transactions included (ListOffsets); all must exist."""
+        with _failures(self._bootstrap):
+            latest = self._kafka.clients.admin.OffsetSpec.latest()
+            return self._offsets(places, latest, self._levels.READ_UNCOMMITTED)
+
+    @property
+    def _levels(self) -> Any:
+        return self._kafka.common.IsolationLevel
+
+    def _offsets(
+        self, places: Sequence[tuple[str, int]], spec: Any, level: Any
+    ) -> dict[tuple[str, int], int]:
         asked = self._java.HashMap()
         keys = {place: self._kafka.common.TopicPartition(*place) for place in places}
         for key in keys.values():
             asked.put(key, spec)
-        committed = self._kafka.common.IsolationLevel.READ_COMMITTED
-        options = self._kafka.clients.admin.ListOffsetsOptions(committed)
+        options = self._kafka.clients.admin.ListOffsetsOptions(level)
         answers = self._admin.listOffsets(asked, options)
         return {place: answers.partitionResult(key).get().offset() for place, key in keys.items()}
 

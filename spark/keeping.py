@@ -61,7 +61,12 @@ def keep_tables(
             began = time.monotonic()
             stream = stream_topics(spark, address, [OFFSETS_TOPIC], given)
             now_ms = time.time_ns() // 1_000_000
-            stored.update(stream, now_ms, records=lambda starts: reader.records(spark, starts))
+            stored.update(
+                stream,
+                now_ms,
+                records=lambda starts: reader.records(spark, starts),
+                ends=lambda topics: reader.ends(spark, topics),
+            )
             if every_s is None:
                 return
             time.sleep(max(0.0, began + every_s - time.monotonic()))

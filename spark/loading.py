@@ -37,11 +37,15 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
     source = reader.offsets_topic(spark)
     if source is None:
         source = spark.createDataFrame([], SCHEMA)
-    records = None
+    records, ends = None, None
     if name in NEED_RECORDS or name == "anomalies":
         recent = health.recent_commits(decode.offset_commits(source), rules.window_commits)
-        records = reader.records(spark, smallest_offsets(recent))
-    return Tables(source, records, as_of_ms, rules=rules).view(name)
+        starts = smallest_offsets(recent)
+        if name == "anomalies":
+            ends = reader.ends(spark, starts)
+        else:
+            records = reader.records(spark, starts)
+    return Tables(source, records, as_of_ms, ends=ends, rules=rules).view(name)
 
 
 def stream_table(

@@ -117,15 +117,17 @@ def _write_tables(
     recent = health.recent_commits(commits, rules.window_commits)
     places = ("topic", "partition", "committed_offset")
     needed = positions.select(*places).union(recent.select(*places))
-    records = reader.records(source.sparkSession, smallest_offsets(needed)).persist()
-    tables = Tables(source, records, as_of_ms, rules=rules)
+    starts = smallest_offsets(needed)
+    records = reader.records(source.sparkSession, starts).persist()
+    ends = reader.ends(source.sparkSession, starts).persist()
+    tables = Tables(source, records, as_of_ms, ends=ends, rules=rules)
     with tables.shared():
         for name in TABLES:
             notify(f"Computing {name}")
             _keep(folder, name, tables.view(name))
     notify("Computing lag over time")
     history = trends.group_trends(trends.lag_over_time(positions, records), commits, span).collect()
-    for frame in (commits, positions, records):
+    for frame in (commits, positions, records, ends):
         frame.unpersist()
     return span, history
 

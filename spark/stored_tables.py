@@ -1,7 +1,12 @@
 """The tables of korvet.spark.catalog kept in a folder and brought up to date with what is new, as Parquet.
 
     stored = StoredTables(spark, "/data/groups")
-    stored.update(stream, as_of_ms, records=lambda starts: reader.records(spark, starts))
+    stored.update(
+        stream,
+        as_of_ms,
+        records=lambda starts: reader.records(spark, starts),
+        ends=lambda topics: reader.ends(spark, topics),
+    )
     stored.read("group_status")
 
 A query with a checkpoint takes each record of the stream once. Histories are only added to, partitioned by
@@ -26,13 +31,14 @@ from korvet.spark.loading import smallest_offsets
 from korvet.spark.membership import IS_NEW
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from pyspark.sql import DataFrame, SparkSession
 
     from korvet.spark.tables import Starts
 
     RecordsFrom = Callable[[Starts], DataFrame]
+    EndsOf = Callable[[Collection[str]], DataFrame]
 
 CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
@@ -59,13 +65,13 @@ class StoredTables:
         as_of_ms: int,
         *,
         records: RecordsFrom | None = None,
-        ends: DataFrame | None = None,
+        ends: EndsOf | None = None,
     ) -> None:
         """Take what is new in `source`, a stream of `__consumer_offsets`, then add a snapshot as of a moment.
 
         records: gives the topics' records from these offsets on; without it there is no lag and no status.
-        ends: the partitions that exist, with their log ends. Raises what the query fails with; a later call
-        goes on from there.
+        ends: gives the partitions of topics that exist, with their log ends as they are then; without it no
+        commit is known to be past them. Raises what the query fails with; a later call goes on from there.
         """
 
         def take(batch: DataFrame, number: int) -> None:
@@ -101,7 +107,7 @@ class StoredTables:
 
     # A batch
 
-    def _take(self, batch: DataFrame, number: int, ends: DataFrame | None) -> None:
+    def _take(self, batch: DataFrame, number: int, ends: EndsOf | None) -> None:
         spark = batch.sparkSession
         batch = batch.persist()
         try:
@@ -119,12 +125,16 @@ class StoredTables:
         self._forget(number - 2)
 
     def _take_commits(
-        self, spark: SparkSession, commits: DataFrame, number: int, ends: DataFrame | None
+        self, spark: SparkSession, commits: DataFrame, number: int, ends: EndsOf | None
     ) -> None:
         self._add(spark, "commit_rate", number, views.commit_rate(commits))
         known = self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema)
         both = _marked(known, commits)
-        odd = anomalies.anomalies(anomalies.moves(both), ends, self._rules)
+        # Looked at behind the commits that they judge.
+        places = (
+            None if ends is None else ends([row[0] for row in commits.select("topic").distinct().collect()])
+        )
+        odd = anomalies.anomalies(anomalies.moves(both), places, self._rules)
         self._add(spark, "anomalies", number, odd.where(IS_NEW))
         # The usual interval needs one commit more than intervals.
         count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)

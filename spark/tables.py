@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from korvet.spark.kafka import cluster_of
 from korvet.spark.settings import options_of
 from korvet.spark.source import FORMAT, SCHEMA
-from korvet.spark.store import OFFSETS_TOPIC, Address, connected, load_topics
+from korvet.spark.store import OFFSETS_TOPIC, Address, connected, extents, load_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
+ENDS = "topic string, partition int, end_offset bigint"
 # Without it the connector's planner drops internal topics without a word.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
@@ -33,6 +34,9 @@ class TopicReader(Protocol):
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
         """Topic, partition, offset and timestamp of the records from these offsets on, where topics exist."""
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics end now (ENDS), of those topics that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,14 @@ class RedisReader:
         if not starting:
             return spark.createDataFrame([], SCHEMA).select(*columns)
         return self._load(spark, starting).select(*columns)
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics end now (ENDS), of those topics that exist."""
+        with connected(self.address) as connection:
+            known = load_topics(connection, self.address)
+            wanted = [known[name] for name in sorted(topics) if name in known]
+            found = extents(connection, self.address, wanted)
+        return spark.createDataFrame([(*extent.place, extent.log_end) for extent in found], ENDS)
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
@@ -112,6 +124,16 @@ class KafkaReader:
         if not starting:
             return spark.createDataFrame([], SCHEMA).select(*columns)
         return self._load(spark, starting).select(*columns)
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics end now (ENDS), of those topics that exist.
+
+        Raises as offsets_topic does.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions(topics)
+            ends = cluster.ends([(topic, part) for topic in existing for part in existing[topic]])
+        return spark.createDataFrame([(*place, end) for place, end in ends.items()], ENDS)
 
     def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
         """The starts at which there is something to read, none before a partition's beginning.

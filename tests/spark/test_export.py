@@ -396,12 +396,21 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
         keep_tables(spark, address, folder, options={"assign": "{}"})
     keep_tables(spark, address, folder)
     keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)
+    keyspace.commit("ahead", "t", 0, (MS << 10) + 5, at_ms=MS + 7)
+    keyspace.commit("lost", "gone", 0, 5, at_ms=MS + 7)
     keep_tables(spark, address, folder)
-    lags = kept_table(spark, folder, "record_lag").orderBy("as_of_ts").collect()
+    odd = kept_table(spark, folder, "anomalies")
+    assert sorted((row["group"], row["kind"], row["end_offset"]) for row in odd.collect()) == [
+        ("ahead", "past_end", (MS << 10) + 4),
+        ("lost", "unknown_partition", None),
+    ]
+    batch = batch_table(spark, RedisReader(address), "anomalies", MS + 8)
+    assert sorted(map(repr, batch.collect())) == sorted(map(repr, odd.collect()))
+    lags = kept_table(spark, folder, "record_lag").where("group = 'g'").orderBy("as_of_ts").collect()
     assert [row["record_lag"] for row in lags] == [3, 1]
-    (current,) = kept_table(spark, folder, "current_offsets").collect()
+    (current,) = kept_table(spark, folder, "current_offsets").where("group = 'g'").collect()
     assert current["committed_offset"] == (MS << 10) + 3
-    assert kept_table(spark, folder, "offset_commits").count() == 2
+    assert kept_table(spark, folder, "offset_commits").count() == 4
     with pytest.raises(ExportError, match="no table nowhere"):
         kept_table(spark, folder, "nowhere")
     (tmp_path / "other").mkdir()

@@ -67,6 +67,7 @@ class Readout:
     history: list[dict[str, Any]]
     lag: dict[Place, Expected]
     lag_ms: dict[Place, int]
+    ends: list[tuple[Any, ...]]
     refused: int
 
 
@@ -93,6 +94,7 @@ def read_out(spark: SparkSession, reader: TopicReader, as_of_ms: int) -> Readout
         history=[row.asDict() for row in ordered(views.commit_history(commits), *places)],
         lag={row["place"]: expected_of(row) for row in lag},
         lag_ms={row["place"]: row["lag_ms"] for row in lag},
+        ends=sorted(map(tuple, reader.ends(spark, {row["topic"] for row in lag}).collect())),
         refused=quarantine(source).count(),
     )
     source.unpersist()
@@ -165,6 +167,7 @@ def test_both_ways_give_the_same_tables(from_redis: Readout, from_kafka: Readout
     assert from_kafka.commits == from_redis.commits
     assert from_kafka.groups == from_redis.groups
     assert from_kafka == from_redis
+    assert len(from_redis.ends) > 3
 
 
 def test_plain_xrange_counts_the_same(live: Scenario) -> None:

@@ -19,6 +19,7 @@ from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
 from korvet.spark.batch_tables import Tables
 from korvet.spark.source import SCHEMA
+from korvet.spark.tables import ENDS
 from tests.spark.test_views import member, stable
 
 if TYPE_CHECKING:
@@ -105,6 +106,12 @@ def the_week() -> Week:
     week.commit("deleted", MONDAY + HOUR, "orders", 0, after(1))
     week.commit("deleted", MONDAY + 2 * HOUR, "orders", 0, None)
     week.commit("empty", MONDAY + HOUR, "orders", 1, after(HOURS))
+    week.commit("far", NOW - HOUR, "ledger", 0, 169)
+    # Removed with their topic, and a topic made anew.
+    week.commit("former", MONDAY + HOUR, "no-such-topic", 3, 5)
+    week.commit("former", MONDAY + HOUR, "ledger", 0, 170)
+    week.commit("former", MONDAY + 2 * HOUR, "no-such-topic", 3, None)
+    week.commit("former", MONDAY + 2 * HOUR, "ledger", 0, None)
     a, b = member("a", 0), member("b", 0, 1)
     week.state("steady", stable(1, MONDAY, [a]))
     week.state("steady", stable(2, MONDAY + DAY, [a, member("b", 1)]))
@@ -127,6 +134,11 @@ def topic_records() -> list[tuple[str, int, int, datetime]]:
     ]
 
 
+def topic_ends() -> list[tuple[str, int, int]]:
+    ends = [("orders", 0, clock(167) + 1), ("orders", 1, clock(167) + 1), ("ledger", 0, 168)]
+    return [*ends, ("quick", 0, pack(NOW - 50_000, 1))]
+
+
 # status, unread records, how long the first of them has waited (ms): by hand.
 EXPECTED = {
     ("steady", "orders", 0): ("OK", 0, 0),
@@ -146,6 +158,7 @@ EXPECTED = {
     ("just-done", "quick", 0): ("OK", 1, 50_000),
     ("ahead", "orders", 1): ("OK", 0, 0),
     ("huge", "ledger", 0): ("OK", 0, 0),
+    ("far", "ledger", 0): ("OK", 0, 0),
     ("negative", "orders", 1): ("STOPPED", 168, 168 * HOUR),
     ("orphan", "no-such-topic", 3): ("OK", 0, 0),
     ("empty", "orders", 1): ("OK", 0, 0),
@@ -157,10 +170,7 @@ def tables(spark: SparkSession) -> Tables:
     source = spark.createDataFrame(the_week().rows(), SCHEMA).cache()
     columns = "topic string, partition int, offset bigint, timestamp timestamp"
     records = spark.createDataFrame(topic_records(), columns).cache()
-    ends = [("orders", 0, clock(167) + 1), ("orders", 1, clock(167) + 1), ("ledger", 0, 168)]
-    ends += [("quick", 0, pack(NOW - 50_000, 1))]
-    places = spark.createDataFrame(ends, "topic string, partition int, end_offset bigint")
-    return Tables(source, records, NOW, ends=places)
+    return Tables(source, records, NOW, ends=spark.createDataFrame(topic_ends(), ENDS))
 
 
 def test_status_and_lag(tables: Tables) -> None:
@@ -196,6 +206,7 @@ def test_anomalies(tables: Tables) -> None:
         ("on-holiday", "gap", MONDAY + 72 * HOUR + MINUTE): (after(60), 13 * HOUR),
         ("ahead", "past_end", NOW - HOUR): (None, None),
         ("huge", "past_end", NOW - HOUR): (None, None),
+        ("far", "past_end", NOW - HOUR): (None, None),
         # All that the week would bring, on Monday.
         ("empty", "past_end", MONDAY + HOUR): (None, None),
         ("orphan", "unknown_partition", MONDAY + 10 * HOUR): (None, None),
