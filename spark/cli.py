@@ -16,7 +16,7 @@ from korvet.spark.browser import BrowserError, find_browser, save_pictures
 from korvet.spark.export import export_batch, export_stream
 from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
 from korvet.spark.keeping import keep_tables, kept_table, seconds_of
-from korvet.spark.loading import batch_table, stream_table, table_named
+from korvet.spark.loading import batch_table, growing_table, stream_table, table_named
 from korvet.spark.options import (
     RedisOptions,
     master_option,
@@ -26,7 +26,7 @@ from korvet.spark.options import (
     with_redis,
 )
 from korvet.spark.report import write_report
-from korvet.spark.store import OFFSETS_TOPIC, connected
+from korvet.spark.store import OFFSETS_TOPIC, check_keyspace, connected
 from korvet.spark.tables import KafkaReader, RedisReader
 from korvet.spark.target import (
     BYTES_AS,
@@ -115,8 +115,9 @@ def report(
                 raise click.UsageError("--bootstrap goes with --source kafka; give --redis URL")
             reader = RedisReader(redis.address())
             # Tried before Spark takes its seconds to start.
-            with connected(reader.address):
-                pass
+            with connected(reader.address) as connection:
+                check_keyspace(connection, reader.address)
+        _check_folder(out)
         notify("Starting Spark")
         with spark_session("korvet report", master, jars=jars) as spark:
             now_ms, history_ms = time.time_ns() // 1_000_000, since_hours * HOUR_MS
@@ -137,6 +138,20 @@ def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]
             raise click.BadParameter(f"{word!r} is not NAME=VALUE", context, option)
         pairs[name] = value
     return pairs
+
+
+def _named(context: click.Context, option: click.Parameter, given: str) -> str:
+    if not given.strip():
+        raise click.BadParameter("names no place", context, option)
+    return given
+
+
+def _interval(context: click.Context, option: click.Parameter, given: str) -> str:
+    try:
+        seconds_of(given)
+    except ExportError as error:
+        raise click.BadParameter(str(error), context, option) from error
+    return given
 
 
 def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, ...]:
@@ -162,6 +177,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     "--to",
     "location",
     required=True,
+    callback=_named,
     metavar="PLACE",
     help="Folder or URI to fill; for jdbc the database's URL, for iceberg the name of a PyIceberg catalog.",
 )
@@ -194,6 +210,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 @click.option(
     "--every",
     default=DEFAULT_EVERY,
+    callback=_interval,
     show_default=True,
     metavar="INTERVAL",
     help="With --continuous: how often.",
@@ -272,6 +289,8 @@ def export(
     """
     if [bool(topics), source_table is not None, all_tables].count(True) != 1:
         raise click.UsageError("say which topics, or --table NAME, or --all-tables")
+    if every != DEFAULT_EVERY and not continuous:
+        raise click.UsageError("--every goes with --continuous")
     _check_times(
         source_table, kept, checkpoint, source_options, continuous=continuous, available_now=available_now
     )
@@ -284,10 +303,9 @@ def export(
         if form == JDBC and JDBC_PASSWORD in os.environ:
             options = {"password": os.environ[JDBC_PASSWORD], **options}
         target = Target(_place(location, form), form, mode, table, partition_by, bytes_as, options)
-        if not streams and mode == ERROR and table is None and Path(target.location).exists():
-            raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
+        _check_target(target, streams=streams)
         if source_table is not None:
-            table_named(source_table)
+            _check_table(source_table, source_options, streams=streams)
         address = None if kept is not None else redis.address()
         if address is not None:
             check_topics(address, topics or [OFFSETS_TOPIC], source_options, streaming=streams)
@@ -296,7 +314,7 @@ def export(
         with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
             notify(f"Exporting {what}")
             if address is None:
-                export_batch(kept_table(spark, _place(str(kept), "parquet"), what), target)
+                export_batch(kept_table(spark, _place(str(kept), PARQUET), what), target)
             elif streams:
                 stream = _Origin(spark, address, topics, source_table, source_options).stream()
                 _follow(stream, target, what, checkpoint, every if continuous else None)
@@ -323,6 +341,41 @@ def _check_times(
         raise click.UsageError("--from FOLDER reads files: no --source-option")
     if checkpoint and not (continuous or available_now):
         raise click.UsageError("--checkpoint goes with --continuous or --available-now")
+
+
+def _check_target(target: Target, *, streams: bool) -> None:
+    """A folder of this machine can be filled. Raises ExportError."""
+    if target.table is not None:
+        return
+    if not streams and target.mode == ERROR and Path(target.location).exists():
+        raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
+    _check_folder(Path(target.location), make=False)
+
+
+def _check_table(name: str, source_options: dict[str, str], *, streams: bool) -> None:
+    """A table can be had so. Raises ExportError."""
+    if streams:
+        growing_table(name)
+        return
+    table_named(name)
+    if source_options:
+        raise ExportError("a table is made of all records: no --source-option")
+
+
+def _check_folder(folder: Path, *, make: bool = True) -> None:
+    """A folder of this machine can be written to, before Spark takes its seconds to start; `make` it.
+
+    Raises ExportError. Those of other machines are for Spark to find out about.
+    """
+    if "://" in str(folder) or str(folder).startswith("file:"):
+        return
+    place = next(each for each in (folder, *folder.parents) if each.exists())
+    if not place.is_dir():
+        raise ExportError(f"{place} is a file, no folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ExportError(f"{folder} can't be written: no right to write in {place}")
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _check_kept(form: str) -> None:
@@ -352,8 +405,6 @@ class _Origin:
         """As it is now."""
         if self.table is None:
             return read_topics(self.spark, self.address, self.topics, self.options)
-        if self.options:
-            raise ExportError("a table is made of all records: no --source-option")
         now_ms = time.time_ns() // 1_000_000
         return batch_table(self.spark, RedisReader(self.address), self.table, now_ms)
 
@@ -370,13 +421,14 @@ def _keep(
     """All tables, once or until interrupted."""
     with user_errors(), progress() as notify:
         every_s = None if every is None else seconds_of(every)
+        _check_folder(Path(_place(location, PARQUET)), make=False)
         address = redis.address()
         check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
         notify("Starting Spark")
         with spark_session("korvet export", master) as spark:
             notify("Updating the tables")
             try:
-                keep_tables(spark, address, _place(location, "parquet"), every_s=every_s, options=options)
+                keep_tables(spark, address, _place(location, PARQUET), every_s=every_s, options=options)
             except KeyboardInterrupt:
                 click.echo("Stopping; the same command goes on from here.", err=True)
     click.echo(f"all tables: in {location}")

@@ -6,12 +6,13 @@ writes it twice. Here the rows of a batch and the note that it is done are commi
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from korvet.spark.failures import NEEDS_JAR, root_of
 from korvet.spark.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
 
 if TYPE_CHECKING:
@@ -79,11 +80,17 @@ class JdbcSink:
 
 @contextmanager
 def _staged(database: _Database, frame: DataFrame, suffix: str) -> Iterator[str]:
+    """The rows in a table of their own until the end of the block, however that ends."""
     staging = f"{database.table}_korvet_{suffix}"
-    database.fill(staging, frame)
-    yield staging
-    with database.transaction() as connection:
-        database.execute(connection, f"DROP TABLE {staging}")
+    try:
+        database.fill(staging, frame)
+        yield staging
+    except BaseException:
+        # What went wrong may be that there is no database any more.
+        with suppress(Py4JJavaError, ExportError):
+            database.drop(staging)
+        raise
+    database.drop(staging)
 
 
 class _Database:
@@ -121,6 +128,11 @@ class _Database:
         """Whether the database has the table."""
         with self.transaction() as connection:
             return self._has(connection, self._dialect.getTableExistsQuery(table))
+
+    def drop(self, table: str) -> None:
+        """Remove a table."""
+        with self.transaction() as connection:
+            self.execute(connection, f"DROP TABLE {table}")
 
     def progress(self, export_id: str) -> int:
         """The newest batch of an export that is in its table; -1 before the first."""
@@ -196,14 +208,12 @@ def _is_sql_error(error: Py4JJavaError) -> bool:
 
 
 def _no_driver(url: str, error: Py4JJavaError) -> ExportError:
-    cause = error.java_exception
-    while cause.getCause() is not None:
-        cause = cause.getCause()
+    cause = root_of(error.java_exception)
     place = ":".join(url.split(":")[:2])
     text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
     if "ClassNotFound" in text or "No suitable driver" in text:
         return ExportError(
-            f"no JDBC driver for {place}: give its jar by --jar FILE or --package GROUP:ARTIFACT:VERSION, "
-            "and the name of its class by --option driver=CLASS where it is not a usual one"
+            f"no JDBC driver for {place}: {NEEDS_JAR}, and the name of its class by --option driver=CLASS "
+            "where it is not a usual one"
         )
     return ExportError(f"no connection to {place}: {text}")

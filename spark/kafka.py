@@ -13,6 +13,7 @@ from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
+from korvet.spark.failures import root_of
 from korvet.spark.jars import JarsMissing
 from korvet.spark.store import SourceError
 
@@ -115,13 +116,8 @@ def _failures(bootstrap: str) -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        raise SourceError(f"no usable Kafka at {bootstrap}: {_root(error.java_exception)}") from error
+        root = root_of(error.java_exception)
+        words = root.getMessage() or root.toString()
+        raise SourceError(f"no usable Kafka at {bootstrap}: {words}") from error
     except PySparkException as error:
         raise SourceError(f"no usable Kafka at {bootstrap}: {error}") from error
-
-
-def _root(failure: Any) -> str:
-    """The message of what a Java exception was caused by in the end."""
-    while (cause := failure.getCause()) is not None:
-        failure = cause
-    return str(failure.getMessage() or failure.toString())

@@ -52,12 +52,7 @@ def stream_table(
     spark: SparkSession, address: Address, name: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
     """One table of GROWING as a stream. Raises ExportError for another, SourceError without the topic."""
-    table = table_named(name)
-    if name not in GROWING:
-        raise ExportError(
-            f"{name} changes with what comes, it does not only grow: export it once, or continuously one of "
-            f"{', '.join(GROWING)}"
-        )
+    table = growing_table(name)
     source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
     rows = GROWING[name](source)
     return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
@@ -71,6 +66,17 @@ def smallest_offsets(commits: DataFrame) -> Starts:
         # A partition with nothing but tombstones has no smallest one.
         starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
     return dict(starts)
+
+
+def growing_table(name: str) -> Table:
+    """The catalogue's entry of one of GROWING. Raises ExportError for another."""
+    table = table_named(name)
+    if name not in GROWING:
+        raise ExportError(
+            f"{name} changes with what comes, it does not only grow: export it once, or continuously one of "
+            f"{', '.join(GROWING)}"
+        )
+    return table
 
 
 def table_named(name: str) -> Table:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import click
-from pyspark.errors import AnalysisException, StreamingQueryException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from redis.exceptions import RedisError
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from korvet.spark.browser import BrowserError
+from korvet.spark.failures import in_one_line
 from korvet.spark.jars import JarsMissing
 from korvet.spark.session import JavaMissing, build_session, is_submitted, submitted_session
 from korvet.spark.store import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls
@@ -173,13 +176,18 @@ def user_errors() -> Iterator[None]:
         yield
     except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
         raise click.ClickException(str(error)) from error
-    except (AnalysisException, StreamingQueryException) as error:
-        raise click.ClickException(_first_line(str(error))) from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise click.ClickException(in_one_line(error)) from error
+    except RedisError as error:
+        raise click.ClickException(f"Redis refuses: {error}") from error
+    except OSError as error:
+        raise click.ClickException(_os_words(error)) from error
 
 
-def _first_line(text: str) -> str:
-    """Spark's messages go on with plans and Java's stack."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "Spark failed without a word")
+def _os_words(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 @contextmanager

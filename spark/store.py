@@ -457,6 +457,16 @@ def connected(address: Address) -> Iterator[Connection]:
         connection.close()
 
 
+def check_keyspace(connection: Connection, address: Address) -> None:
+    """Raises SourceError where Redis holds nothing of the keyspace: no korvet has worked on it."""
+    keys = (address.topics_key, f"{{{address.keyspace}}}:cluster")
+    if not connection.call("EXISTS", *keys):
+        raise SourceError(
+            f"there is no keyspace {address.keyspace!r} in Redis at {address.url}: name the one that "
+            "`korvet serve` works on, by --keyspace, or another Redis"
+        )
+
+
 def load_topics(connection: Connection, address: Address) -> dict[str, TopicInfo]:
     """All topics of the keyspace (HGETALL of the catalogue), by name.
 

@@ -6,18 +6,22 @@ import base64
 import json
 import os
 import shutil
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pytest
+from click.testing import CliRunner
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
+from korvet.spark import cli
 from korvet.spark.catalog import TABLES
 from korvet.spark.export import export_batch, export_stream
+from korvet.spark.failures import NEEDS_JAR
 from korvet.spark.keeping import keep_tables, kept_table, seconds_of
 from korvet.spark.loading import batch_table, stream_table
 from korvet.spark.source import SCHEMA
@@ -417,6 +421,45 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
     (tmp_path / "other" / "file").write_text("")
     with pytest.raises(ExportError, match="holds something else"):
         keep_tables(spark, address, str(tmp_path / "other"))
+
+
+def test_what_spark_refuses_is_said_in_one_line(
+    spark: SparkSession, keyspace: Keyspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keyspace.topic("t")
+    keyspace.topic("lost")
+    keyspace.add("t", 0, f"{MS}-0", b"value", b"v")
+    monkeypatch.setattr(cli, "spark_session", lambda *_, **__: nullcontext(spark))
+    database = f"jdbc:derby:{tmp_path}/db;create=true"
+    jdbc = ["--format", "jdbc", "--into", "t", "--mode", "append", "--to", database]
+    follow = ["--available-now", "--checkpoint", f"{tmp_path}/checkpoint"]
+    names = ["--source-option", "failOnDataLoss=true", "--available-now", "--to", f"{tmp_path}/lost"]
+
+    def said(*arguments: str) -> str:
+        result = CliRunner().invoke(cli.export, [*arguments, "--redis", keyspace.url])
+        assert result.exit_code == (0 if "Error" not in result.output else 1), result.exception
+        return result.output.rpartition("Error: ")[2].strip()
+
+    out = ["--to", f"{tmp_path}/out"]
+    assert said("t", *out, "--option", "compression=none-such").startswith("[CODEC_NOT_AVAILABLE")
+    assert said("t", "--to", "foo://bar/x") == 'No FileSystem for scheme "foo"'
+    assert said("t", "--to", "s3a://bar/x").endswith(NEEDS_JAR)
+    assert "DATA_SOURCE_PUSHDOWN_DISABLED" in said("t", *out, "--source-option", "pushdown=true")
+    said("t", *jdbc)
+    keyspace.offsets_topic()
+    keyspace.commit("g", "t", 0, 1, at_ms=MS)
+    wrong = said("--table", "offset_commits", *jdbc)
+    assert wrong == "'group' is not a column in table or VTI 'APP.T'."
+    assert said("--table", "offset_commits", *jdbc, *follow).endswith(wrong)
+    reader = spark.read.format("jdbc").options(url=database, query="SELECT TABLENAME FROM SYS.SYSTABLES")
+    tables = {row[0] for row in reader.load().collect()}
+    assert {name for name in tables if "KORVET" in name} == {"KORVET_EXPORTS"}
+    keyspace.add("lost", 0, f"{MS}-0", b"value", b"v")
+    said("lost", *names)
+    keyspace.client.hset("{korvet}:topics", "lost", '{"partitions": 1, "topic_id": "another"}')
+    assert said("lost", *names).startswith(
+        "topic lost was deleted and made anew since the query read it last."
+    )
 
 
 def test_intervals() -> None:

@@ -133,7 +133,8 @@ def last(text: str) -> str:
 
 def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KORVET_REDIS", raising=False)
-    empty, jars_dir = str(tmp_path / "none"), str(tmp_path / "jars")
+    empty, jars_dir, file = str(tmp_path / "none"), str(tmp_path / "jars"), tmp_path / "file"
+    file.touch()
     monkeypatch.setenv("KORVET_JARS_DIR", jars_dir)
     monkeypatch.setenv("KORVET_BROWSER", str(tmp_path / "no-browser"))
     cases: list[tuple[Any, list[str], str]] = [
@@ -164,6 +165,18 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.export, ["--table", "moods", "--to", "x"], "no table moods; there are offset_commits,"),
         (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint goes with --continuous"),
         (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "choose one"),
+        (
+            cli.export,
+            ["t", "--to", "x", "--continuous", "--every", "-5 seconds"],
+            "'-5 seconds' is no interval",
+        ),
+        (cli.export, ["t", "--to", "x", "--every", "5 seconds"], "--every goes with --continuous"),
+        (cli.export, ["t", "--to", ""], "names no place"),
+        (cli.export, ["t", "--to", f"{file}/x"], f"{file} is a file, no folder"),
+        (cli.export, ["--all-tables", "--to", f"{file}/x"], f"{file} is a file, no folder"),
+        (cli.export, ["t", "--to", "x", "--format", "jdbc", "--into", "t"], "x is no database's URL"),
+        (cli.export, ["--table", "members", "--to", "x", "--available-now"], "members changes with what"),
+        (cli.export, ["--table", "members", "--to", "x", "--source-option", "a=b"], "no --source-option"),
         (cli.export, [*TO_X, "--redis", NOWHERE, "--source-option", "colour=red"], "unknown option colour"),
         (cli.export, ["t", "--to", "x", "--option", "loose"], "'loose' is not NAME=VALUE"),
         (cli.export, ["t", "--to", "x", "--redis", "redis://127.0.0.1:1"], "no usable Redis at"),
@@ -175,6 +188,32 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert result.exit_code != 0, arguments
         assert message in result.output
         assert "Traceback" not in result.output
+
+
+def test_what_redis_or_a_folder_refuses(
+    redis_url: str, tmp_path: Path, keyspace: Keyspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KORVET_REDIS", raising=False)
+    (tmp_path / "file").touch()
+    keyspace.topic("t")
+    keyspace.client.execute_command("ACL", "SETUSER", "weak", "on", ">hush", "+@connection", "~*")
+    weak = redis_url.replace("unix://", "unix://weak:hush@")
+    cases: list[tuple[Any, list[str], str]] = [
+        (
+            cli.report,
+            ["--redis", redis_url, "--keyspace", "other"],
+            "there is no keyspace 'other' in Redis at",
+        ),
+        (cli.report, ["--redis", redis_url, "--out", f"{tmp_path}/file/x"], f"{tmp_path}/file is a file"),
+        (cli.report, ["--redis", weak], "Redis refuses: User weak has no permissions"),
+        (cli.export, [*TO_X, "--redis", weak], "Redis refuses: User weak has no permissions"),
+    ]
+    for command, arguments, message in cases:
+        result = CliRunner().invoke(command, arguments)
+        assert result.exit_code == 1, arguments
+        assert message in result.output
+        assert "hush" not in result.output
+    keyspace.client.execute_command("ACL", "DELUSER", "weak")
 
 
 def test_embedded_server_with_a_path_too_long_for_a_socket(redis_url: str, tmp_path: Path) -> None:
