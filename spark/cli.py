@@ -125,8 +125,10 @@ def report(
         if png:
             notify("Drawing pictures")
             save_pictures(done.page)
-    attention = f", {done.troubled} need attention" if done.troubled else ""
-    click.echo(f"{done.groups} groups{attention}. Report: {done.page.resolve()}")
+    needs = "needs" if done.troubled == 1 else "need"
+    attention = f", {done.troubled} {needs} attention" if done.troubled else ""
+    groups = "1 group" if done.groups == 1 else f"{done.groups} groups"
+    click.echo(f"{groups}{attention}. Report: {done.page.resolve()}")
 
 
 def _pairs(context: click.Context, option: click.Parameter, given: Sequence[str]) -> dict[str, str]:

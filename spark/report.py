@@ -91,6 +91,7 @@ def write_report(
         "buckets": span.steps,
         "commits": tables.table("offset_commits").where(~sf.col("tombstone")).count(),
         "unreadable": tables.table("quarantine").count(),
+        "total": len(groups),
         "groups": groups[:MAX_GROUPS],
     }
     page = folder / PAGE_NAME

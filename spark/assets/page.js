@@ -19,6 +19,7 @@ const BEHIND_MS = 300000;
 const PAGE_ROWS = 100;
 const HEAT_ROWS = 40;
 const ATTENTION_ROWS = 8;
+const LONG_TEXT = 40;
 
 // Small helpers: nodes, numbers, times.
 
@@ -342,16 +343,19 @@ function spark(values) {
 // Parts of the page.
 
 const badge = (status) => h("span", { class: `badge ${STATUS[status][0]}`, title: STATUS[status][1] }, status.toLowerCase());
-const nameOf = (group) => group.name || h("i", {}, "(empty name)");
+// Whatever a name does to the direction of writing ends with it.
+const nameOf = (group) => (group.name ? h("bdi", {}, group.name) : h("i", {}, "(empty name)"));
+const isolated = (text) => `\u2068${text}\u2069`;
+const why = (group) => (group.status === "OK" && group.age === null ? "has not committed anything" : STATUS[group.status][1]);
 const address = (name) => `#group=${encodeURIComponent(name)}`;
-const link = (group) => h("a", { href: address(group.name) }, nameOf(group));
+const link = (group) => h("a", { href: address(group.name), title: group.name || null }, nameOf(group));
 const go = (name) => { location.hash = address(name).slice(1); };
 const card = (title, ...children) => h("section", { class: "card" }, title && h("h2", {}, title), children);
 
 function sentence(group) {
   const parts = [];
   if (group.record_lag) parts.push(`${count(group.record_lag)} unread, the first for ${duration(group.lag_ms)}`);
-  if (group.worst) parts.push(`worst: ${group.worst}`);
+  if (group.worst) parts.push(`worst: ${isolated(group.worst)}`);
   parts.push(group.members ? plural(group.members, "member") : "no members");
   parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
   if (group.expiring) parts.push(`${plural(group.expiring, "offset")} about to expire`);
@@ -360,7 +364,8 @@ function sentence(group) {
 
 function table(heads, rows, empty) {
   if (!rows.length) return h("p", { class: "note" }, empty || "None.");
-  const cell = (tag, index, content) => h(tag, { class: heads[index][1] ? "n" : null }, content);
+  const form = (index, content) => (heads[index][1] ? "n" : typeof content === "string" && content.length > LONG_TEXT ? "long" : null);
+  const cell = (tag, index, content) => h(tag, { class: form(index, content) }, content);
   return h("div", { class: "scroll" }, h("table", {},
     h("thead", {}, h("tr", {}, heads.map((head, index) => cell("th", index, head[0])))),
     h("tbody", {}, rows.map((row) => h("tr", {}, row.map((content, index) => cell("td", index, content)))))));
@@ -433,13 +438,15 @@ function chips() {
 function fleet() {
   const sum = (key) => groups.reduce((total, group) => total + (group[key] || 0), 0);
   const troubled = groups.filter((group) => group.status !== "OK");
-  const tiles = [[count(groups.length), "groups"], [count(troubled.length), "need attention", troubled.length ? "bad" : "ok"],
+  const left = data.total - groups.length;
+  const tiles = [[count(groups.length), left ? `of ${plural(data.total, "group")}` : groups.length === 1 ? "group" : "groups"], [count(troubled.length), "need attention", troubled.length ? "bad" : "ok"],
     [short(sum("record_lag")), "unread records"], [duration(Math.max(...groups.map((group) => group.lag_ms || 0))), "longest wait"],
     [count(sum("members")), "members"], [short(data.commits), "commits in the log"]];
-  if (data.unreadable) tiles.push([count(data.unreadable), "unreadable records", "bad"]);
+  if (data.unreadable) tiles.push([count(data.unreadable), data.unreadable === 1 ? "unreadable record" : "unreadable records", "bad"]);
   const widths = ORDER.map((status) => [status, groups.filter((group) => group.status === status).length]).filter((pair) => pair[1]);
   return [
     h("section", { class: "tiles" }, tiles.map(([value, label, tone]) => h("div", { class: tone || null }, h("b", {}, value), h("span", {}, label)))),
+    left ? h("p", { class: "note left" }, `Figures and charts are of the ${count(groups.length)} groups that need attention most; the Parquet tables have all ${count(data.total)}.`) : "",
     h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${status.toLowerCase()}` }))),
     attention(troubled),
   ];
@@ -487,7 +494,7 @@ function groupPage(group) {
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
     h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc goes back, \u2190 and \u2192 to the neighbours")),
-    h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badge(group.status)), h("p", { class: "note" }, `${capital(STATUS[group.status][1])}. ${sentence(group)}`),
+    h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badge(group.status)), h("p", { class: "note" }, `${capital(why(group))}. ${capital(sentence(group))}`),
       h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
     card("Over time", h("div", { class: "figures" }, charts)),
     card("Offsets", table([["Topic"], ["Partition", 1], ["Status"], ["Committed offset", 1], ["Unread", 1], ["Waiting", 1], ["Last commit", 1]],
@@ -495,7 +502,7 @@ function groupPage(group) {
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
     card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
       inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),
-      "Nobody has been a member: it commits without membership."), more(group.inventory_total, inventory.length, "members")),
+      group.age === null ? "Nobody is known to have been a member." : "Nobody has been a member: it commits without membership."), more(group.inventory_total, inventory.length, "members")),
     rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["The one before lasted", 1]],
       [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", duration(row.lasted)])),
     more(group.rebalances_total, 25, "rebalances")) : "",

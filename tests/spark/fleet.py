@@ -24,7 +24,9 @@ HOSTILE = (
 )
 
 
-def document(size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE) -> dict[str, Any]:
+def document(
+    size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE, left_out: int = 0
+) -> dict[str, Any]:
     """What korvet.spark.page.render draws."""
     chance = random.Random(seed)
     groups = [
@@ -41,6 +43,7 @@ def document(size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE) -> d
         "buckets": STEPS,
         "commits": 4_812_377,
         "unreadable": 3,
+        "total": size + left_out,
         "groups": groups,
     }
 

@@ -205,6 +205,39 @@ def test_the_pointer_reads_the_charts(page: Page) -> None:
         wait(page, point)
 
 
+def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tmp_path: Path) -> None:
+    quiet = document(1, names=("quiet",), left_out=2)
+    (group,) = quiet["groups"]
+    nothing = {"offsets": [], "inventory": [], "rebalances": [], "anomalies": [], "topics": [], "clients": []}
+    group |= {**nothing, "status": "OK", "age": None, "lag_ms": None, "record_lag": 0, "members": 0}
+    path = tmp_path / "quiet.html"
+    path.write_text(render(quiet), encoding="utf-8")
+    page.show(path.as_uri())
+    assert texts(page, ".tiles > div")[:2] == ["1of 3 groups", "0need attention"]
+    assert "the Parquet tables have all 3" in texts(page, ".note.left")[0]
+    page.evaluate("location.hash = 'group=quiet'")
+    wait(page, "document.querySelector('.group h1') !== null")
+    assert texts(page, ".group .note") == ["Has not committed anything. No members \u00b7 never committed"]
+    page.show(report.as_uri())
+
+
+def test_long_names_are_wrapped_and_end_their_direction(page: Page, report: Path, tmp_path: Path) -> None:
+    long, turned = "x" * 200, "\u202eevil"
+    path = tmp_path / "long.html"
+    path.write_text(render(document(2, names=(long, turned))), encoding="utf-8")
+    page.show(path.as_uri())
+    for name in (long, turned):
+        page.evaluate(f"location.hash = 'group=' + encodeURIComponent({json.dumps(name)})")
+        wait(page, f"document.title.startsWith({json.dumps(name)})")
+        fits = "(box) => box.scrollWidth <= box.clientWidth + 260"
+        assert page.evaluate(f"[...document.querySelectorAll('.scroll')].every({fits})")
+        # The badge stands behind the name, whatever that turns round.
+        right = "(part) => document.querySelector('.group h1 ' + part).getBoundingClientRect().right"
+        name_right, badge_right = page.evaluate(f"['bdi', '.badge'].map({right})")
+        assert name == long or badge_right > name_right
+    page.show(report.as_uri())
+
+
 def test_pictures_beside_the_report(tmp_path: Path) -> None:
     if find_browser() is None:
         pytest.skip("no Chromium or Chrome on PATH, and none in KORVET_BROWSER")
