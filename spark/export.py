@@ -40,8 +40,16 @@ if TYPE_CHECKING:
 # Below a folder that is exported to; hidden from readers of the folder.
 CHECKPOINT_NAME = "_checkpoint"
 SINK_LOG, DELTA_LOG, DONE = "_spark_metadata", "_delta_log", "_SUCCESS"
-# CSV that gives back what was written: an empty text is not a null.
-CSV_OPTIONS = {"header": "true", "nullValue": "", "emptyValue": '""'}
+# CSV that gives back what was written, whoever reads it (RFC 4180): quotes are doubled, where Spark puts a
+# backslash in front, spaces are kept, and an empty text is not a null.
+CSV_OPTIONS = {
+    "header": "true",
+    "nullValue": "",
+    "emptyValue": '""',
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
 
 
 def export_batch(frame: DataFrame, target: Target) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Literal
 
 from korvet.spark.store import DEFAULT_KEYSPACE, DEFAULT_URL, Address, Place, Secret, SourceError, Tls
@@ -166,7 +167,11 @@ def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
         if name in _INSTEAD:
             raise SourceError(f"the korvet source has no option {name}; use {_INSTEAD[name]}")
     if unknown:
-        raise SourceError(f"unknown option {', '.join(unknown)}; the korvet source has {', '.join(OPTIONS)}")
+        near = [known[one] for name in unknown for one in get_close_matches(name, known, 1)]
+        meant = f" ({', '.join(near)}?)" if near else ""
+        raise SourceError(
+            f"unknown option {', '.join(unknown)}{meant}; the korvet source has {', '.join(OPTIONS)}"
+        )
     foreign = ENDING_OPTIONS if streaming else STREAM_OPTIONS
     out_of_place = [name for name in foreign if name.lower() in given]
     if out_of_place:
@@ -288,7 +293,9 @@ def _topics(given: Mapping[str, str]) -> Topics:
         return Topics(pattern=text)
     if option == "assign":
         return _assigned(text)
-    names = [text] if option == "topic" else text.split(",")
+    if option == "topic" and "," in text:
+        raise SourceError(f"topic is one name, not {text!r}; topics takes several")
+    names = text.split(",")
     names = list(dict.fromkeys(name.strip() for name in names))
     if not all(names):
         raise SourceError(f"the option {option} holds an empty name")
@@ -393,7 +400,7 @@ def _document(name: str, text: str, example: str) -> dict[str, object]:
     words = ' "earliest", "latest" or' if name.endswith("Offsets") else ""
     try:
         document = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
         raise SourceError(f"{name} is{words} JSON like {example}, not {text[:100]!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import json
 import os
 import shutil
@@ -57,7 +58,7 @@ class Place:
 
             table = load_catalog(target.location, **target.options).load_table(target.table or "")
             return self.spark.createDataFrame(table.scan().to_arrow())
-        reader = self.spark.read.format(target.form).option("header", "true")
+        reader = self.spark.read.format(target.form).options(header="true", escape='"')
         if target.form == "jdbc":
             return reader.options(url=target.location, dbtable=target.table).load()
         return reader.load(target.location)
@@ -321,6 +322,39 @@ def test_bytes_as_text(
         if line.startswith(",")
     ]
     assert last.startswith(',"",t,1,')
+
+
+def test_csv_is_read_by_others(spark: SparkSession, tmp_path: Path) -> None:
+    texts = [
+        'a"b',
+        "a\\b",
+        "\\",
+        '\\"',
+        "  x \t",
+        "x\ny",
+        "x\r\ny",
+        "a,b",
+        "#x",
+        '"',
+        "",
+        None,
+        "\u00e9\u2028",
+    ]
+    kind = "number int, text string, headers array<struct<key:string,value:binary>>"
+    rows = [(number, text, [(text, b"\xff")]) for number, text in enumerate(texts)]
+    export_batch(spark.createDataFrame(rows, kind).coalesce(1), Target(str(tmp_path / "out"), "csv"))
+    (file,) = (tmp_path / "out").glob("*.csv")
+    with file.open(newline="", encoding="utf-8") as lines:
+        names, *found = csv.reader(lines)
+    assert names == ["number", "text", "headers"]
+    assert [text for _, text, _ in found] == [text or "" for text in texts]
+    assert [json.loads(headers) for *_, headers in found] == [
+        [{"key": text, "value": "/w=="}] if text is not None else [{"value": "/w=="}] for text in texts
+    ]
+    schema = kind.replace("array<struct<key:string,value:binary>>", "string")
+    reader = spark.read.schema(schema).options(header="true", escape='"', multiLine="true")
+    # Spark itself does not tell an empty text from a null.
+    assert [row["text"] for row in reader.csv(str(file)).collect()] == [text or None for text in texts]
 
 
 def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
