@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from korvet.spark import jars as jar_sets
 from korvet.spark.browser import BrowserError, find_browser, save_pictures
+from korvet.spark.catalog import TABLES
 from korvet.spark.export import export_batch, export_stream
 from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
 from korvet.spark.keeping import keep_tables, kept_table, seconds_of
@@ -162,7 +163,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--table", "source_table", metavar="NAME", help="Instead of topics: a table of docs/spark.md.")
+@click.option("--table", "source_table", metavar="NAME", help=f"Instead of topics: {', '.join(TABLES)}.")
 @click.option(
     "--all-tables",
     is_flag=True,
@@ -236,7 +237,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     multiple=True,
     metavar="NAME=VALUE",
     callback=_pairs,
-    help="For the data source, as startingOffsets=latest. Repeatable.",
+    help="For the data source, as isolationLevel=read_uncommitted. Repeatable.",
 )
 @click.option(
     "--jar",
