@@ -205,7 +205,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 1_000
     native_poll_interval_ms: Annotated[
         Size,
-        Meta(description="How often waited-for partitions are checked for native Redis writers' entries."),
+        Meta(
+            description="How often partitions that consumers wait for, or keep asking for, are checked "
+            "for native Redis writers' entries."
+        ),
     ] = 75
     tail_cache_bytes: Annotated[
         Count,

@@ -110,7 +110,7 @@ class Reading(Deadline):
         super().__init__(wait_ms)
         self._wait_s = wait_ms / 1000
         # What is known of a log's end is kept up to date only while somebody listens, so a fetch that can't
-        # wait long enough to be told has to look.
+        # wait long enough to be told has to look, where nobody has looked just now.
         self._is_short = wait_ms <= context.services.config.native_poll_interval_ms or request.min_bytes <= 0
 
     def repeat(self, respond: Respond) -> bool:

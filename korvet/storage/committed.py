@@ -68,7 +68,7 @@ def cached_committed(
     stable_end = log.known_stable_end
     if stable_end is None or offset < log.transactions.known_from or not log.log_start <= offset:
         return None
-    if stable_end <= offset <= log.log_end:
+    if stable_end <= offset < log.log_end:
         return Committed([], [], stable_end, log.log_start, log.log_end)
     pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
     if pieces is None:

@@ -121,6 +121,7 @@ class PartitionLog:
         "_bounds_read_at",
         "_deleting",
         "_dense_jump_told",
+        "_end_known_at",
         "_folding",
         "_lead_cap_ms",
         "_listeners",
@@ -172,8 +173,9 @@ class PartitionLog:
         self.average_bytes: float = DEFAULT_AVERAGE_BYTES
         self.largest_bytes = 0
         self._bounds_read_at = float("-inf")
-        # When the log start was last told, by an append too.
+        # When the log start and the log end were last told, by an append too.
         self._start_known_at = float("-inf")
+        self._end_known_at = float("-inf")
         self._listeners: dict[Callable[[], None], None] = {}
         # Listeners that have yet to be told of the log end.
         self._waking: dict[Callable[[], None], None] = {}
@@ -347,12 +349,14 @@ class PartitionLog:
         """
         self.tail.clear()
         self.transactions.forget()
+        self._end_known_at = float("-inf")
 
     def moved(self) -> None:
         """Another server took over, which may lack what was written last: it has to tell both ends anew."""
         self.tail.clear()
         self._ahead.clear()
         self.transactions.forget()
+        self._end_known_at = float("-inf")
         self.loaded = False
 
     async def acquire_epoch(self) -> int:
@@ -395,10 +399,14 @@ class PartitionLog:
     def cached(
         self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
     ) -> list[bytes] | None:
-        """Record batches from `offset` on out of the tail cache, at once; see TailCache.read.
+        """Record batches from `offset` on out of the tail cache, at once; see TailCache.read. None of them
+        at a log end that Redis told within `native.poll.interval.ms`.
 
         What native clients trim is noticed soon after, as by `read`.
         """
+        if offset == self.log_end:
+            is_fresh = time.monotonic() <= self._end_known_at + self._store.watcher.interval_s
+            return [] if is_fresh and not self.closed else None
         found = self.tail.read(offset, max_bytes, room_bytes, zstd=zstd)
         if found is not None and time.monotonic() > self._start_known_at + BOUNDS_FRESH_S:
             self._start_known_at = time.monotonic()
@@ -503,12 +511,17 @@ class PartitionLog:
             self.loaded = True
             self.log_start = start
             self.log_end = min(self.log_end, end)
+        self.end_told()
         self.log_start = max(self.log_start, start)
         self.tail.cut(self.log_start)
         self.transactions.cut(self.log_start)
         if has_begun_later and end <= self.log_end:
             self._wake_listeners()
         self.grown_to(end)
+
+    def end_told(self) -> None:
+        """Redis told where the log ends."""
+        self._end_known_at = time.monotonic()
 
     def grown_to(self, end: int) -> None:
         """The log reaches at least to `end`: tell the listeners where that is news."""

@@ -234,6 +234,7 @@ class Read:
     def _nothing_left(self) -> None:
         log, end = self._log, self._gap_end
         if self._offset >= end:
+            log.end_told()
             self._done(Fetched(b"", 0, -1, -1, self._offset, log.log_start, log.log_end))
             return
         data = empty_batch(self._offset, end - 1, log.leader_epoch)

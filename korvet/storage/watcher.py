@@ -107,7 +107,7 @@ class NativeWatcher:
     """
 
     def __init__(self, interval_ms: int) -> None:
-        self._interval_ms = interval_ms
+        self.interval_s = interval_ms / 1000
         self._watched: dict[bytes, _Watched] = {}
         # None when logs have come or gone since they were made.
         self._groups: list[_Group] | None = None
@@ -141,7 +141,7 @@ class NativeWatcher:
     async def _run(self) -> None:
         while True:
             await self._wanted.wait()
-            await asyncio.sleep(self._interval_ms / 1000)
+            await asyncio.sleep(self.interval_s)
             try:
                 await self._look()
             except StorageError as error:

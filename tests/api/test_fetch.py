@@ -234,6 +234,20 @@ def test_repeated_fetches_see_what_came_in_between(ask, another, topic):
         assert keys(fetch(client, BY_NAME, (topic, 0, 0), wait_ms=5000)[0]) == [b"new"]
 
 
+@pytest.mark.parametrize("isolation", [0, 1])
+@pytest.mark.parametrize("wait_ms", [0, 50, 200])
+def test_fetches_of_any_patience_see_what_natives_add(ask, korvet, topic, isolation, wait_ms):
+    end = put(ask, topic, batch([(b"k", b"v")])).base_offset + 1
+
+    def found():
+        (part,) = fetch(ask, BY_NAME, (topic, 0, end), wait_ms=wait_ms, isolation_level=isolation)
+        return read(part.records)
+
+    assert [found() for _ in range(3)] == [[]] * 3
+    korvet.redis.xadd(f"korvet:{topic}:0", {"a": "1"})
+    assert [record[1:] for record in until(found, 10, "the native entry")] == [(None, b'{"a":"1"}')]
+
+
 def list_offsets(ask, version, *asked):
     """`asked` are (topic, partition, timestamp[, {field: value}]); the partitions' answers."""
     topics = [

@@ -317,6 +317,38 @@ def test_native_entries_wake_listeners(server: Server, prefix: str, assignment: 
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("interval_ms", [1, 3_600_000])
+def test_a_log_end_is_known_for_as_long_as_natives_may_stay_unnoticed(
+    server: Server, prefix: str, interval_ms: int
+) -> None:
+    async def work() -> None:
+        store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=interval_ms)
+        log = store.log(await store.catalogue.create("t", 1), 0)
+
+        def known(offset: int) -> list[bytes] | None:
+            return log.cached(offset, 1000, None, zstd=True)
+
+        assert known(0) is None
+        await log.read_wait(0, 1000)
+        first = known(0)
+        end = (await log.append_wait(encode_append_records([(None, b"v", 0)]))).base_offset + 1
+        second = known(end)
+        if interval_ms > 1000:
+            assert first == second == []
+        deadline = asyncio.get_running_loop().time() + 10
+        while interval_ms == 1 and known(end) is not None:
+            assert asyncio.get_running_loop().time() < deadline
+            await asyncio.sleep(0.001)
+        log.lost_track()
+        assert known(end) is None
+        await log.bounds()
+        log.close(TopicGone("t"))
+        assert known(end) is None
+        await store.close()
+
+    asyncio.run(work())
+
+
 def test_a_deleted_tail_reads_as_an_empty_batch_to_the_log_end(bench: Bench) -> None:
     log = bench.log()
     base = bench.run(log.append_wait(encode_append_records([(None, b"v", 0)] * 10))).base_offset
