@@ -76,7 +76,7 @@ def list_groups(bootstrap: str, url: str | None, data_dir: Path, keyspace: str, 
 def describe_group(
     name: str, bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool
 ) -> None:
-    """Show a group's state, its members, what it has committed, and how far it is behind.
+    """Show a group's state, members, committed offsets and lag.
 
     Record lag counts the records at or beyond the committed offset; time lag is how long the first of them
     has been waiting, by its timestamp. Both are counted in Redis, and "-" where that is not reachable.

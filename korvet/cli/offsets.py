@@ -93,7 +93,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 @offsets.command()
 @_shared
 def dump(group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: str) -> None:
-    """Print all records, one JSON object per line, by partition and offset."""
+    """Print all records by partition and offset, a JSON object per line."""
     shown = _Filter(group, topic, _FORMATTERS[formatter])
     with Cluster(bootstrap) as cluster:
         positions, ends = _ends(cluster, group)
