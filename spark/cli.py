@@ -27,6 +27,7 @@ from korvet.spark.options import (
     with_redis,
 )
 from korvet.spark.report import write_report
+from korvet.spark.session import is_submitted
 from korvet.spark.store import OFFSETS_TOPIC, check_keyspace, connected
 from korvet.spark.tables import KafkaReader, RedisReader
 from korvet.spark.target import (
@@ -306,7 +307,7 @@ def export(
         if form == JDBC and JDBC_PASSWORD in os.environ:
             options = {"password": os.environ[JDBC_PASSWORD], **options}
         target = Target(_place(location, form), form, mode, table, partition_by, bytes_as, options)
-        _check_target(target, streams=streams)
+        _check_target(target, master, streams=streams)
         if source_table is not None:
             _check_table(source_table, source_options, streams=streams)
         address = None if kept is not None else redis.address()
@@ -346,13 +347,19 @@ def _check_times(
         raise click.UsageError("--checkpoint goes with --continuous or --available-now")
 
 
-def _check_target(target: Target, *, streams: bool) -> None:
+def _check_target(target: Target, master: str, *, streams: bool) -> None:
     """A folder of this machine can be filled. Raises ExportError."""
     if target.table is not None:
         return
     if not streams and target.mode == ERROR and Path(target.location).exists():
         raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
-    _check_folder(Path(target.location), make=False)
+    if _fills_this_machine(master):
+        _check_folder(Path(target.location), make=False)
+
+
+def _fills_this_machine(master: str) -> bool:
+    """Whether a folder without a scheme is one of ours: a cluster may have file systems of its own."""
+    return master.startswith("local") and not is_submitted()
 
 
 def _check_table(name: str, source_options: dict[str, str], *, streams: bool) -> None:
@@ -424,7 +431,8 @@ def _keep(
     """All tables, once or until interrupted."""
     with user_errors(), progress() as notify:
         every_s = None if every is None else seconds_of(every)
-        _check_folder(Path(_place(location, PARQUET)), make=False)
+        if _fills_this_machine(master):
+            _check_folder(Path(_place(location, PARQUET)), make=False)
         address = redis.address()
         check_topics(address, [OFFSETS_TOPIC], options, streaming=True)
         notify("Starting Spark")
