@@ -54,9 +54,10 @@ OPTIONS = (
     *STREAM_OPTIONS,
     "pushdown",
 )
-# Options of the Kafka source that mean nothing here, and what to use.
+# Options of other sources that mean nothing here, and what to use.
 _INSTEAD = {
     "kafka.bootstrap.servers": "redis",
+    "path": "topic",
     "maxoffsetspertrigger": "maxRecordsPerTrigger (offsets are sparse)",
     "minoffsetspertrigger": "minRecordsPerTrigger (offsets are sparse)",
     "kafka.isolation.level": "isolationLevel",
@@ -166,6 +167,8 @@ def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
     for name in unknown:
         if name in _INSTEAD:
             raise SourceError(f"the korvet source has no option {name}; use {_INSTEAD[name]}")
+        if name.startswith("kafka."):
+            raise SourceError(f"the korvet source has no option {name}: it reads Redis, not Kafka")
     if unknown:
         near = [known[one] for name in unknown for one in get_close_matches(name, known, 1)]
         meant = f" ({', '.join(near)}?)" if near else ""

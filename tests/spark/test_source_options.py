@@ -65,6 +65,8 @@ def test_times_come_before_offsets() -> None:
         ({"topic": "t,u"}, "topic is one name, not 't,u'; topics takes several"),
         ({**TOPIC, "startingOffsets": "[" * 100_000}, 'startingOffsets is "earliest", "latest" or JSON'),
         ({**TOPIC, "kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers; use redis"),
+        ({**TOPIC, "kafka.group.id": "g"}, "no option kafka.group.id: it reads Redis"),
+        ({"path": "t"}, "no option path; use topic"),
         ({**TOPIC, "maxOffsetsPerTrigger": "1"}, "use maxRecordsPerTrigger"),
         ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets is "earliest", "latest" or JSON'),
         ({**TOPIC, "startingOffsets": "latest"}, "startingOffsets can't be latest in a batch"),
