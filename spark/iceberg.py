@@ -9,11 +9,13 @@ from __future__ import annotations
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from korvet.spark.failures import in_one_line
 from korvet.spark.folders import Folder
 from korvet.spark.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 # A table property per continuous export: the newest batch that is in the table.
 PROGRESS = "korvet.export."
 _SPLIT = "korvet_partition_"
+# Whose exceptions tell of a catalog or its storage: PyIceberg's own, and of what it reaches them by.
+_REACHES = frozenset({"pyiceberg", "sqlalchemy", "requests", "botocore", "thrift", "google", "pyarrow"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +122,15 @@ def _delete_all(transaction: Any) -> None:
 @contextmanager
 def _iceberg_errors(target: Target) -> Iterator[None]:
     """What a user can mend, in one line."""
-    try:
-        from pyiceberg.exceptions import NoSuchTableError, ValidationError  # noqa: PLC0415 (as above)
-    except ModuleNotFoundError as error:
-        raise ExportError("the format iceberg needs PyIceberg: pip install 'korvet[iceberg]'") from error
+    if find_spec("pyiceberg") is None:
+        raise ExportError("the format iceberg needs PyIceberg: pip install 'korvet[iceberg]'")
     try:
         yield
     except ExportError:
         raise
-    except (NoSuchTableError, ValidationError, ValueError) as error:
+    except Exception as error:
         # ValueError: an unknown catalog, properties that lack something, columns that do not fit the table.
-        raise ExportError(f"Iceberg catalog {target.location}: {error}") from error
+        is_known = isinstance(error, ValueError | OSError)
+        if not is_known and type(error).__module__.partition(".")[0] not in _REACHES:
+            raise
+        raise ExportError(f"Iceberg catalog {target.location}: {in_one_line(error)}") from error

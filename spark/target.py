@@ -58,6 +58,8 @@ class Target:
             )
         if self.form == JDBC and self.partition_by:
             raise ExportError("tables of a database are partitioned by the database, not by an export")
+        if self.form == ICEBERG and not all((self.table or "").rpartition(".")):
+            raise ExportError(f"{self.table} is no table of a catalog: its name is NAMESPACE.TABLE")
         if self.form == JDBC and not self.location.startswith("jdbc:"):
             raise ExportError(
                 f"{self.location} is no database's URL: those begin with jdbc:, as jdbc:postgresql://host/name"

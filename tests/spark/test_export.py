@@ -30,6 +30,7 @@ from korvet.spark.store import Address, SourceError
 from korvet.spark.tables import RedisReader
 from korvet.spark.target import FORMATS, ExportError, Target
 from korvet.spark.topics import read_topics, stream_topics
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -363,6 +364,8 @@ def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
         ({"mode": "upsert"}, "the mode is one of error"),
         ({"bytes_as": "octal"}, "way to write bytes"),
         ({"form": "jdbc"}, "needs the name of a table"),
+        ({"form": "jdbc", "table": "t"}, "is no database's URL: those begin with jdbc:"),
+        ({"form": "iceberg", "table": "t"}, "t is no table of a catalog: its name is NAMESPACE.TABLE"),
         ({"form": "jdbc", "table": "t", "partition_by": ("a",)}, "partitioned by the database"),
     ]
     for wrong, message in cases:
@@ -376,6 +379,12 @@ def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
         export_batch(topic.batch(), Target(f"jdbc:derby:{tmp_path}/none", "jdbc", table="t"))
     with pytest.raises(ExportError, match="Iceberg catalog nowhere"):
         export_batch(topic.batch(), Target("nowhere", "iceberg", table="a.b"))
+    lost = replace(_table_target("iceberg", tmp_path), options={"type": "sql", "uri": "sqlite:////none/x.db"})
+    with pytest.raises(ExportError, match=r"Iceberg catalog test: .*unable to open database file"):
+        export_batch(topic.batch(), lost)
+    away = replace(lost, options={"type": "rest", "uri": f"http://127.0.0.1:{free_port()}"})
+    with pytest.raises(ExportError, match=r"Iceberg catalog test: .*Connection refused"):
+        export_batch(topic.batch(), away)
     with (
         pytest.raises(ExportError, match="needs a folder for its checkpoint"),
         export_stream(topic.stream(), unknown, "t"),
