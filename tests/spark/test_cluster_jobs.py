@@ -116,5 +116,5 @@ def test_export_and_report_on_two_workers(spark: SparkSession, keyspace: Keyspac
     ]
     found = spark.read.parquet(str(out)).select("value").collect()
     assert sorted(int(row["value"]) for row in found) == list(range(401))
-    assert "1 groups, 1 need attention. Report: " in report
+    assert "1 group, 1 needs attention. Report: " in report
     assert (folder / "report.html").stat().st_size > 1000
