@@ -1,4 +1,5 @@
-"""What executors need of korvet, as one zip file for `--py-files`: korvet.offsets and korvet.spark.
+"""What executors need of korvet, as one zip file for `--py-files`: korvet.offsets and korvet.spark, with the
+compiled kernel of this Python (korvet.spark.compiled).
 
 python -m korvet.spark.bundle korvet.zip
 """
@@ -28,7 +29,7 @@ def write_bundle(target: Path) -> Path:
         for part in PARTS:
             for source in sorted((package / part).rglob("*")):
                 inner = Path("korvet", part, source.relative_to(package / part))
-                if source.is_file() and "__pycache__" not in inner.parts:
+                if source.is_file() and "__pycache__" not in inner.parts and source.suffix != ".c":
                     archive.write(source, str(inner))
         if (package.parent / FORMAT_MODULE).is_file():
             archive.write(package.parent / FORMAT_MODULE, FORMAT_MODULE)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from korvet.offsets.packing import entry_id, pack
+from korvet.spark import compiled
+from korvet.spark.bundle import write_bundle
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import schema_of, source
 from tests.spark.test_batches import stored
@@ -38,16 +41,48 @@ print([row["value"] for row in rows])
 """
 
 
-@pytest.mark.parametrize("absent", [(), ("hiredis",)])
-def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path, absent: tuple[str, ...]) -> None:
-    """Also without the extra of redis-py that makes it quick."""
+ROWS = "[b'single', b'of a batch', b'of a batch']"
+
+
+def sent_task(keyspace: Keyspace, folder: Path) -> Path:
+    """A reader and its tasks, as Spark sends them."""
     keyspace.topic("t", 2)
     keyspace.record("t", 0, BASE, b"single")
     keyspace.add(
         "t", 1, entry_id(BASE + 1), b"batch", stored(record_batch([(b"k", b"of a batch")] * 2), BASE)
     )
     reader = source(keyspace, topic="t").reader(schema_of())
-    sent = tmp_path / "sent"
+    sent = folder / "sent"
     sent.write_bytes(pickle.dumps((reader, reader.partitions())))
+    return sent
+
+
+@pytest.mark.parametrize("absent", [("cython",), ("cython", "hiredis")])
+def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path, absent: tuple[str, ...]) -> None:
+    """Also without the extra of redis-py that makes it quick."""
+    sent = sent_task(keyspace, tmp_path)
     done = run([sys.executable, "-c", PROGRAM, str(sent), *absent], 120)
-    assert done.stdout.decode().strip() == "[b'single', b'of a batch', b'of a batch']", done
+    assert done.stdout.decode().strip() == ROWS, done
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> None:
+    """With its kernel, unless that is one for another system."""
+    bundle = write_bundle(tmp_path / "korvet.zip")
+    with zipfile.ZipFile(bundle) as archive:
+        names = archive.namelist()
+        parts = {name: archive.read(name) for name in names}
+    kernels = [name for name in names if name.startswith("korvet/spark/kernel.") and name.endswith(".so")]
+    assert bool(kernels) == (compiled.kernel is not None)
+    assert not [name for name in names if name.endswith(".c")]
+    if foreign:
+        with zipfile.ZipFile(bundle, "w") as archive:
+            for name, data in parts.items():
+                archive.writestr(name, b"\x7fELF" if name in kernels else data)
+    sent = sent_task(keyspace, tmp_path)
+    program = f"import sys; sys.path.insert(0, {str(bundle)!r})\n{PROGRAM}\n" + (
+        "import korvet.spark.compiled as used\n"
+        "print(korvet.__file__ if not used.__file__.startswith(sys.path[0]) else used.kernel is not None)"
+    )
+    done = run([sys.executable, "-c", program, str(sent), "cython"], 120)
+    assert done.stdout.decode().split("\n")[:2] == [ROWS, str(bool(kernels) and not foreign)], done
