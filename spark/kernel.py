@@ -234,6 +234,18 @@ def _octets_field(
 
 
 @cython.cfunc
+def _line_from(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t) -> bytes:
+    """What is before the line's end that comes next; there has to be one."""
+    end: cython.Py_ssize_t = at
+    while p[end] != 13:
+        end += 1
+    if cython.compiled:
+        return (p + at)[: end - at]
+    else:
+        return bytes(p[at:end])
+
+
+@cython.cfunc
 @cython.exceptval(-1)
 def _is_text(
     p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.Py_ssize_t
@@ -393,13 +405,7 @@ class Rows:
                 return False
         if at != end:
             return False
-        at = id_at
-        while p[at] != 13:
-            at += 1
-        if cython.compiled:
-            self.last_id = (p + id_at)[: at - id_at]
-        else:
-            self.last_id = bytes(p[id_at:at])
+        self.last_id = _line_from(p, id_at)
         return True
 
     @cython.cfunc
@@ -659,10 +665,12 @@ class Rows:
         )
 
 
-def batches_in(reply: Octets, size: int, skipped: int, bias: int) -> list[tuple[int, int, int]] | None:
+def batches_in(
+    reply: Octets, size: int, skipped: int, bias: int
+) -> tuple[list[tuple[int, int, int]], bytes] | None:
     """Of reply[:size], an XRANGE reply (RESP2), all entries but the first `skipped` ones and those that have
-    no offset: the offset, and where the value of their one field begins and ends. None where an entry has
-    another field than `batch`, or more, or is unusual.
+    no offset: the offset, and where the value of their one field begins and ends; and the ID of the last
+    entry. None where an entry has another field than `batch`, or more, or is unusual.
     """
     view: cython.const[cython.uchar][::1] = reply
     if size < 1 or size > len(reply):
@@ -674,7 +682,7 @@ def batches_in(reply: Octets, size: int, skipped: int, bias: int) -> list[tuple[
     position: cython.longlong
     strings: cython.longlong
     at: cython.Py_ssize_t
-    _id_at: cython.Py_ssize_t
+    id_at: cython.Py_ssize_t = 0
     name_size: cython.Py_ssize_t
     value_at: cython.Py_ssize_t
     value_size: cython.Py_ssize_t
@@ -683,7 +691,7 @@ def batches_in(reply: Octets, size: int, skipped: int, bias: int) -> list[tuple[
     if at < 0 or entries < 1:
         return None
     for number in range(entries):
-        position, _id_at, strings, at = _entry(p, at, end)
+        position, id_at, strings, at = _entry(p, at, end)
         if at < 0 or strings != 2:
             return None
         at, name_size = _bulk(p, at, end)
@@ -695,4 +703,4 @@ def batches_in(reply: Octets, size: int, skipped: int, bias: int) -> list[tuple[
         at = value_at + value_size + 2
         if position >= 0 and number >= skipped:
             found.append((position - bias, value_at, value_at + value_size))
-    return found if at == end else None
+    return (found, _line_from(p, id_at)) if at == end else None

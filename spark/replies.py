@@ -97,7 +97,7 @@ class Reply(Sequence[Entry]):
 
     @property
     def last_id(self) -> bytes:
-        """The ID of the last entry, of those forgotten too. Soon told once `rows` has been made."""
+        """The ID of the last entry, of those forgotten too. Soon told once its columns have been made."""
         return self._last_id or self._every[-1][0]
 
     def drop_first(self) -> None:
@@ -125,8 +125,9 @@ class Reply(Sequence[Entry]):
         found = kernel.batches_in(self._data, self._size, self._skipped, bias)
         if found is None:
             return None
+        places, self._last_id = found
         data = self._data.data
-        return [(offset, data[begin:end]) for offset, begin, end in found]
+        return [(offset, data[begin:end]) for offset, begin, end in places]
 
     def _fits(self) -> bool:
         """Whether so many entries can be in it, and their strings in a column."""

@@ -256,6 +256,7 @@ def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
         with using(form):
             page = reply_of(every)
             found, markers = columns_of(page, origin, *limits), markers_of(page, origin)
+        assert page.last_id == every[-1][0]
         expected = columns_of(every, origin, *limits)
         assert record_batch(found, origin, schema).equals(record_batch(expected, origin, schema))
         assert found.producers == expected.producers
