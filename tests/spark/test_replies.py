@@ -229,7 +229,8 @@ def test_what_korvet_writes_is_never_parsed(forms: list[list[bytes]]) -> None:
 def test_a_value_like_an_entry_is_a_value() -> None:
     page = reply_of([(b"%d-%d" % (MS, number), PLAIN[1]) for number in range(100)])
     assert page.probable_last_id() == b"1700000000000-1"
-    assert columns_of(page, ORIGINS[0]).values.to_pylist() == [PLAIN[1][1]] * 100
+    rows = record_batch(columns_of(page, ORIGINS[0]), ORIGINS[0], SCHEMA)
+    assert rows.column("value").to_pylist() == [PLAIN[1][1]] * 100
     assert page.last_id == b"%d-99" % MS
     assert tuple(page[99]) == (b"%d-99" % MS, PLAIN[1])
 
