@@ -88,9 +88,8 @@ def batch_records(fields: Sequence[Octets], last_offset: int) -> int | None:
 
 def may_be_transactional(fields: Sequence[Octets]) -> bool:
     """Whether an entry looks like a batch that is part of a transaction, or ends one, by its header alone."""
-    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
-        return False
-    return bool(_HEADER.unpack_from(fields[1])[_ATTRIBUTES] & (_TRANSACTIONAL_BIT | _CONTROL_BIT))
+    head = _unpacked(fields)
+    return head is not None and bool(head[_ATTRIBUTES] & (_TRANSACTIONAL_BIT | _CONTROL_BIT))
 
 
 def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
@@ -162,12 +161,11 @@ def read_records(
         return None
     most_headers = room // _LEAST_HEADER_BYTES if headers else 0
     rows = kernel.Rows(sum(head[-1] for head, _ in found), room, most_headers, headers)
-    counts = [0]
+    limits, counts = (wanted.start, wanted.stop), [0]
     for head, section in found:
         base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
         append_ms = newest_ms if attributes & _LOG_APPEND_TIME_BIT else None
         owner = producer if attributes & _TRANSACTIONAL_BIT else -1
-        limits = wanted.start, wanted.stop
         if not rows.take_records(section, count, base_offset, base_ms, append_ms, owner, *limits):
             return None
         counts.append(rows.count)
@@ -194,10 +192,17 @@ def _crc_is_right(batch: Octets, head: Sequence[int]) -> bool:
     return crc32c(memoryview(batch)[_ATTRIBUTES_AT:]) == head[_CRC]
 
 
-def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
+def _unpacked(fields: Sequence[Octets]) -> tuple[int, ...] | None:
+    """A batch's header, whatever it says; None where an entry has no room for one, or other fields."""
     if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
         return None
-    head = _HEADER.unpack_from(fields[1])
+    return _HEADER.unpack_from(fields[1])
+
+
+def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
+    head = _unpacked(fields)
+    if head is None:
+        return None
     base_offset, length, _, magic, _, attributes, delta, *_, count = head
     whole = magic == _MAGIC and length == len(fields[1]) - _LENGTH_EXCLUDES
     sound = delta >= 0 and count == delta + 1 and attributes & _CODEC_BITS in _DECOMPRESS

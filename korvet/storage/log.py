@@ -353,10 +353,8 @@ class PartitionLog:
 
     def moved(self) -> None:
         """Another server took over, which may lack what was written last: it has to tell both ends anew."""
-        self.tail.clear()
+        self.lost_track()
         self._ahead.clear()
-        self.transactions.forget()
-        self._end_known_at = float("-inf")
         self.loaded = False
 
     async def acquire_epoch(self) -> int:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.replay import CommitTarget, OffsetsReplay
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
-from tests.unit.offsets.golden import CAPTURES, records
+from tests.unit.offsets.golden import CAPTURES, records, replayed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,21 +94,6 @@ def interleaved(lengths: Sequence[int], chance: random.Random) -> Iterable[tuple
     for partition in turns:
         yield partition, nexts[partition]
         nexts[partition] += 1
-
-
-def replayed(captured: Iterable[GoldenRecord]) -> OffsetsReplay:
-    replay = OffsetsReplay()
-    for one in captured:
-        replay.apply(
-            one.partition,
-            one.offset,
-            one.key,
-            one.value,
-            producer_id=one.producer_id,
-            transactional=one.transactional,
-            control=one.control,
-        )
-    return replay
 
 
 @given(st.sampled_from(CAPTURES), st.integers(0, 1 << 32))

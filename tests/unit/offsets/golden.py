@@ -6,7 +6,12 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from korvet.offsets.replay import OffsetsReplay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "consumer_offsets"
 CAPTURES = (".", "expiry")
@@ -41,6 +46,22 @@ def records(capture: str) -> tuple[GoldenRecord, ...]:
         )
         for row in rows(capture, "records")
     )
+
+
+def replayed(captured: Iterable[GoldenRecord]) -> OffsetsReplay:
+    """What these records come to, in this order."""
+    replay = OffsetsReplay()
+    for one in captured:
+        replay.apply(
+            one.partition,
+            one.offset,
+            one.key,
+            one.value,
+            producer_id=one.producer_id,
+            transactional=one.transactional,
+            control=one.control,
+        )
+    return replay
 
 
 @cache

@@ -24,7 +24,7 @@ from korvet.offsets.schema import (
     UnknownValue,
 )
 from korvet.offsets.wire import topic_id_text
-from tests.unit.offsets.golden import CAPTURES, records, rows
+from tests.unit.offsets.golden import CAPTURES, records, replayed, rows
 
 KEY = encode_key(OffsetCommitKey("g", "t", 0))
 TARGET = CommitTarget("g", "t", 0)
@@ -40,24 +40,9 @@ def current(replay: OffsetsReplay) -> int | None:
     return None if stored is None else stored.value.offset
 
 
-def replayed(capture: str) -> OffsetsReplay:
-    replay = OffsetsReplay()
-    for record in records(capture):
-        replay.apply(
-            record.partition,
-            record.offset,
-            record.key,
-            record.value,
-            producer_id=record.producer_id,
-            transactional=record.transactional,
-            control=record.control,
-        )
-    return replay
-
-
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_golden_records_end_in_the_brokers_answer(capture: str) -> None:
-    replay = replayed(capture)
+    replay = replayed(records(capture))
     answer = {
         (row["group"], entry["topic"], entry["partition"]): (
             entry["offset"],
@@ -91,7 +76,7 @@ def topic_names(capture: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("capture", CAPTURES)
 def test_golden_newer_groups_end_in_the_brokers_answer(capture: str) -> None:
-    replay = replayed(capture)
+    replay = replayed(records(capture))
     names = topic_names(capture)
     described = [row for row in rows(capture, "final_state") if row.get("type", "Classic") != "Classic"]
     assert described
