@@ -78,6 +78,9 @@ static inline int connect_to(const char *address) {
         fd = socket(AF_UNIX, SOCK_STREAM, 0);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
             die("%s: %s", address, strerror(errno));
+        /* As korvet's link: 208 KB are too few to keep Redis busy. */
+        int send_buffer = 1 << 20;
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         return fd;
     }
     const char *colon = strrchr(address, ':');

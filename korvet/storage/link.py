@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 import re
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -44,6 +45,9 @@ _BACKOFF_CAP_S: Final = 2.0
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
 # The transport may hold all that its callers send: they watch pressure() and stop.
 _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
+# A unix socket can be written to again when it is empty but for a quarter. With the usual 208 KB Redis has
+# often done that quarter before the broker comes to write. The kernel caps it (net.core.wmem_max).
+_UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
 _DASH: Final = ord("-")
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
 
@@ -368,7 +372,9 @@ class RedisLink(Caller):
             return connection
 
         if self.address.socket_path is not None:
-            _, protocol = await loop.create_unix_connection(make, self.address.socket_path)
+            transport, protocol = await loop.create_unix_connection(make, self.address.socket_path)
+            own_socket = transport.get_extra_info("socket")
+            own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BUFFER_BYTES)
         else:
             tls = ssl.create_default_context() if self.address.tls else None
             _, protocol = await loop.create_connection(make, self.address.host, self.address.port, ssl=tls)
