@@ -17,7 +17,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.rig.measuring import Meter
-from korvet.embedded.binary import find_server
+from korvet.embedded.allocator import server_environment
+from korvet.embedded.binary import find_server, identify
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
@@ -34,7 +35,10 @@ class Store:
         socket = self._folder / "s"
         self.address = f"unix:{socket}"
         self.url = f"unix://{socket}"
-        self.program = program or str(find_server().path)
+        binary = identify(Path(program)) if program else find_server()
+        environ = server_environment(binary, os.environ)
+        self.program = str(binary.path)
+        self._allocator = Path(environ.get("LD_PRELOAD") or binary.allocator).name
         port = free_port()
         self.tcp_url = f"redis://127.0.0.1:{port}"
         options = [
@@ -49,7 +53,7 @@ class Store:
             "--dir",
             str(self._folder),
         ]
-        self._process = subprocess.Popen([self.program, *options], stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([self.program, *options], env=environ, stdout=subprocess.DEVNULL)
         self.client: Any = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
         until(self._answers, 20, "the store answers")
 
@@ -65,10 +69,10 @@ class Store:
 
     @property
     def version(self) -> str:
-        """For example "Valkey 9.1.2"."""
+        """For example "Valkey 9.1.2 with libjemalloc.so.2"."""
         info = self.client.info("server")
         name = "Valkey" if "valkey_version" in info else "Redis"
-        return f"{name} {info.get('valkey_version') or info['redis_version']}"
+        return f"{name} {info.get('valkey_version') or info['redis_version']} with {self._allocator}"
 
     def commands_done(self) -> int:
         """Commands that it has executed so far."""

@@ -16,15 +16,17 @@ from korvet.embedded.errors import EmbeddedServerError
 OLDEST_VERSION = (7, 0, 0)
 
 _VERSION = re.compile(r"(?P<kind>Valkey|Redis) server v=(?P<version>\d+\.\d+\.\d+)", re.IGNORECASE)
+_ALLOCATOR = re.compile(r" malloc=(\S+)")
 _ASKING_TIMEOUT_S = 20.0
 
 
 class ServerBinary(NamedTuple):
-    """A server program: `kind` is "valkey" or "redis"."""
+    """A server program: `kind` is "valkey" or "redis", `allocator` its malloc ("libc", "jemalloc-5.3.0")."""
 
     path: Path
     kind: str
     version: tuple[int, int, int]
+    allocator: str
 
     def __str__(self) -> str:
         return f"{self.kind} {version_text(self.version)} ({self.path})"
@@ -68,7 +70,13 @@ def identify(path: Path) -> ServerBinary:
             f"{path} is neither Valkey nor Redis: it says {answer.stdout.strip()[:200]!r}"
         )
     major, minor, patch = map(int, match["version"].split("."))
-    return ServerBinary(path, match["kind"].lower(), (major, minor, patch))
+    allocator = _ALLOCATOR.search(answer.stdout)
+    return ServerBinary(
+        path,
+        match["kind"].lower(),
+        (major, minor, patch),
+        allocator[1] if allocator is not None else "unknown",
+    )
 
 
 def _candidates() -> Iterator[Path]:

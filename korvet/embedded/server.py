@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from korvet.embedded import folder, shim
+from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.probe import Probe, ProbeError
@@ -120,6 +121,7 @@ class EmbeddedServer:
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
+                env=server_environment(self.binary, os.environ),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from korvet.embedded import EmbeddedServer, EmbeddedServerError, ServerBinary, find_server, folder, shim
+from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, shim
 
 OWNER = Path(__file__).with_name("owner.py")
 DEADLINE_S = 30.0
@@ -169,7 +169,8 @@ def test_another_writer_is_refused(
     tmp_path: Path, kind: str, version: tuple[int, int, int], message: str
 ) -> None:
     other = "redis" if find_server().kind == "valkey" else "valkey"
-    writer = ServerBinary(Path("elsewhere"), other if kind == "redis" else find_server().kind, version)
+    kind_of_writer = other if kind == "redis" else find_server().kind
+    writer = find_server()._replace(path=Path("elsewhere"), kind=kind_of_writer, version=version)
     folder.check_writer(tmp_path, writer)
     with pytest.raises(EmbeddedServerError, match=message.replace(kind, writer.kind)):
         EmbeddedServer(tmp_path).start()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import redis
 
+from korvet.embedded.allocator import server_environment
+from korvet.embedded.binary import identify
 from korvet.storage.slots import SLOTS, slot_of
 from tests.support.polling import until
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _FORMED_S: Final = 30
 # How long a node may be silent before the others take it for dead.
@@ -36,13 +39,14 @@ class ClusterNode:
             *("--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"),
             *("--save", "", "--dir", str(folder), "--logfile", "log", *options),
         ]
+        self._environ = server_environment(identify(Path(program)), os.environ)
         self.client: Any = redis.Redis(port=self.port)
         self.start()
         self.node_id: str = self.client.execute_command("CLUSTER MYID").decode()
 
     def start(self) -> None:
         """Start it, or start it again: it knows its cluster, and has no data."""
-        self.process = subprocess.Popen(self._command)
+        self.process = subprocess.Popen(self._command, env=self._environ)
         until(self._answers, _FORMED_S, "a cluster node answers")
 
     @property
