@@ -1155,6 +1155,15 @@ def _length(
     mark: cython.int,
 ) -> tuple[cython.longlong, cython.Py_ssize_t]:
     """An array's or a bulk string's first line: (length, position behind it); -2: cut off, -1: malformed."""
+    # Nearly all are of one to three digits.
+    if end - at > 5 and p[at] == mark and 48 <= p[at + 1] <= 57:
+        if p[at + 2] == 13 and p[at + 3] == 10:
+            return p[at + 1] - 48, at + 4
+        if 48 <= p[at + 2] <= 57:
+            if p[at + 3] == 13 and p[at + 4] == 10:
+                return (p[at + 1] - 48) * 10 + p[at + 2] - 48, at + 5
+            if 48 <= p[at + 3] <= 57 and p[at + 4] == 13 and p[at + 5] == 10:
+                return ((p[at + 1] - 48) * 10 + p[at + 2] - 48) * 10 + p[at + 3] - 48, at + 6
     value: cython.longlong = 0
     digits: cython.int = 0
     negative: cython.bint = False
@@ -1345,7 +1354,8 @@ def _fields(
     cython.Py_ssize_t,  # value
     cython.longlong,  # its length, -1 for null
     cython.longlong,  # number of headers
-    cython.longlong,  # their bytes in a record
+    cython.Py_ssize_t,  # the first of them
+    cython.longlong,  # the bytes of all in a record
     cython.longlong,  # producer id of its transaction, -1 for none
     cython.longlong,  # the producer's epoch
     cython.int,  # as a marker that ends a transaction: 1 commit, 0 abort, -1 none
@@ -1354,6 +1364,7 @@ def _fields(
     i: cython.longlong
     n: cython.longlong
     length: cython.longlong
+    field_at: cython.Py_ssize_t
     name_at: cython.Py_ssize_t
     kind: cython.int
     ours: cython.bint = count > 0 and count % 2 == 0
@@ -1364,17 +1375,19 @@ def _fields(
     value_at: cython.Py_ssize_t = 0
     value_length: cython.longlong = -1
     headers: cython.longlong = 0
+    headers_at: cython.Py_ssize_t = 0
     size: cython.longlong = 0
     producer: cython.longlong = -1
     epoch: cython.longlong = -1
     control: cython.int = -1
     for i in range(count // 2):
+        field_at = at
         n, name_at = _bulk(p, at, end)
         if name_at < 0:
-            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         length, at = _bulk(p, name_at + n + 2, end)
         if at < 0:
-            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+            return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         kind = _kind(p, name_at, n)
         if kind == 2 and value_length < 0:
             value_at = at
@@ -1387,10 +1400,14 @@ def _fields(
             if ours:
                 timestamp, ours = _relative(p, at, at + length, ms)
         elif kind == 4:
+            if headers == 0:
+                headers_at = field_at
             headers += 1
             n -= PLAIN_PREFIX_SIZE
             size += _varint_size(n) + n + _varint_size(length) + length
         elif kind == 5 and length == 0:
+            if headers == 0:
+                headers_at = field_at
             headers += 1
             n -= NULL_PREFIX_SIZE
             size += _varint_size(n) + n + 1
@@ -1418,6 +1435,7 @@ def _fields(
         value_at,
         value_length,
         headers,
+        headers_at,
         size,
         producer,
         epoch,
@@ -1436,22 +1454,23 @@ def _put_header_fields(
     end: cython.Py_ssize_t,
     count: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Write the headers among fields that `_fields` has checked."""
-    i: cython.longlong
+    """Write so many headers out of fields that `_fields` has checked, from the first header on."""
     n: cython.longlong
     length: cython.longlong
     name_at: cython.Py_ssize_t
     kind: cython.int
-    for i in range(count // 2):
+    while count > 0:
         n, name_at = _bulk(p, at, end)
         length, at = _bulk(p, name_at + n + 2, end)
         kind = _kind(p, name_at, n)
         if kind == 4:
+            count -= 1
             o = _put_varint(w, o, n - PLAIN_PREFIX_SIZE)
             o = _copy(w, o, p, name_at + PLAIN_PREFIX_SIZE, n - PLAIN_PREFIX_SIZE)
             o = _put_varint(w, o, length)
             o = _copy(w, o, p, at, length)
         elif kind == 5:
+            count -= 1
             o = _put_varint(w, o, n - NULL_PREFIX_SIZE)
             o = _copy(w, o, p, name_at + NULL_PREFIX_SIZE, n - NULL_PREFIX_SIZE)
             o = _put_varint(w, o, -1)
@@ -1646,6 +1665,7 @@ def _batches(
     value_at: cython.Py_ssize_t
     value_length: cython.longlong
     headers: cython.longlong
+    headers_at: cython.Py_ssize_t
     size: cython.longlong
     body: cython.longlong
     records: cython.longlong
@@ -1679,6 +1699,7 @@ def _batches(
             value_at,
             value_length,
             headers,
+            headers_at,
             size,
             producer,
             epoch,
@@ -1818,7 +1839,7 @@ def _batches(
                 o = _copy(w, o, q, value_at, value_length)
         o = _put_varint(w, o, headers)
         if headers > 0:
-            o = _put_header_fields(w, o, p, fields_at, end, count)
+            o = _put_header_fields(w, o, p, headers_at, end, headers)
         max_timestamp = max(max_timestamp, timestamp)
         if total == 0:
             first = offset
