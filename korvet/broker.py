@@ -124,6 +124,7 @@ async def _run(
     follower = _Follower(topics, coordinator, transactions, member)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
+    spare_the_collector()
     try:
         await security.refresh()
         await coordinator.start()
@@ -154,7 +155,7 @@ async def _run(
     security.quotas.on_change = listener.forget_repeats
     housekeeping = _housekeeping(config, store, security, topics, coordinator)
     try:
-        _spare_the_collector()
+        spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.
         await listener.start(Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES)))
         if not member.alone:
@@ -290,10 +291,11 @@ def _transaction_config(config: Config) -> TransactionConfig:
     )
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """Keep what lives as long as the process out of garbage collections, and collect less often.
 
-    Requests make few cycles, and a collection over all topics and groups would stall every client.
+    Requests make few cycles, and a collection over all topics and groups would stall every client. Loading
+    them makes none: with Python's own threshold a third of it would go into looking for some.
     """
     gc.collect()
     gc.freeze()
