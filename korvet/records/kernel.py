@@ -1354,7 +1354,7 @@ def _fields(
     cython.Py_ssize_t,  # value
     cython.longlong,  # its length, -1 for null
     cython.longlong,  # number of headers
-    cython.Py_ssize_t,  # the first of them
+    cython.Py_ssize_t,  # the first of them; nowhere without one
     cython.longlong,  # the bytes of all in a record
     cython.longlong,  # producer id of its transaction, -1 for none
     cython.longlong,  # the producer's epoch
@@ -1364,7 +1364,6 @@ def _fields(
     i: cython.longlong
     n: cython.longlong
     length: cython.longlong
-    field_at: cython.Py_ssize_t
     name_at: cython.Py_ssize_t
     kind: cython.int
     ours: cython.bint = count > 0 and count % 2 == 0
@@ -1381,7 +1380,8 @@ def _fields(
     epoch: cython.longlong = -1
     control: cython.int = -1
     for i in range(count // 2):
-        field_at = at
+        if headers == 0:
+            headers_at = at
         n, name_at = _bulk(p, at, end)
         if name_at < 0:
             return -1, False, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -1400,14 +1400,10 @@ def _fields(
             if ours:
                 timestamp, ours = _relative(p, at, at + length, ms)
         elif kind == 4:
-            if headers == 0:
-                headers_at = field_at
             headers += 1
             n -= PLAIN_PREFIX_SIZE
             size += _varint_size(n) + n + _varint_size(length) + length
         elif kind == 5 and length == 0:
-            if headers == 0:
-                headers_at = field_at
             headers += 1
             n -= NULL_PREFIX_SIZE
             size += _varint_size(n) + n + 1
