@@ -271,17 +271,21 @@ def test_a_slot_on_its_way_serves(bench: Bench, assignment: str, layout: str) ->
     options: dict[str, Any] = {"offset_assignment": assignment, "configs": {"storage.layout": layout}}
     logs = bench.logs("t", 2, **options)
     key = logs[0].stream
+    name = key.decode()
+    of_the_log = {name, f"{{{name}}}:index", f"{{{name}}}:meta"}
+    for number in range(3):
+        # Slots are shared.
+        bench.cluster.call(key, "SET", f"{{{name}}}:{number}", "of somebody else")
     before = {kind: redirections(bench.cluster, kind) for kind in ("MOVED", "ASK", "TRYAGAIN")}
 
     async def move(producers: list[Producer]) -> None:
         for _ in range(2):
-            steps = bench.cluster.migrating(key, other_node(bench.cluster, key))
-            there = 0
+            source, target = bench.cluster.owner(key), other_node(bench.cluster, key)
+            steps = bench.cluster.migrating(key, target)
             while await asyncio.to_thread(next, steps, None) is not None:
-                # With all of the stream, its index and its meta here or there the log serves. In between not.
-                if there in {0, 3}:
+                # With all of its keys here or there the log serves. In between not.
+                if not all(of_the_log & bench.cluster.keys_beside(key, node) for node in (source, target)):
                     await producers[0].gets_on(50)
-                there += 1
 
     for producer in bench.run(loaded(bench, logs, move)):
         assert producer.failures() == []

@@ -164,16 +164,20 @@ class RedisCluster:
         """A command on the node that serves a key."""
         return self.owner(key).client.execute_command(*command)
 
-    def migrating(self, key: bytes, target: ClusterNode) -> Iterator[bytes]:
+    def keys_beside(self, key: bytes, node: ClusterNode) -> set[str]:
+        """What a node has in the slot of a key: up to 100 keys."""
+        return set(node.client.execute_command("CLUSTER GETKEYSINSLOT", slot_of(key), 100))
+
+    def migrating(self, key: bytes, target: ClusterNode) -> Iterator[str]:
         """Move a key's slot to another node, as its operators do; gives each key before that moves."""
         source, slot = self.owner(key), slot_of(key)
         target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.node_id)
         source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.node_id)
-        while keys := source.client.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
+        while keys := self.keys_beside(key, source):
             for moved in keys:
                 yield moved
                 source.client.execute_command("MIGRATE", "127.0.0.1", target.port, moved, 0, 5000)
-        yield b""
+        yield ""
         for node in (target, source):
             node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.node_id)
         for node in self.running:
