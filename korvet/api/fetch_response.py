@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.protocol.primitives import length, string
+from korvet.protocol.primitives import length, string, uuid_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,6 @@ _INT64: Final = struct.Struct(">q")
 _SESSION: Final = struct.Struct(">ihi")
 _PARTITION: Final = struct.Struct(">ihqq")
 _ABORTED: Final = struct.Struct(">qq")
-_NO_ID: Final = b"\x00" * 16
 _topic: Final = attrgetter("topic")
 
 
@@ -74,6 +73,4 @@ def encode_response(
 
 
 def _topic_name(topic: TopicKey, flexible: bool) -> bytes:
-    if isinstance(topic, str):
-        return string(topic, flexible)
-    return _NO_ID if topic is None else topic.bytes
+    return string(topic, flexible) if isinstance(topic, str) else uuid_bytes(topic)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.protocol.primitives import length, string
+from korvet.protocol.primitives import length, string, uuid_bytes
 
 if TYPE_CHECKING:
     import uuid
@@ -37,7 +37,6 @@ _ERROR_SINCE: Final = 13
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NO_ERROR: Final = b"\x00\x00"
-_NO_ID: Final = b"\x00" * 16
 
 
 class _Partitions:
@@ -119,7 +118,7 @@ def encode_topic(
     flexible = version >= _FLEXIBLE_SINCE
     parts: list[bytes | memoryview] = [_INT16.pack(error), string(name, flexible)]
     if version >= _TOPIC_IDS_SINCE:
-        parts.append(_NO_ID if topic_id is None else topic_id.bytes)
+        parts.append(uuid_bytes(topic_id))
     if version >= _INTERNAL_SINCE:
         parts.append(b"\x01" if internal else b"\x00")
     parts.append(length(count, flexible))

@@ -14,7 +14,7 @@ import msgspec
 from korvet.api.durations import milliseconds
 from korvet.groups.messages import CommitPartition
 from korvet.protocol.headers import FIXED_HEADER_BYTES
-from korvet.protocol.primitives import length, string
+from korvet.protocol.primitives import length, string, uuid_bytes
 
 if TYPE_CHECKING:
     import uuid
@@ -242,7 +242,7 @@ def _pieces(version: int, request: AskedCommit) -> Iterator[bytes | None]:
         if version < _TOPIC_IDS_SINCE:
             yield string(topic.name, flexible)
         else:
-            yield b"\x00" * 16 if topic.topic_id is None else topic.topic_id.bytes
+            yield uuid_bytes(topic.topic_id)
         yield length(len(topic.partitions), flexible)
         for partition in topic.partitions:
             yield _INT32.pack(partition.partition)

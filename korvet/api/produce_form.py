@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.protocol.headers import FIXED_HEADER_BYTES
-from korvet.protocol.primitives import MalformedRequest, length, read_unsigned_varint, string
+from korvet.protocol.primitives import MalformedRequest, length, read_unsigned_varint, string, uuid_bytes
 
 if TYPE_CHECKING:
     import uuid
@@ -124,4 +124,4 @@ class ProduceForm:
 def _topic_start(version: int, topic: Any, flexible: bool) -> bytes:
     if version < _TOPIC_IDS_SINCE:
         return string(topic.name, flexible)
-    return b"\x00" * 16 if topic.topic_id is None else bytes(topic.topic_id.bytes)
+    return uuid_bytes(topic.topic_id)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import struct
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from uuid import UUID
 
 _INT32: Final = struct.Struct(">i")
+_NO_UUID: Final = bytes(16)
+# Most lengths are small.
+_ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]
 
 
 class MalformedRequest(Exception):
@@ -32,6 +38,8 @@ def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
 
 def unsigned_varint(value: int) -> bytes:
     """Kafka's UNSIGNED_VARINT."""
+    if 0 <= value < len(_ONE_BYTE):
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -65,3 +73,8 @@ def string(text: str | None, flexible: bool) -> bytes:
     if flexible:
         return unsigned_varint(len(encoded) + 1) + encoded
     return len(encoded).to_bytes(2, "big") + encoded
+
+
+def uuid_bytes(value: UUID | None) -> bytes:
+    """Kafka's UUID; None is the one of zeros."""
+    return _NO_UUID if value is None else value.bytes
