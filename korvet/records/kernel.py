@@ -29,12 +29,13 @@ except ModuleNotFoundError:
 
 if cython.compiled:
     from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
     from cython.cimports.korvet.records._crc32c import (
         korvet_crc32c,
         korvet_crc32c_portable,
         korvet_crc32c_prepare,
     )
-    from cython.cimports.libc.string import memchr, memcpy
+    from cython.cimports.libc.string import memchr, memcmp, memcpy
 
     korvet_crc32c_prepare()
 else:
@@ -49,6 +50,7 @@ __all__ = [
     "Entries",
     "RecordSummary",
     "ReplyScanner",
+    "append_reply",
     "check_records",
     "crc32c",
     "crc32c_portable",
@@ -57,6 +59,8 @@ __all__ = [
     "encode_commands",
     "entries_to_batches",
     "find_record",
+    "pack",
+    "pack_arguments",
     "parse_batch",
 ]
 
@@ -88,9 +92,12 @@ SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
 # Entries that one point of the log's index stands for.
 SPAN_RECORDS = cython.declare(cython.longlong, 256)
-# What begins a bulk string and an array in RESP.
+# What begins a bulk string, an array and an integer in RESP.
 BULK_MARK = cython.declare(cython.uint, 36)
 ARRAY_MARK = cython.declare(cython.uint, 42)
+INTEGER_MARK = cython.declare(cython.uint, 58)
+# More than the two line ends and the length of a bulk string need, and a number as one.
+BULK_ROOM = cython.declare(cython.Py_ssize_t, 48)
 # XADD, key, NOMKSTREAM: the strings of a command before its entry ID.
 COMMAND_STRINGS = cython.declare(cython.longlong, 3)
 # Producers' epochs are int16; digits that no number needs are none of ours.
@@ -105,6 +112,8 @@ TRANSACTIONAL = cython.declare(cython.longlong, 16)
 CONTROL = cython.declare(cython.longlong, 32)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, (1 << 53) - 1)
 
+# What `_copy_short` may write behind what it copies.
+SHORT = cython.declare(cython.Py_ssize_t, 32)
 # Bytes that the RESP form of a record needs beyond its own size: at most so much once, and per header.
 RECORD_ROOM = cython.declare(cython.Py_ssize_t, 160)
 HEADER_ROOM = cython.declare(cython.Py_ssize_t, 48)
@@ -122,6 +131,18 @@ PLAIN_PREFIX_AT = cython.declare(cython.Py_ssize_t, 28)
 PLAIN_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 7)
 NULL_PREFIX_AT = cython.declare(cython.Py_ssize_t, 35)
 NULL_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 11)
+
+# What a transaction's replies begin with, and end with where the stream was renamed back.
+TRANSACTION_TEXTS: bytes = b"+OK\r\n+QUEUED\r\n\r\n:1\r\n"
+OK_AT = cython.declare(cython.Py_ssize_t, 0)
+OK_SIZE = cython.declare(cython.Py_ssize_t, 5)
+QUEUED_AT = cython.declare(cython.Py_ssize_t, 5)
+QUEUED_SIZE = cython.declare(cython.Py_ssize_t, 9)
+TAKEN_AT = cython.declare(cython.Py_ssize_t, 14)
+TAKEN_SIZE = cython.declare(cython.Py_ssize_t, 6)
+# The integers of an append function's reply, and which of them says that the batch is a duplicate.
+REPLY_NUMBERS = cython.declare(cython.longlong, 7)
+DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 
 # Page faults of fresh large buffers cost more than the work itself: finished ones are used again.
 FIRST_SCRATCH_SIZE = 1 << 17
@@ -166,6 +187,16 @@ def _writable(scratch: bytearray) -> cython.p_uchar:
 
 @cython.cfunc
 @cython.inline
+def _content(data: bytes) -> cython.pointer(cython.const[cython.uchar]):
+    """The bytes of a bytes object, which may be empty."""
+    if cython.compiled:
+        return cython.cast(cython.pointer(cython.const[cython.uchar]), PyBytes_AS_STRING(data))
+    else:
+        return memoryview(data)
+
+
+@cython.cfunc
+@cython.inline
 def _octets(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, n: cython.Py_ssize_t):
     """A bytes object of n bytes."""
     if cython.compiled:
@@ -204,6 +235,52 @@ def _copy(
     else:
         w[at : at + n] = p[source : source + n]
     return at + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy_short(
+    w: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    p: cython.pointer(cython.const[cython.uchar]),
+    source: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """As `_copy`, for what mostly has no more than SHORT bytes; what follows in `w`, where there have to be
+    so many, is overwritten. `end` is that of what can be read.
+    """
+    if cython.compiled:
+        # A copy of a known size is two instructions, and no call.
+        if n <= 16 and end - source >= 16:
+            memcpy(w + at, p + source, 16)
+        elif n <= 32 and end - source >= 32:
+            memcpy(w + at, p + source, 32)
+        else:
+            memcpy(w + at, p + source, n)
+    else:
+        w[at : at + n] = p[source : source + n]
+    return at + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _same(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    q: cython.pointer(cython.const[cython.uchar]),
+    other: cython.Py_ssize_t,
+    n: cython.Py_ssize_t,
+) -> cython.bint:
+    """Whether n bytes are the same here and there."""
+    if cython.compiled:
+        return memcmp(p + at, q + other, n) == 0
+    else:
+        return bytes(p[at : at + n]) == bytes(q[other : other + n])
 
 
 @cython.cfunc
@@ -1454,18 +1531,16 @@ def _put_header_fields(
     n: cython.longlong
     length: cython.longlong
     name_at: cython.Py_ssize_t
-    kind: cython.int
     while count > 0:
         n, name_at = _bulk(p, at, end)
         length, at = _bulk(p, name_at + n + 2, end)
-        kind = _kind(p, name_at, n)
-        if kind == 4:
+        if n >= PLAIN_PREFIX_SIZE and _is_header(p, name_at):
             count -= 1
             o = _put_varint(w, o, n - PLAIN_PREFIX_SIZE)
-            o = _copy(w, o, p, name_at + PLAIN_PREFIX_SIZE, n - PLAIN_PREFIX_SIZE)
+            o = _copy_short(w, o, p, name_at + PLAIN_PREFIX_SIZE, n - PLAIN_PREFIX_SIZE, end)
             o = _put_varint(w, o, length)
-            o = _copy(w, o, p, at, length)
-        elif kind == 5:
+            o = _copy_short(w, o, p, at, length, end)
+        elif _kind(p, name_at, n) == 5:
             count -= 1
             o = _put_varint(w, o, n - NULL_PREFIX_SIZE)
             o = _copy(w, o, p, name_at + NULL_PREFIX_SIZE, n - NULL_PREFIX_SIZE)
@@ -1783,8 +1858,8 @@ def _batches(
         if total > 0 and o + size > max_bytes:
             truncated = True
             break
-        if size > capacity - o:
-            _grow(scratch, o + size)
+        if size + SHORT > capacity - o:
+            _grow(scratch, o + size + SHORT)
             w = _writable(scratch)
             capacity = len(scratch)
         if fresh:
@@ -1829,7 +1904,7 @@ def _batches(
             o += CONTROL_VALUE_SIZE
         else:
             if key_length > 0:
-                o = _copy(w, o, p, key_at, key_length)
+                o = _copy_short(w, o, p, key_at, key_length, end)
             o = _put_varint(w, o, value_length)
             if value_length > 0:
                 o = _copy(w, o, q, value_at, value_length)
@@ -1917,6 +1992,87 @@ def _field_list(
 
 
 # RESP
+
+
+def pack(*args: bytes | str | int) -> bytes:
+    """One command as RESP."""
+    return _pack(args, True)
+
+
+def pack_arguments(*args: bytes | str | int) -> bytes:
+    """Arguments of a command as RESP bulk strings, without the array's head."""
+    return _pack(args, False)
+
+
+@cython.cfunc
+def _pack(args: tuple, with_head: cython.bint):
+    scratch: bytearray = _take_scratch()
+    w: cython.p_uchar = _writable(scratch)
+    capacity: cython.Py_ssize_t = len(scratch)
+    o: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    is_number: cython.bint
+    try:
+        if with_head:
+            o = _put_head(w, o, ARRAY_MARK, len(args))
+        for arg in args:
+            is_number = isinstance(arg, int) and MIN_INT64 <= arg <= MAX_INT64
+            data: bytes = b""
+            if not is_number:
+                data = arg if isinstance(arg, bytes) else str(arg).encode()
+            size = len(data)
+            if capacity - o < size + BULK_ROOM:
+                _grow(scratch, o + size + BULK_ROOM)
+                w = _writable(scratch)
+                capacity = len(scratch)
+            o = _put_number(w, o, arg) if is_number else _put_bulk(w, o, _content(data), 0, size)
+        return _octets(w, 0, o)
+    finally:
+        _give_back(scratch)
+
+
+def append_reply(replies: Octets, entry_count: int) -> tuple[int, ...] | None:
+    """The integers that an append function has answered; None where the replies are others.
+
+    Where there is more than one entry, `replies` are those of the MULTI that the function korvet_guard is in:
+    OK, QUEUED for each command, and the array of EXEC. It ends with that of RENAMENX, which is 1 unless the
+    function says that the batch is a duplicate.
+    """
+    view: cython.const[cython.uchar][::1] = replies
+    end: cython.Py_ssize_t = len(view)
+    if end == 0:
+        return None
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    texts: cython.pointer(cython.const[cython.uchar]) = _content(TRANSACTION_TEXTS)
+    at: cython.Py_ssize_t = 0
+    commands: cython.longlong = entry_count + 1
+    i: cython.longlong
+    number: cython.longlong
+    if entry_count > 1:
+        if end < OK_SIZE + commands * QUEUED_SIZE or not _same(p, 0, texts, OK_AT, OK_SIZE):
+            return None
+        at = OK_SIZE
+        for i in range(commands):
+            if not _same(p, at, texts, QUEUED_AT, QUEUED_SIZE):
+                return None
+            at += QUEUED_SIZE
+        number, at = _length(p, at, end, ARRAY_MARK)
+        if at < 0 or number != commands:
+            return None
+    number, at = _length(p, at, end, ARRAY_MARK)
+    if at < 0 or number != REPLY_NUMBERS:
+        return None
+    numbers = []
+    for i in range(REPLY_NUMBERS):
+        number, at = _length(p, at, end, INTEGER_MARK)
+        if at < 0:
+            return None
+        numbers.append(number)
+    if entry_count == 1:
+        return tuple(numbers) if at == end else None
+    if numbers[DUPLICATE] != 1 and not _same(p, end - TAKEN_SIZE, texts, TAKEN_AT, TAKEN_SIZE):
+        return None
+    return tuple(numbers)
 
 
 @cython.cclass

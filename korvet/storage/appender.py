@@ -29,6 +29,7 @@ import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
+from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.errors import (
     FencedEpoch,
@@ -39,7 +40,7 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.layouts import layout_of
-from korvet.storage.link import pack, pack_arguments, parse_reply
+from korvet.storage.link import parse_reply
 from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:
@@ -59,17 +60,14 @@ _MULTI: Final = pack("MULTI")
 _EXEC: Final = pack("EXEC")
 _OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
-# How an EXEC reply ends where the stream was renamed back: by RENAMENX's 1.
-_WAY_BACK_TAKEN: Final = b"\r\n:1\r\n"
-# How it ends where EXEC did nothing: a command was refused when it was queued, or the slot has moved.
+# How replies end where EXEC did nothing: a command was refused when it was queued, or the slot has moved.
 _DISCARDED: Final = re.compile(
     rb"\r\n-(EXECABORT|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
 )
 _ABORT_ROOM: Final = 200
-# The guard's reply is an array of seven integers; an error reply is longer at times.
-_GUARD_REPLY: Final = b"*7\r\n"
-_GUARD_REPLY_LINES: Final = 8
-_GUARD_REPLY_ROOM: Final = 400
+# The guard's error, in EXEC's array or in its place.
+_GUARD_REFUSAL: Final = re.compile(rb"(?:\*\d+\r\n)?-([^\r\n]*)")
+_REFUSAL_ROOM: Final = 400
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
 _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 # Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
@@ -190,7 +188,7 @@ class _Mark:
 class _Group:
     """Guarded appends that take effect together, the records of each right behind those before it."""
 
-    __slots__ = ("after", "appends", "entry_count", "forms", "record_count", "size_bytes")
+    __slots__ = ("after", "appends", "entry_count", "forms", "largest_bytes", "record_count", "size_bytes")
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -199,6 +197,8 @@ class _Group:
         self.forms: list[AppendCommands] = []
         self.entry_count = 0
         self.record_count = 0
+        self.largest_bytes = 0
+        """Of an entry."""
         self.size_bytes = 0
 
     def add(self, append: _Append, form: AppendCommands) -> None:
@@ -208,6 +208,7 @@ class _Group:
         self.entry_count += form.entry_count
         self.record_count += form.record_count
         self.size_bytes += len(form.first) + len(form.rest)
+        self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
 
     def outcomes(self, first: Appended) -> list[Appended]:
         """What each append did, told from what the first one did."""
@@ -436,30 +437,35 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(append, reply)
                 else:
-                    self._script_done(append, form, bytes(reply))
+                    self._script_done(append, form, reply)
             finally:
                 if self._scripts == 0:
                     self._go_on()
 
         self._log.links.write_functions.send((head + prefix + tail, form.resp), arrived)
 
-    def _script_done(self, append: _Append, form: AppendArguments, reply: bytes) -> None:
-        outcome, behind = self._outcome(reply, form)
+    def _script_done(self, append: _Append, form: AppendArguments, reply: memoryview) -> None:
+        numbers = append_reply(reply, 1)
+        if numbers is None:
+            self._failed(append, self._irregular(reply))
+            return
+        outcome, behind = self._outcome(numbers, form)
         if self._scripts == 0 and not outcome.duplicate:
             self._next = outcome.base_offset + form.record_count + self._log.bias
         self._took_effect(append, outcome, behind=behind)
 
-    def _outcome(self, reply: bytes, form: Form) -> tuple[Appended, bool]:
-        """What an append function's reply, seven integers, says of the batch of this form, and whether the
-        index lacks entries.
-        """
-        _, base, previous_end, start, append_ms, lead_ms, duplicate, behind, _ = (
-            int(line[1:] or 0) for line in reply.split(b"\r\n")
-        )
+    def _irregular(self, reply: memoryview) -> LinkLost:
+        """What an append ends with whose reply does not say what became of it."""
+        log.error("%s: an append was answered with %r", self._log.stream.decode(), bytes(reply[:200]))
+        return LinkLost("Redis answered an append with something else")
+
+    def _outcome(self, numbers: tuple[int, ...], form: Form) -> tuple[Appended, bool]:
+        """What an append function says of the batch of this form, and whether the index lacks entries."""
+        base, previous_end, start, append_ms, lead_ms, duplicate, behind = numbers
         self._log.links.clock.observe(append_ms)
         if form.append_ms >= 0:
             append_ms = form.append_ms
-        return Appended(base, start, previous_end, append_ms, lead_ms, bool(duplicate)), bool(behind)
+        return Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1), behind == 1
 
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
@@ -557,7 +563,8 @@ class Appender:
             self._gathering = None
 
     def _send_group(self, group: _Group) -> None:
-        first, *others = group.forms
+        forms = group.forms
+        first = forms[0]
         arguments = pack_arguments(
             group.appends[0].epoch,
             entry_id(group.after - 1),
@@ -566,8 +573,8 @@ class Appender:
             entry_id(first.position + group.record_count - 1),
             group.record_count,
             _marks(group.appends, group.forms),
-            max(form.largest_bytes for form in group.forms),
-            b"".join(map(_spans, group.forms)),
+            group.largest_bytes,
+            b"".join(map(_spans, forms)),
         )
         guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + first.first_argc, self._guard_prefix, arguments)
         self._guarded.append(group)
@@ -576,55 +583,52 @@ class Appender:
             # MULTI and EXEC, the guard, the way back, and an XADD for each entry but the first.
             replies = group.entry_count + 3
             pieces = [_MULTI + guard + first.first, first.rest]
-            for form in others:
+            for form in forms[1:]:
                 pieces += (self._as_command(form), form.first, form.rest)
             payload = (*pieces, self._way_back)
-            self._write.send(payload, self._guarded_many, replies)
+            self._write.send(payload, self._guard_answered, replies)
         else:
             payload = guard + first.first if len(first.first) < _APART_BYTES else (guard, first.first)
-            self._write.send(payload, self._guarded_one)
+            self._write.send(payload, self._guard_answered)
 
     def _as_command(self, form: AppendCommands) -> bytes:
         """What makes a command of a batch's first entry."""
         head = b"*%d\r\n" % (_XADD_FIXED_ARGUMENTS + form.first_argc)
         return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
 
-    def _guarded_one(self, reply: memoryview | StorageError) -> None:
-        if isinstance(reply, StorageError):
-            self._guard_failed(reply)
-        else:
-            self._guard_opened(bytes(reply))
-
-    def _guarded_many(self, reply: memoryview | StorageError) -> None:
-        if isinstance(reply, StorageError):
-            # Without MULTI (a user that may not) each command did its work alone, or none did.
-            self._guard_failed(LinkLost(f"Redis did not take a transaction: {reply}"))
+    def _guard_answered(self, replies: memoryview | StorageError) -> None:
+        if isinstance(replies, StorageError):
+            if self._guarded[0].entry_count > 1:
+                # Without MULTI (a user that may not) each command did its work alone, or none did.
+                replies = LinkLost(f"Redis did not take a transaction: {replies}")
+            self._guard_failed(replies)
             return
-        count = self._guarded[0].entry_count
-        queued = _OK + _QUEUED * (count + 1)
-        head = b"*%d\r\n" % (count + 1)
-        regular = bytes(reply[: len(queued)]) == queued
-        # The guard's reply; those of the XADDs need no look.
-        first = bytes(reply[len(queued) : len(queued) + _GUARD_REPLY_ROOM]) if regular else b""
-        if first.startswith((b"-", head + b"-")):
-            # Of the guard, or of EXEC where the slot went away after all was queued.
-            message = first.partition(b"-")[2].partition(b"\r\n")[0].decode("utf-8", "replace")
-            self._guard_failed(RedisFault(message, message.partition(" ")[0]))
-        elif first.startswith(head + _GUARD_REPLY) and (
-            _is_duplicate(first[len(head) :]) or bytes(reply[-len(_WAY_BACK_TAKEN) :]) == _WAY_BACK_TAKEN
-        ):
-            lines = first[len(head) :].split(b"\r\n", _GUARD_REPLY_LINES)
-            self._guard_opened(b"\r\n".join([*lines[:_GUARD_REPLY_LINES], b""]))
-        elif _DISCARDED.search(bytes(reply[-_ABORT_ROOM:])):
-            self._guard_failed(RedisFault("the transaction was discarded", "REFUSED"))
+        numbers = append_reply(replies, self._guarded[0].entry_count)
+        if numbers is None:
+            self._guard_failed(self._refusal_in(replies))
         else:
-            log.error("%s: an append was answered with %r", self._log.stream.decode(), bytes(reply[:200]))
-            self._guard_failed(LinkLost("Redis answered an append with something else"))
+            self._guard_opened(numbers)
 
-    def _guard_opened(self, reply: bytes) -> None:
+    def _refusal_in(self, replies: memoryview) -> StorageError:
+        """What the replies to a guarded append say that is no success."""
+        queued = _OK + _QUEUED * (self._guarded[0].entry_count + 1)
+        # The guard's reply; those of the XADDs need no look.
+        first = b""
+        if bytes(replies[: len(queued)]) == queued:
+            first = bytes(replies[len(queued) : len(queued) + _REFUSAL_ROOM])
+        error = _GUARD_REFUSAL.match(first)
+        if error is not None:
+            # Of the guard, or of EXEC where the slot went away after all was queued.
+            message = error[1].decode("utf-8", "replace")
+            return RedisFault(message, message.partition(" ")[0])
+        if _DISCARDED.search(bytes(replies[-_ABORT_ROOM:])):
+            return RedisFault("the transaction was discarded", "REFUSED")
+        return self._irregular(replies)
+
+    def _guard_opened(self, numbers: tuple[int, ...]) -> None:
         group = self._guarded.popleft()
         self._next_rest = _FIRST_REST
-        first, behind = self._outcome(reply, group.forms[0])
+        first, behind = self._outcome(numbers, group.forms[0])
         if first.duplicate:
             # Nothing was added: those behind it are not where they believe.
             self._next = -1
@@ -754,8 +758,3 @@ def _spans(form: AppendCommands) -> bytes:
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
-
-
-def _is_duplicate(reply: bytes) -> bool:
-    """Whether an append function says so; it has added nothing then, and opened no gate."""
-    return reply.split(b"\r\n", 7)[6] == b":1"

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, RedisFault, SlotUnavailable, StorageError, StoreError
 from korvet.storage.library import ensure_library, is_library_missing
-from korvet.storage.link import Caller, RedisLink, answer, fault_of, pack
+from korvet.storage.link import Caller, RedisLink, answer, fault_of
 from korvet.storage.server import Server
 from korvet.storage.slots import REDIRECTIONS, SLOTS, parse_slots, redirected_to, slot_of
 

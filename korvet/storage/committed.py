@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.records.kernel import pack
 from korvet.storage.entries import empty_batch
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link import pack, parse_reply
+from korvet.storage.link import parse_reply
 from korvet.storage.transactions import Aborted, overlapping, parse_aborted
 
 if TYPE_CHECKING:

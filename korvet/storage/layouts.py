@@ -13,7 +13,6 @@ from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands
 from korvet.storage.cache import as_stored
 from korvet.storage.entries import BATCH_FIELD
-from korvet.storage.link import pack_arguments
 
 if TYPE_CHECKING:
     from korvet.records.batch import Octets, RecordSummary
@@ -40,7 +39,7 @@ _CONTROL_ATTRIBUTE: Final = 32
 _NO_SEQUENCE: Final = -1
 # The rest of a batch of one control record, from the attributes on.
 _CONTROL: Final = struct.Struct(">hiqqqhiiBBBBBhhBhiB")
-_BATCH_NAME: Final = pack_arguments(BATCH_FIELD)
+_BATCH_NAME: Final = kernel.pack_arguments(BATCH_FIELD)
 _LINE_END: Final = b"\r\n"
 
 
@@ -128,7 +127,7 @@ class BatchLayout:
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
         batch = self._placed(received, newest_ms, 0)
         return AppendArguments(
-            resp=b"".join((pack_arguments(newest_ms), *batch)),
+            resp=b"".join((kernel.pack_arguments(newest_ms), *batch)),
             argc=2,
             record_count=received.header.record_count,
             max_timestamp_ms=summary.max_timestamp_ms,

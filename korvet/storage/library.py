@@ -10,8 +10,9 @@ from collections import deque
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
-from korvet.storage.link import Caller, pack
+from korvet.storage.link import Caller
 
 if TYPE_CHECKING:
     from korvet.storage.link import OnReply, Payload, RedisLink

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import hiredis
 
 from korvet.records.batch import BatchError
-from korvet.records.kernel import ReplyScanner
+from korvet.records.kernel import ReplyScanner, pack
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
 from korvet.storage.futures import settle
 
@@ -50,20 +50,6 @@ _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
 _DASH: Final = ord("-")
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
-
-
-def pack(*args: bytes | str | int) -> bytes:
-    """One command as RESP."""
-    return b"*%d\r\n" % len(args) + pack_arguments(*args)
-
-
-def pack_arguments(*args: bytes | str | int) -> bytes:
-    """Arguments of a command as RESP bulk strings, without the array's head."""
-    out = []
-    for arg in args:
-        data = arg if isinstance(arg, bytes) else str(arg).encode()
-        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(out)
 
 
 class _Connection(asyncio.BufferedProtocol):

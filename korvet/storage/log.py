@@ -18,6 +18,7 @@ import msgspec
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendCommands, BatchError
 from korvet.records.conversion import without_zstd
+from korvet.records.kernel import pack
 from korvet.records.native import native_rule
 from korvet.storage.appender import (
     Appended,
@@ -39,7 +40,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.futures import settle
 from korvet.storage.layouts import control_batch
-from korvet.storage.link import pack, parse_reply
+from korvet.storage.link import parse_reply
 from korvet.storage.readahead import ReadAhead
 from korvet.storage.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 from korvet.storage.transactions import (
@@ -510,11 +511,12 @@ class PartitionLog:
             self.log_start = start
             self.log_end = min(self.log_end, end)
         self.end_told()
-        self.log_start = max(self.log_start, start)
-        self.tail.cut(self.log_start)
-        self.transactions.cut(self.log_start)
-        if has_begun_later and end <= self.log_end:
-            self._wake_listeners()
+        if has_begun_later:
+            self.log_start = start
+            self.tail.cut(start)
+            self.transactions.cut(start)
+            if end <= self.log_end:
+                self._wake_listeners()
         self.grown_to(end)
 
     def end_told(self) -> None:

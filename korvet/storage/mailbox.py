@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.link import fault_of, pack
+from korvet.storage.link import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.groups.native import NativeGroup, Projected, group_id_of
+from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
-from korvet.storage.link import pack_arguments, parse_reply
+from korvet.storage.link import parse_reply
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

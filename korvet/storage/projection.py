@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from korvet.offsets.packing import entry_id
+from korvet.records.kernel import pack, pack_arguments
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link import pack, pack_arguments, parse_reply
+from korvet.storage.link import parse_reply
 
 if TYPE_CHECKING:
     from korvet.storage.store import Store

@@ -8,10 +8,10 @@ import msgspec
 
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
-from korvet.records.kernel import entries_to_batches
+from korvet.records.kernel import entries_to_batches, pack
 from korvet.storage.entries import empty_batch
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
-from korvet.storage.link import pack, parse_reply
+from korvet.storage.link import parse_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable

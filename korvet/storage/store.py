@@ -12,6 +12,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.records.kernel import pack
 from korvet.storage.address import parse_url
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
@@ -27,7 +28,7 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.library import ensure_library
-from korvet.storage.link import RedisLink, pack
+from korvet.storage.link import RedisLink
 from korvet.storage.log import PartitionLog
 from korvet.storage.membership import Membership
 from korvet.storage.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
@@ -196,9 +197,11 @@ class Store:
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
         """The one PartitionLog of a partition; made when first asked for."""
-        logs = self._logs.setdefault(topic.name, {})
+        logs = self._logs.get(topic.name)
+        if logs is None:
+            logs = self._logs[topic.name] = {}
         found = logs.get(partition)
-        if found is None or found.topic.topic_id != topic.topic_id:
+        if found is None or (found.topic is not topic and found.topic.topic_id != topic.topic_id):
             found = logs[partition] = self._new_log(topic, partition)
         return found
 

@@ -8,9 +8,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import entry_id
+from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.futures import settle
-from korvet.storage.link import pack_arguments, parse_replies
+from korvet.storage.link import parse_replies
 from korvet.storage.slots import REDIRECTIONS
 
 if TYPE_CHECKING:

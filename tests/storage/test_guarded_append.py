@@ -23,6 +23,7 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
+from korvet.storage.library import library_source
 from korvet.storage.log import Appended, PartitionLog, ReceivedBatch
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server
@@ -245,6 +246,28 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
 
     sent = bench.run(load())
     assert values_of(bench.client, log.stream) == [b"first", *sent]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("answer", ["'odd'", "1", "{ 1, 2, 3 }", "{ 1, 2, 3, 4, 5, 'six', 7 }"])
+def test_functions_that_answer_something_else(
+    bench: Bench, log: PartitionLog, answer: str, count: int
+) -> None:
+    """As those of a library would that is not ours: every append ends, and with an error."""
+    source = library_source()
+    for name in ("korvet_append", "korvet_guard"):
+        begin = source.index(f"redis.register_function('{name}', ")
+        end = source.index("\n", begin)
+        stranger = f"redis.register_function('{name}', function() return {answer} end)"
+        source = source[:begin] + stranger + source[end:]
+    bench.client.function_load(source, replace=True)
+    try:
+        outcomes = bench.run(all_outcomes(log, [(b"x",) * count] * 3))
+        assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
+    finally:
+        bench.client.function_load(library_source(), replace=True)
+    assert bench.run(produced(log, b"second")).base_offset > 0
+    assert values_of(bench.client, log.stream) == [b"first", b"second"]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
+from korvet.records.kernel import pack
 from korvet.storage.address import parse_url
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
-from korvet.storage.link import RedisLink, pack
+from korvet.storage.link import RedisLink
 from tests.storage.proxy import Proxy, until
 
 if TYPE_CHECKING:

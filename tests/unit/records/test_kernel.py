@@ -540,3 +540,54 @@ def test_threads_do_not_share_scratch_buffers() -> None:
         thread.join(60)
     assert not wrong
     assert not any(thread.is_alive() for thread in threads)
+
+
+@every_form
+def test_commands_are_packed(form: Any) -> None:
+    assert form.pack("GET", b"k\r\n", "é") == b"*3\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n$2\r\n\xc3\xa9\r\n"
+    assert form.pack_arguments() == b""
+    assert form.pack_arguments(b"", "", 0) == b"$0\r\n\r\n$0\r\n\r\n$1\r\n0\r\n"
+    numbers = MIN_INT64, MAX_INT64, MIN_INT64 - 1, MAX_INT64 + 1
+    assert bulk_strings(form.pack_arguments(*numbers)) == [b"%d" % number for number in numbers]
+    large = b"x" * 300_000
+    assert form.pack("SET", large) == b"*2\r\n$3\r\nSET\r\n$300000\r\n" + large + b"\r\n"
+
+
+APPENDED = b"*7\r\n:20\r\n:-1\r\n:0\r\n:1700000000000\r\n:0\r\n:0\r\n:1\r\n"
+DUPLICATE = b"*7\r\n:20\r\n:30\r\n:0\r\n:1700000000000\r\n:0\r\n:1\r\n:0\r\n"
+QUEUED = b"+OK\r\n" + 4 * b"+QUEUED\r\n" + b"*4\r\n"
+TWO_IDS = b"$3\r\n1-1\r\n$3\r\n1-2\r\n"
+
+
+@every_form
+def test_the_numbers_of_an_append_are_read(form: Any) -> None:
+    numbers = (20, -1, 0, 1_700_000_000_000, 0, 0, 1)
+    assert form.append_reply(APPENDED, 1) == numbers
+    assert form.append_reply(memoryview(QUEUED + APPENDED + TWO_IDS + b":1\r\n"), 3) == numbers
+    no_stream = b"$-1\r\n$-1\r\n-ERR no such key\r\n"
+    assert form.append_reply(QUEUED + DUPLICATE + no_stream, 3) == (20, 30, 0, 1_700_000_000_000, 0, 1, 0)
+
+
+@every_form
+@pytest.mark.parametrize(
+    ("reply", "entries"),
+    [
+        (b"", 1),
+        (b"-REFUSED another append came in between\r\n", 1),
+        (APPENDED[:-1], 1),
+        (APPENDED + b":1\r\n", 1),
+        (APPENDED.replace(b"*7", b"*8"), 1),
+        (APPENDED.replace(b":20", b"$2\r\n20"), 1),
+        (APPENDED, 3),
+        (QUEUED + APPENDED + TWO_IDS + b":0\r\n", 3),
+        (QUEUED + APPENDED + TWO_IDS + b"-ERR no such key\r\n", 3),
+        (QUEUED + APPENDED + TWO_IDS + b":1\r\n", 2),
+        (QUEUED + APPENDED + TWO_IDS + b":1\r\n", 4),
+        (QUEUED.replace(b"+OK", b"-NO") + APPENDED + TWO_IDS + b":1\r\n", 3),
+        (QUEUED.replace(b"+QUEUED\r\n*", b"-OOM no\r\n*") + APPENDED + TWO_IDS + b":1\r\n", 3),
+        (QUEUED + b"-REFUSED no\r\n" + TWO_IDS + b":1\r\n", 3),
+        (QUEUED[:-4] + b"-EXECABORT no\r\n", 3),
+    ],
+)
+def test_what_is_no_success_of_an_append_gives_no_numbers(form: Any, reply: bytes, entries: int) -> None:
+    assert form.append_reply(reply, entries) is None
