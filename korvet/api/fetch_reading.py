@@ -54,7 +54,7 @@ def locate(context: RequestContext, part: FetchedPart) -> None:
         topics.missed()
         part.error = unknown
         return
-    part.log = topics.log(found.name, part.index)
+    part.log = topics.log_of(found, part.index)
     if part.log is None:
         part.error = ErrorCode.unknown_topic_or_partition
     else:

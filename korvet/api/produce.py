@@ -10,6 +10,7 @@ reach the log in the order they came in, so several requests may be at work.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +19,7 @@ from korvet.api.errors import error_code_of
 from korvet.api.put import read_put
 from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.groups.shard import GroupShard
-from korvet.protocol.primitives import length, string
+from korvet.protocol.primitives import length, string, uuid_bytes
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import AppendArguments, AppendCommands, BatchError
@@ -30,6 +31,7 @@ from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from korvet.api.context import RequestContext
     from korvet.topics.configs import TopicPolicy
@@ -51,7 +53,9 @@ _PASSING: Final = frozenset(
 )
 _PARTITION: Final = struct.Struct(">ihqq")
 _INT64: Final = struct.Struct(">q")
-_INT32: Final = struct.Struct(">i")
+# Of responses that are alike, one version and topic each.
+_REMEMBERED_HEADS: Final = 1024
+_NO_THROTTLE: Final = b"\x00\x00\x00\x00"
 # Where the records of a batch begin (RecordBatch, magic 2).
 _RECORDS_AT: Final = 61
 _ACKS: Final = (-1, 0, 1)
@@ -275,7 +279,7 @@ class _Produce:
         writable = found.name == OFFSETS_TOPIC and self._context.services.config.offsets_topic_writable
         if (found.internal and not writable) or topics.is_alias(found):
             raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")
-        log = topics.log(found.name, index)
+        log = topics.log_of(found, index)
         if log is None:
             raise _Refused(
                 ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
@@ -351,25 +355,33 @@ def _transaction_error(error: ErrorCode, version: int) -> ErrorCode:
 def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     """The response body (ProduceResponse.json), by hand: it is written for every batch."""
     flexible = version >= _FLEXIBLE_SINCE
+    tags = b"\x00" if flexible else b""
+    no_fault = _fault(version, None)
     parts = [length(len(topics), flexible)]
     for topic, results in topics:
-        if version >= _TOPIC_IDS_SINCE:
-            parts.append(b"\x00" * 16 if topic.topic_id is None else topic.topic_id.bytes)
-        else:
-            parts.append(string(topic.name, flexible))
-        parts.append(length(len(results), flexible))
+        key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
+        parts.append(_topic_head(version, key, len(results)))
         for result in results:
             parts.append(_PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms))
             if version >= _LOG_START_SINCE:
                 parts.append(_INT64.pack(result.log_start))
-            if version >= _RECORD_ERRORS_SINCE:
-                parts.append(length(0, flexible))
-                parts.append(string(result.message, flexible))
-            if flexible:
-                parts.append(b"\x00")
-        if flexible:
-            parts.append(b"\x00")
-    parts.append(_INT32.pack(0))
-    if flexible:
-        parts.append(b"\x00")
+            parts.append(no_fault if result.message is None else _fault(version, result.message))
+        parts.append(tags)
+    parts += (_NO_THROTTLE, tags)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=_REMEMBERED_HEADS)
+def _topic_head(version: int, key: str | UUID | None, partitions: int) -> bytes:
+    """What stands before a topic's partitions in a response."""
+    flexible = version >= _FLEXIBLE_SINCE
+    name = string(key, flexible) if isinstance(key, str) else uuid_bytes(key)
+    return name + length(partitions, flexible)
+
+
+def _fault(version: int, message: str | None) -> bytes:
+    """What stands behind a partition's numbers: no record errors, a text, and no tagged fields."""
+    if version < _RECORD_ERRORS_SINCE:
+        return b""
+    flexible = version >= _FLEXIBLE_SINCE
+    return length(0, flexible) + string(message, flexible) + (b"\x00" if flexible else b"")

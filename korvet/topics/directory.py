@@ -116,7 +116,11 @@ class TopicDirectory:
     def log(self, name: str, partition: int) -> PartitionLog | None:
         """The log of a partition that exists."""
         topic = self.get(name)
-        if topic is None or not 0 <= partition < topic.partitions:
+        return None if topic is None else self.log_of(topic, partition)
+
+    def log_of(self, topic: Topic, partition: int) -> PartitionLog | None:
+        """The log of a topic's partition; None where it has no such partition."""
+        if not 0 <= partition < topic.partitions:
             return None
         return self._store.log(self.behind(topic), partition)
 
