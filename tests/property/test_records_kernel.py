@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import struct
 from typing import Any
 
@@ -375,6 +376,12 @@ def test_the_scanner_survives_noise(noise: bytes, cut: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_checksums_agree(data: bytes) -> None:
+    same_in_all_forms([form.crc32c(data) for form in FORMS] + [form.crc32c_portable(data) for form in FORMS])
+
+
+@given(st.integers(0, 12_000), st.integers(0, 15), st.integers(0, 1 << 32))
+def test_checksums_of_many_bytes_agree(size: int, start: int, seed: int) -> None:
+    data = memoryview(random.Random(seed).randbytes(start + size))[start:]
     same_in_all_forms([form.crc32c(data) for form in FORMS] + [form.crc32c_portable(data) for form in FORMS])
 
 
