@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.records import kernel
 from korvet.records.native import native_json
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 BASE_MS = 1_700_000_000_000
 BATCH_BYTES = 64 * 1024
 ROUNDS = 7
+COMMAND = kernel.pack_arguments("XADD", "{korvet:orders:0}:w", "NOMKSTREAM")
 
 
 def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
@@ -78,8 +80,12 @@ def measure(value_bytes: int, with_header: bool) -> str:
     reply = stream_reply(data)
     scanner = kernel.ReplyScanner()
 
-    def produce() -> object:
+    def script() -> object:
         return kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True)
+
+    def guarded() -> object:
+        header = kernel.parse_batch(data, 0)
+        return kernel.encode_commands(data, 0, header, None, True, BASE_MS << SEQUENCE_BITS, COMMAND)
 
     def fetch() -> object:
         return kernel.entries_to_batches(
@@ -96,7 +102,7 @@ def measure(value_bytes: int, with_header: bool) -> str:
     def scan() -> object:
         return scanner.feed(reply, 0, len(reply))
 
-    figures = [nanoseconds(run, count) for run in (produce, fetch, scan)]
+    figures = [nanoseconds(run, count) for run in (guarded, script, fetch, scan)]
     return f"{value_bytes:>6} B  {'yes' if with_header else 'no':>7}" + "".join(
         f"{n:>10.0f}" for n in figures
     )
@@ -105,7 +111,7 @@ def measure(value_bytes: int, with_header: bool) -> str:
 def main() -> None:
     form = "compiled" if kernel.ACCELERATED else "uncompiled"
     lines = [f"record kernel, {form}; ns per record, batches of {BATCH_BYTES // 1024} KB"]
-    lines.append(f"{'value':>8}  {'header':>7}{'produce':>10}{'fetch':>10}{'scan':>10}")
+    lines.append(f"{'value':>8}  {'header':>7}{'guarded':>10}{'script':>10}{'fetch':>10}{'scan':>10}")
     lines += [measure(value_bytes, header) for value_bytes in (100, 1024) for header in (False, True)]
     sys.stdout.write("\n".join(lines) + "\n")
 

@@ -28,8 +28,8 @@ except ModuleNotFoundError:
     from korvet.records import shadow as cython  # type: ignore[no-redef]
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize, _PyBytes_Resize
+    from cython.cimports.cpython.ref import Py_DECREF, Py_INCREF, Py_XDECREF, PyObject
     from cython.cimports.korvet.records._crc32c import (
         korvet_crc32c,
         korvet_crc32c_portable,
@@ -144,11 +144,10 @@ TAKEN_SIZE = cython.declare(cython.Py_ssize_t, 6)
 REPLY_NUMBERS = cython.declare(cython.longlong, 7)
 DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 
-# Page faults of fresh large buffers cost more than the work itself: finished ones are used again.
-FIRST_SCRATCH_SIZE = 1 << 17
-MAX_KEPT_SCRATCH_SIZE = 1 << 22
-MAX_KEPT_SCRATCHES = 4
-_spare: list[bytearray] = []
+# Bytes of a record that has nothing in it.
+SMALLEST_RECORD = cython.declare(cython.Py_ssize_t, 7)
+# For a command without large arguments.
+COMMAND_ROOM = cython.declare(cython.Py_ssize_t, 512)
 
 RECORD_FAULTS: dict[int, str] = {
     -1: "its length is cut off, malformed or beyond the batch",
@@ -176,13 +175,56 @@ def _readable(view: cython.const[cython.uchar][::1]) -> cython.pointer(cython.co
         return memoryview(view).cast("B")
 
 
-@cython.cfunc
-@cython.inline
-def _writable(scratch: bytearray) -> cython.p_uchar:
-    if cython.compiled:
-        return cython.cast(cython.p_uchar, PyByteArray_AS_STRING(scratch))
-    else:
-        return scratch
+@cython.final
+@cython.cclass
+class _Room:
+    """A bytes object that is written before anybody has it."""
+
+    size: cython.Py_ssize_t
+    _made: cython.pointer(PyObject)
+
+    def __init__(self, size: cython.Py_ssize_t) -> None:
+        self.size = size
+        if cython.compiled:
+            made: object = PyBytes_FromStringAndSize(cython.NULL, size)
+            Py_INCREF(made)
+            self._made = cython.cast(cython.pointer(PyObject), made)
+        else:
+            self._made = bytearray(size)
+
+    def __dealloc__(self) -> None:
+        if cython.compiled:
+            Py_XDECREF(self._made)
+
+    @cython.cfunc
+    def start(self) -> cython.p_uchar:
+        """Where to write, until it grows or is taken."""
+        if cython.compiled:
+            return cython.cast(cython.p_uchar, PyBytes_AS_STRING(cython.cast(object, self._made)))
+        else:
+            return self._made
+
+    @cython.cfunc
+    def grow(self, size: cython.Py_ssize_t) -> cython.p_uchar:
+        """Room for `size` bytes at least; what is written stays. Returns the new start."""
+        self.size = max(size, 2 * self.size)
+        if cython.compiled:
+            _PyBytes_Resize(cython.address(self._made), self.size)
+        else:
+            self._made.extend(bytes(self.size - len(self._made)))
+        return self.start()
+
+    @cython.cfunc
+    def take(self, size: cython.Py_ssize_t) -> bytes:
+        """The first `size` bytes; the room is gone then."""
+        if cython.compiled:
+            _PyBytes_Resize(cython.address(self._made), size)
+            made: bytes = cython.cast(bytes, self._made)
+            Py_DECREF(made)
+            self._made = cython.NULL
+            return made
+        else:
+            return bytes(self._made[:size])
 
 
 @cython.cfunc
@@ -526,31 +568,14 @@ def _signed_size(value: cython.longlong) -> cython.Py_ssize_t:
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_id(
-    w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, sequence: cython.ulonglong
+def _put_id_start(
+    w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, digits: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """An entry ID as a bulk string."""
-    at = _put_head(w, at, BULK_MARK, _decimal_size(ms) + 1 + _decimal_size(sequence))
+    """An entry ID as a bulk string, up to its sequence, which has so many digits."""
+    at = _put_head(w, at, BULK_MARK, _decimal_size(ms) + 1 + digits)
     at = _put_decimal(w, at, ms)
     w[at] = 45
-    at = _put_decimal(w, at + 1, sequence)
-    w[at] = 13
-    w[at + 1] = 10
-    return at + 2
-
-
-def _take_scratch() -> bytearray:
-    return _spare.pop() if _spare else bytearray(FIRST_SCRATCH_SIZE)
-
-
-def _give_back(scratch: bytearray) -> None:
-    if len(_spare) < MAX_KEPT_SCRATCHES and len(scratch) <= MAX_KEPT_SCRATCH_SIZE:
-        _spare.append(scratch)
-
-
-def _grow(scratch: bytearray, size: int) -> None:
-    """At least `size` bytes; what is written stays."""
-    scratch.extend(bytes(max(size, 2 * len(scratch)) - len(scratch)))
+    return at + 1
 
 
 def crc32c(data: Octets) -> int:
@@ -827,11 +852,7 @@ def _encode_batch(
     command: bytes,
 ):
     data, first, end = _records_section(data, start, header, records)
-    scratch = _take_scratch()
-    try:
-        return _encode(data, first, end, header, with_timestamps, position, command, scratch)
-    finally:
-        _give_back(scratch)
+    return _encode(data, first, end, header, with_timestamps, position, command)
 
 
 def _records_section(
@@ -979,7 +1000,6 @@ def _encode(
     with_timestamps: cython.bint,
     position: cython.longlong,
     command: bytes,
-    scratch: bytearray,
 ):
     """Either form in one pass: arguments of the append function where `position` is negative."""
     count: cython.longlong = header.record_count
@@ -992,8 +1012,6 @@ def _encode(
     told_command: cython.pointer(cython.const[cython.uchar]) = _readable(held_command)
     command_size: cython.Py_ssize_t = len(command)
     given: cython.bint = position >= 0
-    w: cython.p_uchar = _writable(scratch)
-    capacity: cython.Py_ssize_t = len(scratch)
     base: cython.longlong = header.base_timestamp_ms
     at: cython.Py_ssize_t = start
     o: cython.Py_ssize_t = 0
@@ -1005,7 +1023,13 @@ def _encode(
     told: cython.longlong = 0  # the timestamp written last, and where: most records repeat it
     told_at: cython.Py_ssize_t = 0
     told_size: cython.Py_ssize_t = 0
-    first_size: cython.Py_ssize_t = 0
+    lead_at: cython.Py_ssize_t = 0  # what a command begins with, up to its ID's sequence: as with `told`
+    lead_size: cython.Py_ssize_t = 0
+    lead_arguments: cython.longlong = -1
+    lead_ms: cython.longlong = 0
+    lead_digits: cython.Py_ssize_t = 0
+    digits: cython.Py_ssize_t
+    sequence: cython.longlong
     first_argc: cython.longlong = 0
     entry_ms: cython.longlong = 0
     entry_bytes: cython.longlong
@@ -1036,6 +1060,11 @@ def _encode(
     room: cython.Py_ssize_t
     bytes_of_headers: cython.Py_ssize_t
     bytes_of_prefixes: cython.Py_ssize_t
+    most: cython.longlong = min(count, (end - start) // SMALLEST_RECORD + 1)
+    capacity: cython.Py_ssize_t = (end - start) + most * (RECORD_ROOM + command_size + mark_size)
+    written_to: _Room = _Room(capacity)
+    w: cython.p_uchar = written_to.start()
+    first: bytes = b""
     if mark_size > 0:
         mark_bytes = 8 + _signed_size(header.producer_id) + _signed_size(header.producer_epoch)
     for index in range(count):
@@ -1061,15 +1090,28 @@ def _encode(
             )
         room = o + RECORD_ROOM + command_size + mark_size + (stop - at) + headers * HEADER_ROOM
         if capacity < room:
-            _grow(scratch, room)
-            w = _writable(scratch)
-            capacity = len(scratch)
+            w = written_to.grow(room)
+            capacity = written_to.size
         if given:
             entry_ms = (position + index) >> SEQUENCE_BITS
             if index > 0:
-                o = _put_head(w, o, ARRAY_MARK, COMMAND_STRINGS + 1 + arguments)
-                o = _copy(w, o, told_command, 0, command_size)
-                o = _put_id(w, o, entry_ms, (position + index) & MAX_SEQUENCE)
+                sequence = (position + index) & MAX_SEQUENCE
+                digits = _decimal_size(sequence)
+                if arguments == lead_arguments and entry_ms == lead_ms and digits == lead_digits:
+                    o = _copy(w, o, w, lead_at, lead_size)
+                else:
+                    lead_at = o
+                    lead_arguments = arguments
+                    lead_ms = entry_ms
+                    lead_digits = digits
+                    o = _put_head(w, o, ARRAY_MARK, COMMAND_STRINGS + 1 + arguments)
+                    o = _copy(w, o, told_command, 0, command_size)
+                    o = _put_id_start(w, o, entry_ms, digits)
+                    lead_size = o - lead_at
+                o = _put_decimal(w, o, sequence)
+                w[o] = 13
+                w[o + 1] = 10
+                o += 2
         else:
             o = _put_number(w, o, arguments)
             o = _put_number(w, o, stamp_place)
@@ -1121,8 +1163,10 @@ def _encode(
         at = stop
         if given:
             if index == 0:
-                first_size = o
+                first = _octets(w, 0, o)
                 first_argc = arguments
+                o = 0
+                told_size = 0
             if index - span_from == SPAN_RECORDS:
                 spans.append((index - span_from, span_bytes, span_newest))
                 span_from = index
@@ -1137,9 +1181,9 @@ def _encode(
         spans.append((count - span_from, span_bytes, span_newest))
         return AppendCommands(
             position,
-            _octets(w, 0, first_size),
+            first,
             first_argc,
-            _octets(w, first_size, o - first_size),
+            written_to.take(o),
             count,
             newest,
             oldest,
@@ -1149,7 +1193,7 @@ def _encode(
             tuple(spans),
             count,
         )
-    return AppendArguments(_octets(w, 0, o), argc, count, newest, oldest, payload, keyless, count)
+    return AppendArguments(written_to.take(o), argc, count, newest, oldest, payload, keyless, count)
 
 
 def _producer_fields(header: BatchHeader) -> bytes:
@@ -1674,11 +1718,7 @@ def entries_to_batches(
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
     if start == end:
         raise _no_reply(start)
-    scratch = _take_scratch()
-    try:
-        return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, scratch)
-    finally:
-        _give_back(scratch)
+    return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native)
 
 
 @cython.cfunc
@@ -1691,14 +1731,15 @@ def _batches(
     leader_epoch: cython.longlong,
     log_append_time: cython.bint,
     native: object,
-    scratch: bytearray,
 ):
     view: cython.const[cython.uchar][::1] = reply
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
-    w: cython.p_uchar = _writable(scratch)
+    # Records are smaller as such than in a reply.
+    capacity: cython.Py_ssize_t = max(min(end - start, max_bytes), 0) + HEADER_SIZE + SHORT
+    written_to: _Room = _Room(capacity)
+    w: cython.p_uchar = written_to.start()
     held_value: cython.const[cython.uchar][::1] = FIELD_TEXTS
     q: cython.pointer(cython.const[cython.uchar])
-    capacity: cython.Py_ssize_t = len(scratch)
     attributes: cython.int = 8 if log_append_time else 0
     batch_attributes: cython.int = attributes
     batch_producer: cython.longlong = -1
@@ -1790,9 +1831,8 @@ def _batches(
                     truncated = True
                     break
                 if size > capacity - o:
-                    _grow(scratch, o + size)
-                    w = _writable(scratch)
-                    capacity = len(scratch)
+                    w = written_to.grow(o + size)
+                    capacity = written_to.size
                 if in_batch > 0:
                     _put_batch_header(
                         w,
@@ -1859,9 +1899,8 @@ def _batches(
             truncated = True
             break
         if size + SHORT > capacity - o:
-            _grow(scratch, o + size + SHORT)
-            w = _writable(scratch)
-            capacity = len(scratch)
+            w = written_to.grow(o + size + SHORT)
+            capacity = written_to.size
         if fresh:
             if in_batch > 0:
                 _put_batch_header(
@@ -1936,7 +1975,8 @@ def _batches(
             batch_producer,
             batch_epoch,
         )
-    return Entries(_octets(w, 0, o), total, first, last, consumed, skipped, bool(truncated), next_offset)
+    data: bytes = written_to.take(o)
+    return Entries(data, total, first, last, consumed, skipped, bool(truncated), next_offset)
 
 
 @cython.cfunc
@@ -2006,29 +2046,25 @@ def pack_arguments(*args: bytes | str | int) -> bytes:
 
 @cython.cfunc
 def _pack(args: tuple, with_head: cython.bint):
-    scratch: bytearray = _take_scratch()
-    w: cython.p_uchar = _writable(scratch)
-    capacity: cython.Py_ssize_t = len(scratch)
+    capacity: cython.Py_ssize_t = COMMAND_ROOM
+    written_to: _Room = _Room(capacity)
+    w: cython.p_uchar = written_to.start()
     o: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t
     is_number: cython.bint
-    try:
-        if with_head:
-            o = _put_head(w, o, ARRAY_MARK, len(args))
-        for arg in args:
-            is_number = isinstance(arg, int) and MIN_INT64 <= arg <= MAX_INT64
-            data: bytes = b""
-            if not is_number:
-                data = arg if isinstance(arg, bytes) else str(arg).encode()
-            size = len(data)
-            if capacity - o < size + BULK_ROOM:
-                _grow(scratch, o + size + BULK_ROOM)
-                w = _writable(scratch)
-                capacity = len(scratch)
-            o = _put_number(w, o, arg) if is_number else _put_bulk(w, o, _content(data), 0, size)
-        return _octets(w, 0, o)
-    finally:
-        _give_back(scratch)
+    if with_head:
+        o = _put_head(w, o, ARRAY_MARK, len(args))
+    for arg in args:
+        is_number = isinstance(arg, int) and MIN_INT64 <= arg <= MAX_INT64
+        data: bytes = b""
+        if not is_number:
+            data = arg if isinstance(arg, bytes) else str(arg).encode()
+        size = len(data)
+        if capacity - o < size + BULK_ROOM:
+            w = written_to.grow(o + size + BULK_ROOM)
+            capacity = written_to.size
+        o = _put_number(w, o, arg) if is_number else _put_bulk(w, o, _content(data), 0, size)
+    return written_to.take(o)
 
 
 def append_reply(replies: Octets, entry_count: int) -> tuple[int, ...] | None:

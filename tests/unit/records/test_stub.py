@@ -11,12 +11,12 @@ from tests.unit.records.forms import SOURCE, installed
 
 
 def declarations(source: str) -> dict[str, str]:
-    """Public functions and methods with their signatures."""
+    """Public functions, and methods of public classes, with their signatures."""
     found: dict[str, str] = {}
 
     def visit(body: list[ast.stmt], prefix: str) -> None:
         for node in body:
-            if isinstance(node, ast.ClassDef):
+            if isinstance(node, ast.ClassDef) and node.name[0] != "_":
                 visit(node.body, f"{node.name}.")
             elif isinstance(node, ast.FunctionDef) and (node.name == "__init__" or node.name[0] != "_"):
                 returns = ast.unparse(node.returns) if node.returns else ""
