@@ -144,8 +144,6 @@ TAKEN_SIZE = cython.declare(cython.Py_ssize_t, 6)
 REPLY_NUMBERS = cython.declare(cython.longlong, 7)
 DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 
-# Bytes of a record that has nothing in it.
-SMALLEST_RECORD = cython.declare(cython.Py_ssize_t, 7)
 # For a command without large arguments.
 COMMAND_ROOM = cython.declare(cython.Py_ssize_t, 512)
 
@@ -1060,8 +1058,9 @@ def _encode(
     room: cython.Py_ssize_t
     bytes_of_headers: cython.Py_ssize_t
     bytes_of_prefixes: cython.Py_ssize_t
-    most: cython.longlong = min(count, (end - start) // SMALLEST_RECORD + 1)
-    capacity: cython.Py_ssize_t = (end - start) + most * (RECORD_ROOM + command_size + mark_size)
+    # Enough where records are not tiny.
+    around: cython.longlong = max(count, 0) * (RECORD_ROOM + command_size + mark_size)
+    capacity: cython.Py_ssize_t = (end - start) + min(around, 3 * (end - start) + COMMAND_ROOM)
     written_to: _Room = _Room(capacity)
     w: cython.p_uchar = written_to.start()
     first: bytes = b""
@@ -1165,6 +1164,7 @@ def _encode(
             if index == 0:
                 first = _octets(w, 0, o)
                 first_argc = arguments
+                # The others begin another bytes object.
                 o = 0
                 told_size = 0
             if index - span_from == SPAN_RECORDS:
