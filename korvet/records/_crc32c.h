@@ -27,19 +27,20 @@ static uint32_t korvet_crc32c_followed(const uint32_t behind[4][256], uint32_t c
 
 static void korvet_crc32c_prepare_followed(uint32_t behind[4][256], size_t zeros)
 {
-    uint32_t byte, crc;
+    uint32_t bit, byte, crc;
     size_t done;
-    int place, bit;
-    /* The CRC is linear: a byte's is that of its bits. */
-    for (place = 0; place < 4; place++)
-        for (bit = 0; bit < 8; bit++) {
-            crc = (uint32_t)1 << (8 * place + bit);
+    int place;
+    /* The CRC is linear: a byte's is that of its highest bit and that of the others. */
+    for (place = 0; place < 4; place++) {
+        behind[place][0] = 0;
+        for (bit = 1; bit < 256; bit <<= 1) {
+            crc = bit << 8 * place;
             for (done = 0; done < zeros; done++)
                 crc = (crc >> 8) ^ korvet_crc32c_tables[0][crc & 255];
-            for (byte = 0; byte < 256; byte++)
-                if (byte >> bit & 1)
-                    behind[place][byte] ^= crc;
+            for (byte = 0; byte < bit; byte++)
+                behind[place][bit + byte] = behind[place][byte] ^ crc;
         }
+    }
 }
 
 static void korvet_crc32c_prepare(void)
@@ -57,8 +58,6 @@ static void korvet_crc32c_prepare(void)
             value = korvet_crc32c_tables[table - 1][byte];
             korvet_crc32c_tables[table][byte] = (value >> 8) ^ korvet_crc32c_tables[0][value & 255];
         }
-    memset(korvet_crc32c_behind_long, 0, sizeof korvet_crc32c_behind_long);
-    memset(korvet_crc32c_behind_short, 0, sizeof korvet_crc32c_behind_short);
     korvet_crc32c_prepare_followed(korvet_crc32c_behind_long, KORVET_CRC32C_LONG);
     korvet_crc32c_prepare_followed(korvet_crc32c_behind_short, KORVET_CRC32C_SHORT);
 }

@@ -296,13 +296,11 @@ def _copy_short(
         # A copy of a known size is two instructions, and no call.
         if n <= 16 and end - source >= 16:
             memcpy(w + at, p + source, 16)
-        elif n <= 32 and end - source >= 32:
+            return at + n
+        if n <= 32 and end - source >= 32:
             memcpy(w + at, p + source, 32)
-        else:
-            memcpy(w + at, p + source, n)
-    else:
-        w[at : at + n] = p[source : source + n]
-    return at + n
+            return at + n
+    return _copy(w, at, p, source, n)
 
 
 @cython.cfunc
@@ -1003,11 +1001,8 @@ def _encode(
     count: cython.longlong = header.record_count
     view: cython.const[cython.uchar][::1] = data
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
-    held_texts: cython.const[cython.uchar][::1] = FIELD_TEXTS
-    texts: cython.pointer(cython.const[cython.uchar]) = _readable(held_texts)
-    # Never empty, so that there is a first byte to point at.
-    held_command: cython.const[cython.uchar][::1] = command + b" "
-    told_command: cython.pointer(cython.const[cython.uchar]) = _readable(held_command)
+    texts: cython.pointer(cython.const[cython.uchar]) = _content(FIELD_TEXTS)
+    told_command: cython.pointer(cython.const[cython.uchar]) = _content(command)
     command_size: cython.Py_ssize_t = len(command)
     given: cython.bint = position >= 0
     base: cython.longlong = header.base_timestamp_ms
@@ -1049,9 +1044,7 @@ def _encode(
     arguments: cython.longlong
     stamp_place: cython.longlong
     mark: bytes = _producer_fields(header)
-    # Never empty, so that there is a first byte to point at.
-    held_mark: cython.const[cython.uchar][::1] = mark + b" "
-    told_mark: cython.pointer(cython.const[cython.uchar]) = _readable(held_mark)
+    told_mark: cython.pointer(cython.const[cython.uchar]) = _content(mark)
     mark_size: cython.Py_ssize_t = len(mark)
     mark_arguments: cython.longlong = 4 if mark_size > 0 else 0
     mark_bytes: cython.longlong = 0
@@ -1738,7 +1731,7 @@ def _batches(
     capacity: cython.Py_ssize_t = max(min(end - start, max_bytes), 0) + HEADER_SIZE + SHORT
     written_to: _Room = _Room(capacity)
     w: cython.p_uchar = written_to.start()
-    held_value: cython.const[cython.uchar][::1] = FIELD_TEXTS
+    value: bytes = b""
     q: cython.pointer(cython.const[cython.uchar])
     attributes: cython.int = 8 if log_append_time else 0
     batch_attributes: cython.int = attributes
@@ -1861,15 +1854,14 @@ def _batches(
                 continue
         q = p
         if not ours:
-            held_value = value = native(_field_list(view, fields_at, end, count))
+            value = native(_field_list(view, fields_at, end, count))
             key_length = -1
             headers = 0
             size = 0
             producer = epoch = control = -1
             value_at = 0
             value_length = len(value)
-            if value_length > 0:
-                q = _readable(held_value)
+            q = _content(value)
         if not ours or log_append_time:
             timestamp = ms
         if control >= 0:

@@ -21,6 +21,7 @@ from tests.unit.records.forms import (
     Entry,
     Record,
     batch_bytes,
+    bulk,
     bulk_strings,
     fetched,
     read_back,
@@ -331,7 +332,37 @@ def test_a_damaged_batch_is_a_native_entry(form: Any, at: int) -> None:
 
 
 @every_form
-def test_large_batches_outgrow_the_scratch_buffer(form: Any) -> None:
+def test_many_tiny_records_outgrow_what_is_reserved(form: Any) -> None:
+    """Their commands are many times as large; on the way milliseconds and lengths of sequences change."""
+    records = [Record(b"" if i % 7 == 0 else None, None, BASE_MS) for i in range(2_500)]
+    data = whole_batch(records)
+    header = form.parse_batch(data, 0)
+    start = (BASE_MS << 10) + 1_000
+    entries = stored(form.encode_append(data, 0, header, None, True), start)
+    assert [record for _, record in read_back(fetched(form, xrange_reply(entries)).data)] == records
+    command = bulk(b"XADD") + bulk(b"s") + bulk(b"NOMKSTREAM")
+    commands = form.encode_commands(data, 0, header, None, True, start, command)
+    assert bulk_strings(commands.first) == entries[0].fields
+    assert commands.rest == b"".join(
+        b"*%d\r\n" % (len(entry.fields) + 4)
+        + command
+        + bulk(b"%d-%d" % (entry.ms, entry.sequence))
+        + b"".join(map(bulk, entry.fields))
+        for entry in entries[1:]
+    )
+
+
+@every_form
+def test_native_values_outgrow_their_reply(form: Any) -> None:
+    fields = [[b"field", bytes(range(256)) * size] for size in (1, 1_000, 1)]
+    entries = [Entry(BASE_MS, number, both) for number, both in enumerate(fields)]
+    found = read_back(fetched(form, xrange_reply(entries)).data)
+    assert [record.value for _, record in found] == [native_json(both) for both in fields]
+    assert len(native_json(fields[1])) > len(xrange_reply(entries))
+
+
+@every_form
+def test_large_batches_come_back(form: Any) -> None:
     records = [
         Record(b"%d" % i, bytes([i % 251]) * 30_000, BASE_MS + i, ((b"n" * 300, b"v" * 3000),))
         for i in range(20)
@@ -518,7 +549,7 @@ def test_the_scanner_names_noise(form: Any, noise: bytes) -> None:
     assert refusal(lambda: form.ReplyScanner().feed(noise, 0, len(noise))).kind == "corrupt"
 
 
-def test_threads_do_not_share_scratch_buffers() -> None:
+def test_threads_do_not_write_into_each_others_bytes() -> None:
     records = [[Record(b"%d" % n, bytes([n]) * 5000, BASE_MS + i) for i in range(20)] for n in range(4)]
     wrong: list[int] = []
 
