@@ -72,7 +72,7 @@ def deadlines(clock: Clock) -> Deadlines:
     return Deadlines(clock)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("wait_ms", "late_ms"), [(500, 10), (100, 2), (10, 1), (60_000, 10)])
+@pytest.mark.parametrize(("wait_ms", "late_ms"), [(500, 5), (100, 2), (10, 1), (60_000, 5)])
 def test_rings_once_not_early_and_hardly_late(
     clock: Clock, deadlines: Deadlines, wait_ms: int, late_ms: int
 ) -> None:
@@ -87,7 +87,7 @@ def test_rings_once_not_early_and_hardly_late(
         assert due_s <= rung[0] <= due_s + (late_ms + 1) / 1000
 
 
-def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: Deadlines) -> None:
+def test_a_turn_has_one_of_many_that_are_due_together(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[int] = []
     made = [Waiting(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
     for deadline in made:
@@ -95,15 +95,14 @@ def test_a_turn_has_few_of_many_that_are_due_together(clock: Clock, deadlines: D
     ((when, callback, arguments),) = clock.calls
     clock.now_s = when
     callback(*arguments)
-    first = len(rung)
-    assert 0 < first < 20
+    assert len(rung) == 1
     deadlines.disarm(made[50])
     deadlines.disarm(made[60])
     deadlines.arm(made[60], 101.5)
     while clock.soon:
         before = len(rung)
         clock.turn()
-        assert len(rung) - before <= first
+        assert len(rung) - before <= 1
     assert rung == [number for number in range(100) if number not in (50, 60)]
 
 
