@@ -98,6 +98,7 @@ class _Read:
         "_aborted",
         "_done",
         "_fetched",
+        "_known_from",
         "_log",
         "_max_bytes",
         "_offset",
@@ -126,6 +127,7 @@ class _Read:
         self._aborted: list[Aborted] | StorageError | None = None
         self._stable_end = 0
         self._prunings = 0
+        self._known_from = 0
 
     def start(self) -> None:
         """Ask first where the log is stable, if that is not known."""
@@ -147,9 +149,10 @@ class _Read:
         # Taken before the reading: all that lies before it is decided, and is read as it was decided.
         self._stable_end = log.known_stable_end or 0
         self._prunings = log.transactions.prunings
+        self._known_from = log.transactions.known_from
         self._aborted = None
         self._waits = 1
-        if log.refusal is None and self._offset < log.transactions.known_from:
+        if log.refusal is None and self._offset < self._known_from:
             self._waits = 2
             payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
             log.links.read.send(payload, self._aborted_arrived)
@@ -184,6 +187,7 @@ class _Read:
         log, find = self._log, self._log.transactions.aborted_in
         if aborted is not None:
             find = partial(_of, aborted)
+            log.transactions.learned(self._offset, aborted, self._known_from)
         pieces = [fetched.data] if fetched.data else []
         self._done(_committed(log, self._offset, pieces, self._stable_end, find))
 

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 # What is older is asked of Redis, along with the records.
 _REMEMBERED: Final = 1_000
@@ -128,6 +128,19 @@ class TransactionIndex:
             if len(self._aborted) > _REMEMBERED:
                 self.known_from = self._aborted[0].last_offset + 1
                 del self._aborted[0]
+
+    def learned(self, first: int, aborted: Sequence[Aborted], known_from: int) -> None:
+        """Redis told all aborted transactions with markers from `first` on, in their order, asked when
+        `known_from` was that: none is missing of those with markers before it.
+        """
+        if known_from != self.known_from or not 0 <= first < known_from:
+            return
+        older = aborted[: bisect_left(aborted, (known_from,))]
+        beyond = len(older) + len(self._aborted) - _REMEMBERED
+        if beyond > 0:
+            first, older = older[beyond - 1].last_offset + 1, older[beyond:]
+        self._aborted[:0] = older
+        self.known_from = first
 
     def aborted_in(self, first: int, end: int) -> list[Aborted]:
         """The aborted transactions with records in [first, end), of those that are remembered: all, where

@@ -215,11 +215,46 @@ def test_committed_records_and_no_others(bench: Bench, layout: str, assignment: 
     log.tail.clear()
     log.transactions.forget()
     assert values_of(committed_of(bench, log, begin)) == [b"1", b"2", b"3", b"4", b"5"]
-    assert log.transactions.known_from == log.log_end
+    assert log.transactions.known_from == begin
     assert len(committed_of(bench, log, begin).aborted) == 2
     one.mark()
     assert values_of(committed_of(bench, log, held)) == [b"open", b"behind"]
     assert committed_of(bench, log, log.log_end).batches == []
+
+
+def asked_for_aborted(bench: Bench) -> int:
+    found = bench.client.info("commandstats").get("cmdstat_zrangebyscore", {})
+    return int(found.get("calls", 0))
+
+
+@LAYOUTS
+def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None:
+    log = bench.log(storage_layout=layout)
+    producer, plain = Producer(bench, log, 1), Producer(bench, log, 2)
+    offsets = []
+    for number in range(4):
+        offsets.append(plain.append(b"%d" % number, transactional=False).base_offset)
+        producer.append(b"no")
+        producer.mark(committed=False)
+    log.tail.clear()
+    log.transactions.forget()
+    bench.run(log.bounds())
+    before = asked_for_aborted(bench)
+    for number in (2, 3, 2):
+        read = committed_of(bench, log, offsets[number])
+        assert values_of(read) == [b"%d" % shown for shown in range(number, 4)]
+        assert len(read.aborted) == 4 - number
+    assert asked_for_aborted(bench) == before + 1
+    # Those before were not told yet, and what comes is noted by itself.
+    offsets.append(plain.append(b"4", transactional=False).base_offset)
+    producer.append(b"no")
+    producer.mark(committed=False)
+    for number in (0, 1, 4):
+        log.tail.clear()
+        read = committed_of(bench, log, offsets[number])
+        assert values_of(read) == [b"%d" % shown for shown in range(number, 5)]
+        assert len(read.aborted) == 5 - number
+    assert asked_for_aborted(bench) == before + 2
 
 
 def test_a_reader_gets_to_an_open_transaction_behind_a_gap(bench: Bench) -> None:
