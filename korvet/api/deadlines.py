@@ -1,18 +1,19 @@
 """Deadlines of requests that wait, gathered so that many of them end in one wake-up of the process.
 
 A thousand idle consumers poll two thousand times a second, and answered each at its own time, each costs a
-wake-up. Those due together are answered one after the other instead, one in a turn of the loop: in between
-come the requests of others, and theirs when they ask again, which otherwise all were in the way at once.
+wake-up. Those due together are answered one after the other instead, one in a turn of the loop while they
+are in time: in between come the requests of others, and theirs when they ask again, which otherwise all were
+in the way at once.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 5
+# A turn of the loop answers one more for each time this that they are late by.
+_LATE_MS: Final = 10
 _NEVER: Final = -1
 
 
@@ -75,19 +78,21 @@ class Deadlines:
             deadline.due_ms = _NEVER
 
     def _ring(self, due_ms: int) -> None:
-        self._call_next(due_ms, iter(self._buckets.pop(due_ms)))
+        self._call_some(due_ms, deque(self._buckets.pop(due_ms)))
 
-    def _call_next(self, due_ms: int, waiting: Iterator[Deadline]) -> None:
-        """Call one of those that wait for this time; the others when requests have had their turn."""
-        for deadline in waiting:
-            if deadline.due_ms == due_ms:
-                break
-        else:
-            return
-        self._loop.call_soon(self._call_next, due_ms, waiting)
-        deadline.due_ms = _NEVER
-        try:
-            deadline.time_over()
-        except Exception:
-            # What goes wrong for one request must not keep the others from their answer.
-            log.exception("a request could not be answered at its deadline")
+    def _call_some(self, due_ms: int, waiting: deque[Deadline]) -> None:
+        """Call one or a few of those that wait for this time, the others when requests had their turn."""
+        late_ms = max(int(self.now() * 1000) - due_ms, 0)
+        several = min(1 + late_ms // _LATE_MS, len(waiting))
+        if several < len(waiting):
+            self._loop.call_soon(self._call_some, due_ms, waiting)
+        for _ in range(several):
+            deadline = waiting.popleft()
+            if deadline.due_ms != due_ms:
+                continue
+            deadline.due_ms = _NEVER
+            try:
+                deadline.time_over()
+            except Exception:
+                # What goes wrong for one request must not keep the others from their answer.
+                log.exception("a request could not be answered at its deadline")

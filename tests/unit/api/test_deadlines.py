@@ -106,6 +106,21 @@ def test_a_turn_has_one_of_many_that_are_due_together(clock: Clock, deadlines: D
     assert rung == [number for number in range(100) if number not in (50, 60)]
 
 
+def test_a_slow_loop_makes_none_wait_for_long(clock: Clock, deadlines: Deadlines) -> None:
+    rung: list[float] = []
+    for _ in range(1_000):
+        deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5)
+    ((when, callback, arguments),) = clock.calls
+    clock.now_s = when
+    callback(*arguments)
+    while clock.soon:
+        clock.now_s += 0.010
+        clock.turn()
+    assert len(rung) == 1_000
+    assert rung == sorted(rung)
+    assert rung[-1] < 101
+
+
 def test_neighbours_ring_in_one_wake_up(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     for step in range(100):
