@@ -492,15 +492,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _make_room(self) -> None:
         """Move what is unread to the front, or grow towards the frame that is arriving."""
-        unread = self._end - self._start
-        size = len(self._buffer)
-        if unread > size // 2:
+        unread, size = self._view[self._start : self._end], len(self._buffer)
+        if len(unread) > size // 2:
             frame_size = self._frame_size()
             size = max(min(2 * size, frame_size + 4), size + _SMALL_BUFFER_BYTES)
-        fresh = bytearray(size)
-        fresh[:unread] = self._view[self._start : self._end]
-        self._use_buffer(fresh)
-        self._start, self._end = 0, unread
+            self._use_buffer(bytearray(size))
+        self._view[: len(unread)] = unread
+        self._start, self._end = 0, len(unread)
 
     def _use_buffer(self, buffer: bytearray) -> None:
         self._buffer = buffer
