@@ -135,9 +135,8 @@ class Compactor:
             end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms, markers_ms
         ).encode()
         if gone:
-            if ended := outcomes.ended(gone):
-                # Before their markers go, or readers would take what a producer wrote later for aborted.
-                await self._log.forget_transactions(ended)
+            # Before their markers go, or readers would take what a producer wrote later for aborted.
+            await self._log.forget_transactions(outcomes.ended(gone), gone)
             await self._replace(gone, end, text, encode_emptied(emptied))
             self._log.compacted(end)
         else:

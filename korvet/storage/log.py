@@ -698,14 +698,17 @@ class PartitionLog:
                 return found
             behind = f"({found[-1].last_offset}"
 
-    async def forget_transactions(self, aborted: Sequence[Aborted]) -> None:
+    async def forget_transactions(self, aborted: Sequence[Aborted], gone: Sequence[int]) -> None:
         """Forget aborted transactions: no record of theirs has been in the log for long, and their markers
-        are about to go. Raises StorageError.
+        are about to go, with all else at these offsets, which are in order. Raises StorageError.
         """
-        self.transactions.prune(aborted)
-        for at in range(0, len(aborted), _SCANNED_AT_ONCE):
-            page = aborted[at : at + _SCANNED_AT_ONCE]
-            await self._store.call("ZREM", self.aborted_key, *map(member_of, page))
+        try:
+            for at in range(0, len(aborted), _SCANNED_AT_ONCE):
+                page = aborted[at : at + _SCANNED_AT_ONCE]
+                await self._store.call("ZREM", self.aborted_key, *map(member_of, page))
+        finally:
+            # Not before, as readers learn of those that Redis still has.
+            self.transactions.prune(gone)
 
     async def open_producers(self) -> dict[int, int]:
         """The producers that have a transaction open, and where these begin. Raises StorageError."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from korvet.storage.transactions import holds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -130,12 +132,7 @@ class Outcomes:
 
     def ended(self, gone: Sequence[int]) -> list[Aborted]:
         """The aborted transactions whose markers go; `gone` is in order."""
-        return [
-            each
-            for ranges in self._aborted.values()
-            for each in ranges
-            if (at := bisect_left(gone, each.last_offset)) < len(gone) and gone[at] == each.last_offset
-        ]
+        return [each for ranges in self._aborted.values() for each in ranges if holds(gone, each.last_offset)]
 
     def emptied(self) -> list[Emptied]:
         """What to remember of the markers that stay and have no records, the oldest first."""

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
 # What is older is asked of Redis, along with the records.
 _REMEMBERED: Final = 1_000
@@ -148,10 +148,11 @@ class TransactionIndex:
         """
         return overlapping(self._aborted[bisect_left(self._aborted, (first,)) :], end)
 
-    def prune(self, aborted: Collection[Aborted]) -> None:
-        """Of these transactions no record is in the log any more."""
-        gone = {each.last_offset for each in aborted}
-        self._aborted = [each for each in self._aborted if each.last_offset not in gone]
+    def prune(self, gone: Sequence[int]) -> None:
+        """The markers at these offsets, in order, are about to go: of their transactions no record is in the
+        log.
+        """
+        self._aborted = [each for each in self._aborted if not holds(gone, each.last_offset)]
         self.prunings += 1
 
     def cut(self, log_start: int) -> None:
@@ -162,6 +163,12 @@ class TransactionIndex:
         self._is_known = True
         self._first_open = first_open
         self._begun.clear()
+
+
+def holds(offsets: Sequence[int], offset: int) -> bool:
+    """Whether it is among these, which are in order."""
+    at = bisect_left(offsets, offset)
+    return at < len(offsets) and offsets[at] == offset
 
 
 def overlapping(aborted: list[Aborted], end: int) -> list[Aborted]:

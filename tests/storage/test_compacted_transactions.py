@@ -18,6 +18,7 @@ from korvet.storage.committed import Committed, read_committed
 from korvet.storage.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.store import Store
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
 from tests.unit.records import forms
@@ -288,6 +289,36 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
 
 
 @LAYOUTS
+def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout: str) -> None:
+    """Readers that ask just before learn of an aborted transaction whose marker is about to go."""
+    made = Log(bench, layout)
+    made.append(-1, (b"first", b"1"))
+    made.append(1, (b"a", b"no"))
+    made.end(1, committed=False)
+    made.compact()
+    made.append(1, (b"a", b"1"))
+    made.end(1, committed=True)
+    made.log.transactions.forget()
+    bench.run(made.log.bounds())
+    seen: list[Any] = []
+    call = Store.call
+
+    async def reading_before(store: Store, *args: bytes | str | int) -> Any:
+        if args[0] == "ZREM":
+            made.log.tail.clear()
+            seen.append(await outcome_of(partial(read_committed, made.log, 0, 1 << 20, zstd=True)))
+        return await call(store, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Store, "call", reading_before)
+        made.compact(after_ms=RETENTION_MS)
+    (read,) = seen
+    assert len(read.aborted) == 1
+    assert len(made.entries()[1]) == 1
+    assert set(made.committed(max_bytes=1 << 20).values()) == {(b"first", b"1"), (b"a", b"1")}
+
+
+@LAYOUTS
 def test_markers_go_in_time_though_there_is_always_something_to_compact(bench: Bench, layout: str) -> None:
     made = Log(bench, layout)
     made.append(1, (b"a", b"no"))
@@ -361,7 +392,7 @@ def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
     def overtaken(offset: int, max_bytes: int, done: Callable[[Any], None], *, zstd: bool = True) -> None:
         arrived.append(offset)
         if len(arrived) == 1:
-            made.log.transactions.prune([stale])
+            made.log.transactions.prune([stale.last_offset])
         read(offset, max_bytes, done, zstd=zstd)
 
     with pytest.MonkeyPatch.context() as patch:
