@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 5
-# A turn of the loop answers one more for each time this that they are late by.
+# A turn of the loop answers one more for every so much that they are late by.
 _LATE_MS: Final = 10
 _NEVER: Final = -1
 
