@@ -35,6 +35,11 @@ def server_programs() -> list[str]:
     return [*found, on_path] if on_path else found
 
 
+def calls_of(client: Any, command: str) -> int:
+    """How often the server has executed a command so far (INFO commandstats), functions' calls included."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
+
+
 class Server:
     """A server process on a unix socket, without persistence."""
 

@@ -269,9 +269,10 @@ def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
     made.check()
 
 
-@LAYOUTS
-def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str) -> None:
-    """What it commits later is not taken for aborted, neither by who knows all nor by who asks Redis."""
+def went_on(bench: Bench, layout: str) -> tuple[Log, set[Pair]]:
+    """A log with a marker whose aborted record went, and what its producer committed behind that; what is to
+    be read.
+    """
     made = Log(bench, layout)
     made.append(-1, (b"first", b"1"))
     made.append(1, (b"a", b"no"))
@@ -279,9 +280,15 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
     made.compact()
     made.append(1, (b"a", b"1"))
     made.end(1, committed=True)
+    return made, {(b"first", b"1"), (b"a", b"1")}
+
+
+@LAYOUTS
+def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str) -> None:
+    """What it commits later is not taken for aborted, neither by who knows all nor by who asks Redis."""
+    made, wanted = went_on(bench, layout)
     made.compact(after_ms=RETENTION_MS)
     assert len(made.entries()[1]) == 1
-    wanted = {(b"first", b"1"), (b"a", b"1")}
     assert set(made.committed(max_bytes=1 << 20).values()) == wanted
     made.log.transactions.forget()
     made.log.tail.clear()
@@ -291,13 +298,7 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
 @LAYOUTS
 def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout: str) -> None:
     """Readers that ask just before learn of an aborted transaction whose marker is about to go."""
-    made = Log(bench, layout)
-    made.append(-1, (b"first", b"1"))
-    made.append(1, (b"a", b"no"))
-    made.end(1, committed=False)
-    made.compact()
-    made.append(1, (b"a", b"1"))
-    made.end(1, committed=True)
+    made, wanted = went_on(bench, layout)
     made.log.transactions.forget()
     bench.run(made.log.bounds())
     seen: list[Any] = []
@@ -315,7 +316,7 @@ def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout
     (read,) = seen
     assert len(read.aborted) == 1
     assert len(made.entries()[1]) == 1
-    assert set(made.committed(max_bytes=1 << 20).values()) == {(b"first", b"1"), (b"a", b"1")}
+    assert set(made.committed(max_bytes=1 << 20).values()) == wanted
 
 
 @LAYOUTS

@@ -26,7 +26,7 @@ from korvet.storage.errors import (
 from korvet.storage.library import library_source
 from korvet.storage.log import Appended, PartitionLog, ReceivedBatch
 from tests.storage.batches import decode, produce
-from tests.storage.conftest import Bench, Server
+from tests.storage.conftest import Bench, Server, calls_of
 from tests.storage.proxy import proxied_store, until
 from tests.support.ports import free_port
 from tests.unit.records import forms
@@ -82,8 +82,7 @@ def values_of(client: Any, stream: bytes) -> list[bytes]:
 
 def renames(client: Any) -> int:
     """How many gates were opened so far."""
-    found = client.info("commandstats").get("cmdstat_rename", {})
-    return int(found.get("calls", 0))
+    return calls_of(client, "rename")
 
 
 def gate_of(bench: Bench) -> bytes:

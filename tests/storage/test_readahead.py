@@ -10,6 +10,7 @@ import pytest
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, StorageError, TopicGone
 from tests.storage.batches import decode, read_everything
+from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def offsets(bench: Bench, log: PartitionLog) -> list[int]:
 
 def reads(client: Any) -> int:
     """How often Redis was asked for entries so far, functions left out: none of theirs is in these tests."""
-    return int(client.info("commandstats").get("cmdstat_xrange", {}).get("calls", 0))
+    return calls_of(client, "xrange")
 
 
 async def chunk(log: PartitionLog, offset: int) -> Fetched:

@@ -21,6 +21,7 @@ from korvet.storage.errors import (
 )
 from korvet.storage.log import Appended, Marked, Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.transactions import Aborted, parse_aborted
+from tests.storage.conftest import calls_of
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -222,11 +223,6 @@ def test_committed_records_and_no_others(bench: Bench, layout: str, assignment: 
     assert committed_of(bench, log, log.log_end).batches == []
 
 
-def asked_for_aborted(bench: Bench) -> int:
-    found = bench.client.info("commandstats").get("cmdstat_zrangebyscore", {})
-    return int(found.get("calls", 0))
-
-
 @LAYOUTS
 def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None:
     log = bench.log(storage_layout=layout)
@@ -239,12 +235,12 @@ def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None
     log.tail.clear()
     log.transactions.forget()
     bench.run(log.bounds())
-    before = asked_for_aborted(bench)
+    before = calls_of(bench.client, "zrangebyscore")
     for number in (2, 3, 2):
         read = committed_of(bench, log, offsets[number])
         assert values_of(read) == [b"%d" % shown for shown in range(number, 4)]
         assert len(read.aborted) == 4 - number
-    assert asked_for_aborted(bench) == before + 1
+    assert calls_of(bench.client, "zrangebyscore") == before + 1
     # Those before were not told yet, and what comes is noted by itself.
     offsets.append(plain.append(b"4", transactional=False).base_offset)
     producer.append(b"no")
@@ -254,7 +250,7 @@ def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None
         read = committed_of(bench, log, offsets[number])
         assert values_of(read) == [b"%d" % shown for shown in range(number, 5)]
         assert len(read.aborted) == 5 - number
-    assert asked_for_aborted(bench) == before + 2
+    assert calls_of(bench.client, "zrangebyscore") == before + 2
 
 
 def test_a_reader_gets_to_an_open_transaction_behind_a_gap(bench: Bench) -> None:
