@@ -70,7 +70,6 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             lease_ms=config.broker_session_timeout_ms,
             lead_cap_ms=config.append_lead_max_ms,
             tail_cache_bytes=config.tail_cache_bytes,
-            tail_cache_partition_bytes=config.tail_cache_partition_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
         )
         groups = _group_config(config)

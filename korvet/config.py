@@ -212,11 +212,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 75
     tail_cache_bytes: Annotated[
         Count,
-        Meta(description="Memory for the newest batches of all partitions, served without Redis; 0 is none."),
-    ] = 67_108_864
-    tail_cache_partition_bytes: Annotated[
-        Count, Meta(description="Share of one partition in that memory, at the most.")
-    ] = 4_194_304
+        Meta(
+            description="Memory of each process for the newest batches of all partitions, served without "
+            "Redis; 0 is none."
+        ),
+    ] = 268_435_456
     fetch_readahead_bytes: Annotated[
         Count,
         Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),

@@ -1,5 +1,5 @@
-"""The newest record batches of each partition, as their producers sent them: consumers at the tail are served
-from here, without Redis.
+"""The newest record batches of each partition, as their producers sent them: consumers that keep up are
+served from here, without Redis.
 
 A TailCache covers one contiguous range of offsets and knows it whole: every record that Redis has in the
 range is in a batch here, and what is between the batches is empty. Each append proves that anew, as Redis
@@ -10,19 +10,19 @@ between, and the range begins anew.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
 
-__all__ = ["DEFAULT_BYTES", "DEFAULT_PARTITION_BYTES", "TailBudget", "TailCache", "as_stored"]
+__all__ = ["DEFAULT_BYTES", "TailBudget", "TailCache", "as_stored"]
 
-DEFAULT_BYTES: Final = 64 * 1024 * 1024
-DEFAULT_PARTITION_BYTES: Final = 4 * 1024 * 1024
-# What a batch costs beside its bytes: the object's head, its places in three lists, their integers.
-BATCH_OVERHEAD_BYTES: Final = 160
+DEFAULT_BYTES: Final = 256 * 1024 * 1024
+# What a batch costs beside its bytes: the object's head and its places in a list and three arrays.
+BATCH_OVERHEAD_BYTES: Final = 112
 # Base offset, length, leader epoch: all that a broker changes in a batch; the CRC does not cover them.
 _PREFIX: Final = struct.Struct(">qii")
 _LENGTH_AT: Final = 8
@@ -49,43 +49,69 @@ def as_stored(header: BatchHeader, form: AppendArguments | AppendCommands) -> bo
 
 
 class TailBudget:
-    """The bytes that the tail caches of a process hold together; the least recently used one gives way."""
+    """The bytes that the tail caches of a process hold together; the batch that was appended first gives way,
+    whatever partition it is of.
+    """
 
-    __slots__ = ("_newest", "_recent", "held_bytes", "limit_bytes", "partition_limit_bytes")
+    __slots__ = ("_filled", "_oldest", "_turn", "held_bytes", "limit_bytes")
 
-    def __init__(
-        self, limit_bytes: int = DEFAULT_BYTES, partition_limit_bytes: int = DEFAULT_PARTITION_BYTES
-    ) -> None:
-        """limit_bytes for all together, partition_limit_bytes for each; 0 keeps nothing."""
+    def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
+        """limit_bytes 0 keeps nothing."""
         self.limit_bytes = limit_bytes
-        self.partition_limit_bytes = min(partition_limit_bytes, limit_bytes)
         self.held_bytes = 0
-        # Caches that hold something, the least recently used first.
-        self._recent: OrderedDict[TailCache, None] = OrderedDict()
-        self._newest: TailCache | None = None
+        self._turn = 0
+        # Caches that hold something.
+        self._filled = 0
+        # A heap with one place for each of them, at the turn of its oldest batch or of one before that.
+        # Caches that have been emptied may still have theirs.
+        self._oldest: list[tuple[int, TailCache]] = []
 
-    def used(self, cache: TailCache) -> None:
-        """A cache was read or added to."""
-        if cache is not self._newest:
-            self._newest = cache
-            self._recent[cache] = None
-            self._recent.move_to_end(cache)
+    def next_turn(self) -> int:
+        """The turn of a batch that is appended now: larger than that of any before it."""
+        self._turn += 1
+        return self._turn
 
-    def emptied(self, cache: TailCache) -> None:
+    def filled(self, cache: TailCache, turn: int) -> None:
+        """A cache that was empty holds a batch of this turn."""
+        self._filled += 1
+        if not cache.has_place:
+            cache.has_place = True
+            heappush(self._oldest, (turn, cache))
+
+    def emptied(self) -> None:
         """A cache holds nothing any more."""
-        self._recent.pop(cache, None)
-        if cache is self._newest:
-            self._newest = None
+        self._filled -= 1
+        if len(self._oldest) > 2 * self._filled + _DEAD_PLACES:
+            self._forget_empty()
 
     def make_room(self) -> None:
         """Have caches give away their oldest batches until the limit is kept."""
         while self.held_bytes > self.limit_bytes:
-            next(iter(self._recent)).drop_oldest()
+            turn, cache = self._oldest[0]
+            oldest_turn = cache.oldest_turn
+            if oldest_turn is None:
+                cache.has_place = False
+                heappop(self._oldest)
+            elif oldest_turn > turn:
+                heapreplace(self._oldest, (oldest_turn, cache))
+            else:
+                cache.drop_oldest()
 
     def clear(self) -> None:
         """Empty all caches: what Redis holds may have changed."""
-        for cache in list(self._recent):
+        for _, cache in self._oldest:
             cache.clear()
+        self._forget_empty()
+
+    def _forget_empty(self) -> None:
+        kept = []
+        for place in self._oldest:
+            cache = place[1]
+            cache.has_place = cache.oldest_turn is not None
+            if cache.has_place:
+                kept.append(place)
+        heapify(kept)
+        self._oldest = kept
 
 
 class TailCache:
@@ -97,8 +123,10 @@ class TailCache:
         "_ends",
         "_first",
         "_through",
+        "_turns",
         "_zstd_end",
         "end",
+        "has_place",
         "held_bytes",
         "start",
     )
@@ -110,14 +138,23 @@ class TailCache:
         self.end = -1
         """The first offset that is not known here; -1 while nothing is."""
         self.held_bytes = 0
+        self.has_place = False
+        """Whether the budget knows it; the budget's to set."""
         self._batches: list[bytes] = []
-        # The offset behind each batch, and the sum of its size and those before it; both only grow.
-        self._ends: list[int] = []
-        self._through: list[int] = []
+        # The offset behind each batch, the sum of its size and those before it, and its turn in the budget;
+        # all of them only grow.
+        self._ends = array("q")
+        self._through = array("q")
+        self._turns = array("q")
         # Where the batches begin in these lists; what is before it is gone.
         self._first = 0
         # No batch from this offset on needs zstd.
         self._zstd_end = -1
+
+    @property
+    def oldest_turn(self) -> int | None:
+        """The turn of the first batch; None where there is no batch."""
+        return self._turns[self._first] if self.held_bytes else None
 
     def extend(
         self, base_offset: int, record_count: int, previous_end: int, batch: Octets | None, leader_epoch: int
@@ -133,14 +170,18 @@ class TailCache:
         end = base_offset + record_count
         budget = self._budget
         cost = 0 if batch is None else len(batch) + BATCH_OVERHEAD_BYTES
-        if batch is None or cost > budget.partition_limit_bytes:
+        if batch is None or cost > budget.limit_bytes:
             self.clear(end)
             return
         (length,) = _LENGTH.unpack_from(batch, _LENGTH_AT)
         patched = b"".join(
             (_PREFIX.pack(base_offset, length, leader_epoch), memoryview(batch)[_PREFIX.size :])
         )
+        turn = budget.next_turn()
+        if not self.held_bytes:
+            budget.filled(self, turn)
         self._batches.append(patched)
+        self._turns.append(turn)
         self._ends.append(end)
         self._through.append((self._through[-1] if self._through else 0) + len(batch))
         self.end = end
@@ -148,9 +189,6 @@ class TailCache:
             self._zstd_end = end
         self.held_bytes += cost
         budget.held_bytes += cost
-        budget.used(self)
-        while self.held_bytes > budget.partition_limit_bytes:
-            self.drop_oldest()
         if budget.held_bytes > budget.limit_bytes:
             budget.make_room()
 
@@ -166,7 +204,6 @@ class TailCache:
         """
         if not self.start <= offset < self.end or (offset < self._zstd_end and not zstd):
             return None
-        self._budget.used(self)
         first = bisect_right(self._ends, offset, self._first)
         size = len(self._batches[first])
         before = self._through[first] - size
@@ -182,8 +219,9 @@ class TailCache:
         """Nothing before log_start is in the log any more."""
         if log_start <= self.start:
             return
-        while self._first < len(self._ends) and self._ends[self._first] <= log_start:
-            self.drop_oldest()
+        behind = bisect_right(self._ends, log_start, self._first)
+        if behind > self._first:
+            self._drop_before(behind)
         self.start = min(log_start, self.end)
 
     def clear(self, at: int = -1) -> None:
@@ -192,24 +230,31 @@ class TailCache:
         self.held_bytes = 0
         if self._batches:
             self._batches = []
-            self._ends = []
-            self._through = []
+            self._ends = array("q")
+            self._through = array("q")
+            self._turns = array("q")
             self._first = 0
-            self._budget.emptied(self)
+            self._budget.emptied()
         self.start = self.end = self._zstd_end = at
 
     def drop_oldest(self) -> None:
         """Give away the first batch; there must be one."""
-        first = self._first
-        cost = len(self._batches[first]) + BATCH_OVERHEAD_BYTES
-        self.start = self._ends[first]
-        self._first = first = first + 1
-        self.held_bytes -= cost
-        self._budget.held_bytes -= cost
-        if not self.held_bytes:
+        self._drop_before(self._first + 1)
+
+    def _drop_before(self, behind: int) -> None:
+        """Give away the batches before this place, which are some."""
+        if behind == len(self._ends):
             self.clear(self.end)
             return
-        self._batches[first - 1] = b""
-        if first >= _DEAD_PLACES and first * 2 > len(self._batches):
-            del self._batches[:first], self._ends[:first], self._through[:first]
+        first = self._first
+        before = self._through[first] - len(self._batches[first])
+        cost = self._through[behind - 1] - before + (behind - first) * BATCH_OVERHEAD_BYTES
+        self.start = self._ends[behind - 1]
+        self.held_bytes -= cost
+        self._budget.held_bytes -= cost
+        if behind >= _DEAD_PLACES and behind * 2 > len(self._batches):
+            del self._batches[:behind], self._ends[:behind], self._through[:behind], self._turns[:behind]
             self._first = 0
+        else:
+            self._batches[first:behind] = [b""] * (behind - first)
+            self._first = behind

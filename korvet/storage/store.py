@@ -15,7 +15,7 @@ from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.records.kernel import pack
 from korvet.storage.address import parse_url
 from korvet.storage.assignment import writer_epochs
-from korvet.storage.cache import DEFAULT_BYTES, DEFAULT_PARTITION_BYTES, TailBudget
+from korvet.storage.cache import DEFAULT_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
 from korvet.storage.cluster import Cluster
 from korvet.storage.errors import (
@@ -117,7 +117,6 @@ class Store:
         lease_ms: int = 5000,
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
         tail_cache_bytes: int = DEFAULT_BYTES,
-        tail_cache_partition_bytes: int = DEFAULT_PARTITION_BYTES,
         readahead_bytes: int = DEFAULT_READAHEAD_BYTES,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
@@ -134,7 +133,7 @@ class Store:
             router,
             watch_interval_ms=watch_interval_ms,
             lead_cap_ms=lead_cap_ms,
-            tails=TailBudget(tail_cache_bytes, tail_cache_partition_bytes),
+            tails=TailBudget(tail_cache_bytes),
             readaheads=ReadAheadBudget(readahead_bytes),
         )
         try:

@@ -69,6 +69,20 @@ def test_no_redis_command(ask, korvet, topic, topic_ids, version):
     assert found == []
 
 
+def test_a_consumer_may_lag_by_many_megabytes(ask, korvet, topic):
+    for index in range(24):
+        put(ask, topic, batch([(b"%d" % index, b"v" * 500_000)]))
+    seen: list[bytes] = []
+    with reads(korvet, topic) as found:
+        offset = 0
+        while len(seen) < 24:
+            (part,) = fetch(ask, BY_NAME, (topic, 0, offset, {"partition_max_bytes": 2_000_000}))
+            assert len(part.records) <= 2_000_000
+            offset = _take(part, offset, seen)
+    assert seen == [b"%d" % index for index in range(24)]
+    assert found == []
+
+
 def test_waiting_consumers_are_all_served(ask, another, korvet, topic):
     put(ask, topic, batch([(b"0", b"v")]))
     end = everything(ask, topic)[-1][0] + 1
@@ -234,16 +248,45 @@ def test_a_topic_made_anew_shows_nothing_of_the_old_one(ask, new_topic):
 
 def test_reads_go_on_without_memory_for_it(own_korvet, tmp_path):
     """With tail.cache.bytes = 0 everything comes from Redis."""
-    config = tmp_path / "korvet.toml"
-    config.write_text("tail.cache.bytes = 0\n")
-    server = own_korvet("--config", str(config))
+    server = _caching(own_korvet, tmp_path, 0)
     client = connect(server)
     with client.raw:
-        wanted = {"name": "uncached", "num_partitions": 1, "replication_factor": 1}
-        client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)
+        _create(client, "uncached", 1)
         for index in range(20):
             put(client, "uncached", batch([(b"%d" % index, b"v")]))
         with reads(server, "uncached") as found:
             (part,) = fetch(client, BY_NAME, ("uncached", 0, 0))
         assert keys(part) == [b"%d" % index for index in range(20)]
         assert len(found) == 1
+
+
+def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet, tmp_path):
+    """With room for some 20 records of 10 KB, of 60 in three partitions by turns."""
+    server = _caching(own_korvet, tmp_path, 205_000)
+    client = connect(server)
+    with client.raw:
+        _create(client, "turns", 3)
+        sent = [batch([(b"%d" % index, b"v" * 10_000)]) for index in range(60)]
+        offsets = [
+            put(client, "turns", records, partition=index % 3).base_offset
+            for index, records in enumerate(sent)
+        ]
+        with reads(server, "turns") as found:
+            for index in (42, 43, 44):
+                (part,) = fetch(client, BY_NAME, ("turns", index % 3, offsets[index]))
+                assert keys(part) == [b"%d" % each for each in range(index, 60, 3)]
+        assert found == []
+        for partition in range(3):
+            found = [key for _, key, _ in everything(client, "turns", partition)]
+            assert found == [b"%d" % index for index in range(partition, 60, 3)]
+
+
+def _caching(own_korvet, tmp_path, tail_cache_bytes):
+    config = tmp_path / "korvet.toml"
+    config.write_text(f"tail.cache.bytes = {tail_cache_bytes}\n")
+    return own_korvet("--config", str(config))
+
+
+def _create(client, name, partitions):
+    wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1}
+    client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)

@@ -125,7 +125,7 @@ def test_large_batches_are_given_as_they_are_held(cache):
 
 def test_a_partitions_oldest_batches_go_first():
     cost = 1000 + BATCH_OVERHEAD_BYTES
-    cache = TailCache(TailBudget(10**9, 4 * cost))
+    cache = TailCache(TailBudget(4 * cost))
     for index in range(1000):
         cache.extend(10 * index + 5, 1, 0 if index == 0 else 10 * index - 4, sized(1000), 0)
         assert cache.held_bytes == min(index + 1, 4) * cost
@@ -135,7 +135,7 @@ def test_a_partitions_oldest_batches_go_first():
 
 
 def test_a_batch_that_is_too_large_is_not_kept():
-    budget = TailBudget(10**9, 2000)
+    budget = TailBudget(2000)
     cache = TailCache(budget)
     cache.extend(0, 1, 0, sized(500), 0)
     cache.extend(1, 1, 1, sized(2000), 0)
@@ -145,34 +145,49 @@ def test_a_batch_that_is_too_large_is_not_kept():
     assert [offset for offset, _ in records(cache, 2)] == [2]
 
 
-@pytest.mark.parametrize("limits", [(0, 1000), (1000, 0)])
-def test_nothing_is_kept_without_memory(limits):
-    budget = TailBudget(*limits)
+def test_nothing_is_kept_without_memory():
+    budget = TailBudget(0)
     cache = TailCache(budget)
     cache.extend(0, 1, 0, values(b"a"), 0)
     assert budget.held_bytes == 0
     assert records(cache, 0) is None
 
 
-def test_the_least_recently_used_partition_gives_way():
+def test_what_was_appended_first_gives_way():
     cost = 1000 + BATCH_OVERHEAD_BYTES
-    budget = TailBudget(6 * cost, 10 * cost)
+    budget = TailBudget(6 * cost)
     first, second, third = caches = [TailCache(budget) for _ in range(3)]
     for index in range(2):
         for cache in caches:
             cache.extend(index, 1, index, sized(1000), 0)
     first.read(0, PLENTY, None)
     third.extend(2, 1, 2, sized(1000), 0)
+    assert [cache.held_bytes // cost for cache in caches] == [1, 2, 3]
+    assert (first.start, first.read(0, PLENTY, None)) == (1, None)
+    first.extend(2, 1, 2, sized(1000), 0)
     assert [cache.held_bytes // cost for cache in caches] == [2, 1, 3]
-    assert second.start == 1
-    third.extend(3, 1, 3, sized(1000), 0)
-    assert [cache.held_bytes // cost for cache in caches] == [2, 0, 4]
-    assert second.read(1, PLENTY, None) is None
-    third.extend(4, 1, 4, sized(1000), 0)
+    for index in range(3, 6):
+        third.extend(index, 1, index, sized(1000), 0)
     assert [cache.held_bytes // cost for cache in caches] == [1, 0, 5]
+    assert second.read(1, PLENTY, None) is None
+    assert [offset for offset, _ in records(first, 2)] == [2]
     assert budget.held_bytes == 6 * cost
     budget.clear()
     assert budget.held_bytes == sum(cache.held_bytes for cache in caches) == 0
+
+
+def test_caches_that_were_emptied_are_forgotten():
+    budget = TailBudget()
+    kept = TailCache(budget)
+    kept.extend(0, 1, 0, sized(1000), 0)
+    for _ in range(1000):
+        emptied = TailCache(budget)
+        emptied.extend(0, 1, 0, sized(1000), 0)
+        emptied.clear()
+    assert len(budget._oldest) < 100, "places of caches that are empty are given back"
+    budget.limit_bytes = 0
+    budget.make_room()
+    assert kept.held_bytes == budget.held_bytes == 0
 
 
 def test_what_is_before_the_log_start_goes(cache):
