@@ -7,18 +7,19 @@ import itertools
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, suffix
 from benchmarks.rig import programs
-from benchmarks.rig.measuring import Row, Sample
+from benchmarks.rig.measuring import KORVET, Row, Sample
 from benchmarks.rig.programs import LoadFailed, Outcome, outcome_of
 from benchmarks.rig.records import LAYOUTS, size_text
 from benchmarks.rig.servers import rest
 from tests.support.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from benchmarks.rig.kafka import Kafka
     from benchmarks.rig.rig import Rig
@@ -34,31 +35,71 @@ JAVA_TIMEOUT_S = 120
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates of producing a topic and of consuming it, and what each costs the broker per record."""
+    """Rates of producing a topic, of consuming it while the brokers have it in memory, and of consuming what
+    korvet has to read from Redis; and what each costs the broker per record.
+    """
     clients: dict[str, tuple[Client, Client]] = {"librdkafka": (librdkafka_produce, librdkafka_consume)}
     if rig.kafka is not None:
         producing, consuming = (functools.partial(way, rig.kafka) for way in (java_produce, java_consume))
         clients["Java"] = (producing, consuming)
-    for layout, name, value_bytes in itertools.product(LAYOUTS, clients, VALUE_BYTES):
-        count = rig.scaled(RECORDS[name] if value_bytes < 1_024 else RECORDS[name] // 4)
-        topics = {side: cluster.new_topic_of(layout) for side, cluster in rig.clusters().items()}
-        for what, way in zip(("produce", "consume"), clients[name], strict=True):
-            sides = {
-                side: functools.partial(timed, cluster, way, topics[side], count, value_bytes)
-                for side, cluster in rig.clusters().items()
-            }
-            row = f"{name} with default settings, {size_text(value_bytes)}, {what}{suffix(layout)}"
-            yield from rig.rows(row, sides, {RATE: RECORDS_PER_SECOND})
-        for side, cluster in rig.clusters().items():
-            cluster.drop_topic(topics[side])
+    with rig.clusters_reading() as reading:
+        for layout, name, value_bytes in itertools.product(LAYOUTS, clients, VALUE_BYTES):
+            count = rig.scaled(RECORDS[name] if value_bytes < 1_024 else RECORDS[name] // 4)
+            runs = [
+                Runs(cluster, layout, *clients[name], count, value_bytes)
+                for cluster in (*rig.clusters().values(), reading[KORVET])
+            ]
+            yield from rows(rig, f"{name} with default settings, {size_text(value_bytes)}", layout, runs)
+            for each in runs:
+                each.drop()
 
 
-def timed(cluster: Cluster, client: Client, topic: str, count: int, value_bytes: int) -> Sample:
-    """One run of a client."""
-    rest()
-    with cluster.meter() as meter:
-        outcome = client(cluster, topic, count, value_bytes)
-    return Sample({RATE: outcome.rate}, meter.per_million(outcome.records))
+def rows(rig: Rig, name: str, layout: str, runs: Sequence[Runs]) -> Iterator[Row]:
+    """The rows of one client: `runs` are korvet's, Kafka's where it is there, and those that read Redis."""
+    *in_memory, from_redis = runs
+    from_redis.produce()
+    for what, way, of in (
+        ("produce", Runs.produce, in_memory),
+        ("consume", Runs.consume, in_memory),
+        ("consume from Redis", Runs.consume, [from_redis, *in_memory[1:]]),
+    ):
+        sides = {side: functools.partial(way, each) for side, each in zip(rig.clusters(), of, strict=True)}
+        yield from rig.rows(f"{name}, {what}{suffix(layout)}", sides, {RATE: RECORDS_PER_SECOND})
+
+
+@dataclass(slots=True)
+class Runs:
+    """The runs of a client on one cluster. Each run of the producer has a new topic, which the consumer reads
+    all of.
+    """
+
+    cluster: Cluster
+    layout: str
+    producing: Client
+    consuming: Client
+    count: int
+    value_bytes: int
+    topic: str = ""
+
+    def produce(self) -> Sample:
+        self.drop()
+        self.topic = self.cluster.new_topic_of(self.layout)
+        return self._timed(self.producing)
+
+    def consume(self) -> Sample:
+        return self._timed(self.consuming)
+
+    def drop(self) -> None:
+        """Delete the topic, if there is one."""
+        if self.topic:
+            self.cluster.drop_topic(self.topic)
+            self.topic = ""
+
+    def _timed(self, client: Client) -> Sample:
+        rest()
+        with self.cluster.meter() as meter:
+            outcome = client(self.cluster, self.topic, self.count, self.value_bytes)
+        return Sample({RATE: outcome.rate}, meter.per_million(outcome.records))
 
 
 def librdkafka(what: str, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:

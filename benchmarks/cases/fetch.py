@@ -12,33 +12,36 @@ from benchmarks.rig.measuring import KORVET, Meter, Row, Sample
 from benchmarks.rig.records import LAYOUTS, Shape, produce_requests, size_text, write_requests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.rig.rig import Rig
     from benchmarks.rig.servers import Cluster, Store
 
-# Far more than any cache of the newest records holds.
 RECORDS = {Shape(100, 64 << 10): 1_000_000, Shape(1024, 64 << 10): 250_000}
 DEADLINE_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Rates and CPU per record, for every shape in either layout."""
-    for layout, (shape, count) in itertools.product(LAYOUTS, RECORDS.items()):
-        clusters = rig.clusters()
-        topics = {
-            name: filled_topic(cluster, shape, rig.scaled(count), layout)
-            for name, cluster in clusters.items()
-        }
-        sides: dict[str, Callable[[], Sample]] = {
-            name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
-        }
-        stream, records = rig.korvet.stream(topics[KORVET][0]), topics[KORVET][1]
-        sides["redis"] = functools.partial(ranged, rig.store, stream, records)
-        name = f"fetch of stored records, {size_text(shape.value_bytes)}{suffix(layout)}"
-        yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
-        for name, (topic, _) in topics.items():
-            clusters[name].drop_topic(topic)
+    with rig.clusters_reading() as clusters:
+        for layout, (shape, count) in itertools.product(LAYOUTS, RECORDS.items()):
+            yield from measure_one(rig, clusters, layout, shape, rig.scaled(count))
+
+
+def measure_one(
+    rig: Rig, clusters: Mapping[str, Cluster], layout: str, shape: Shape, count: int
+) -> Iterator[Row]:
+    """The same records in each cluster, and in Redis."""
+    topics = {name: filled_topic(cluster, shape, count, layout) for name, cluster in clusters.items()}
+    sides: dict[str, Callable[[], Sample]] = {
+        name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
+    }
+    topic, records = topics[KORVET]
+    sides["redis"] = functools.partial(ranged, rig.store, clusters[KORVET].stream(topic), records)
+    name = f"fetch of stored records, {size_text(shape.value_bytes)}{suffix(layout)}"
+    yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
+    for name, (topic, _) in topics.items():
+        clusters[name].drop_topic(topic)
 
 
 def filled_topic(cluster: Cluster, shape: Shape, records: int, layout: str) -> tuple[str, int]:

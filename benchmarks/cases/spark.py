@@ -18,13 +18,13 @@ from korvet.spark.jars import JarsMissing, find_jars
 from korvet.spark.session import build_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
     from benchmarks.rig.measuring import Row
     from benchmarks.rig.rig import Rig
-    from benchmarks.rig.servers import Cluster
+    from benchmarks.rig.servers import Cluster, Store
 
 SHAPE = Shape(100, 64 << 10)
 RECORDS = 1_000_000
@@ -39,15 +39,17 @@ def measure(rig: Rig) -> Iterator[Row]:
         jars = []
     spark = build_session("korvet benchmark", "local[1]", jars=jars, conf={"spark.driver.memory": "1g"})
     try:
-        for layout in LAYOUTS:
-            yield from measure_layout(rig, spark, layout, connector=bool(jars))
+        with rig.clusters_reading() as clusters:
+            for layout in LAYOUTS:
+                yield from measure_layout(rig, clusters, spark, layout, connector=bool(jars))
     finally:
         spark.stop()
 
 
-def measure_layout(rig: Rig, spark: SparkSession, layout: str, *, connector: bool) -> Iterator[Row]:
+def measure_layout(
+    rig: Rig, clusters: Mapping[str, Cluster], spark: SparkSession, layout: str, *, connector: bool
+) -> Iterator[Row]:
     """The same records in each cluster, read once to warm up and then in rounds."""
-    clusters = rig.clusters()
     sides: dict[str, Callable[[], Sample]] = {}
     topics = []
     for name, cluster in clusters.items():
@@ -55,7 +57,7 @@ def measure_layout(rig: Rig, spark: SparkSession, layout: str, *, connector: boo
         topics.append((cluster, topic))
         frames = {}
         if name == KORVET:
-            frames[BY_SOURCE] = by_source(spark, rig, topic)
+            frames[BY_SOURCE] = by_source(spark, rig.store, cluster.keyspace, topic)
         if connector:
             frames[BY_CONNECTOR] = by_connector(spark, cluster, topic)
         if frames:
@@ -67,10 +69,9 @@ def measure_layout(rig: Rig, spark: SparkSession, layout: str, *, connector: boo
         cluster.drop_topic(topic)
 
 
-def by_source(spark: SparkSession, rig: Rig, topic: str) -> DataFrame:
+def by_source(spark: SparkSession, store: Store, keyspace: str, topic: str) -> DataFrame:
     """The topic straight from Redis."""
-    url = rig.store.address.replace("unix:", "unix://", 1)
-    options = {"redis": url, "topic": topic, "includeHeaders": "false"}
+    options = {"redis": store.url, "keyspace": keyspace, "topic": topic, "includeHeaders": "false"}
     return spark.read.format("korvet").options(**options).load()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
+from benchmarks.rig.servers import Korvet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +30,13 @@ class Rig:
     def clusters(self) -> dict[str, Cluster]:
         """Every broker to measure, by the name of its side."""
         return {KORVET: self.korvet} | ({"kafka": self.kafka.cluster} if self.kafka is not None else {})
+
+    @contextlib.contextmanager
+    def clusters_reading(self) -> Iterator[dict[str, Cluster]]:
+        """As `clusters`, with a korvet that keeps nothing in memory: consumers cost it and Redis a read."""
+        settings = {"tail.cache.bytes": 0}
+        with contextlib.closing(Korvet(self.store, "bench-reading", settings=settings)) as korvet:
+            yield self.clusters() | {KORVET: korvet.cluster}
 
     def scaled(self, count: int) -> int:
         """A number of things to do, less of them in a quick run."""

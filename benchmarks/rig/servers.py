@@ -10,7 +10,8 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import redis
 from confluent_kafka.admin import AdminClient
@@ -22,6 +23,9 @@ from korvet.embedded.binary import find_server, identify
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _serial = itertools.count(1)
 
@@ -145,10 +149,19 @@ class Korvet:
     """`korvet serve` on a store, with the settings that a user would start from."""
 
     def __init__(
-        self, store: Store, keyspace: str = "korvet", url: str | None = None, profile: Path | None = None
+        self,
+        store: Store,
+        keyspace: str = "korvet",
+        url: str | None = None,
+        profile: Path | None = None,
+        settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """`url`: another way to the store than its unix socket; `profile`: where its profile goes."""
-        options = ["--log-level", "warning", "--set", f"keyspace={keyspace}"]
+        """`url`: another way to the store than its unix socket; `profile`: where its profile goes;
+        `settings`: other ones than a user's.
+        """
+        options = ["--log-level", "warning"]
+        for name, value in {"keyspace": keyspace, **settings}.items():
+            options += ["--set", f"{name}={value}"]
         if profile is not None:
             options += ["--profile", str(profile)]
         self.server = KorvetServer(*options, redis_url=url or store.url)
