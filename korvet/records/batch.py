@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 FaultKind = Literal["corrupt", "unsupported_magic", "unsupported_codec", "invalid_record", "too_large"]
 Octets = bytes | bytearray | memoryview
+_LINE_END: Final = b"\r\n"
 
 
 class BatchError(ValueError):
@@ -85,9 +86,10 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     position: int
     """The first record's position, its offset as an entry ID: one number, ms << 10 | sequence."""
     first: bytes
-    """The first entry's field arguments as RESP bulk strings."""
+    """The first entry's field arguments as RESP bulk strings; up to the bytes of the last one where that is
+    `batch`."""
     first_argc: int
-    """Number of bulk strings in `first`."""
+    """Number of these bulk strings."""
     rest: bytes
     """The commands that add the other entries, one after the other."""
     record_count: int
@@ -103,6 +105,25 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     largest timestamp in ms)."""
     entry_count: int
     append_ms: int = -1
+    batch: bytes = b""
+    """All records as they are kept, where they are one entry."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all bulk strings and commands, nearly."""
+        return len(self.first) + len(self.batch) + len(self.rest)
+
+    @property
+    def first_arguments(self) -> bytes:
+        """The first entry's field arguments, whole."""
+        return b"".join((self.first, self.batch, _LINE_END)) if self.batch else self.first
+
+    @property
+    def pieces(self) -> tuple[bytes, ...]:
+        """The first entry's field arguments and the commands that add the others."""
+        if self.batch:
+            return self.first, self.batch, _LINE_END
+        return (self.first, self.rest) if self.rest else (self.first,)
 
     @property
     def first_entry(self) -> int:

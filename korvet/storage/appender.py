@@ -207,7 +207,7 @@ class _Group:
         self.forms.append(form)
         self.entry_count += form.entry_count
         self.record_count += form.record_count
-        self.size_bytes += len(form.first) + len(form.rest)
+        self.size_bytes += form.size_bytes
         self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
 
     def outcomes(self, first: Appended) -> list[Appended]:
@@ -469,7 +469,9 @@ class Appender:
 
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
-        as_read = None if received is None else self._layout.as_read(received, form)
+        as_read = None
+        if received is not None and not outcome.duplicate and self._log.tail.is_kept:
+            as_read = self._layout.as_read(received, form, outcome.base_offset)
         transactional = append.stamp is not None and append.stamp.transactional
         self._log.took_effect(outcome, form, as_read, transactional=transactional, behind=behind)
         append.done(outcome)
@@ -582,13 +584,15 @@ class Appender:
         if group.entry_count > 1:
             # MULTI and EXEC, the guard, the way back, and an XADD for each entry but the first.
             replies = group.entry_count + 3
-            pieces = [_MULTI + guard + first.first, first.rest]
+            pieces = [_MULTI + guard, *first.pieces]
             for form in forms[1:]:
-                pieces += (self._as_command(form), form.first, form.rest)
+                pieces += (self._as_command(form), *form.pieces)
             payload = (*pieces, self._way_back)
             self._write.send(payload, self._guard_answered, replies)
         else:
-            payload = guard + first.first if len(first.first) < _APART_BYTES else (guard, first.first)
+            payload = (guard, *first.pieces)
+            if first.size_bytes < _APART_BYTES:
+                payload = b"".join(payload)
             self._write.send(payload, self._guard_answered)
 
     def _as_command(self, form: AppendCommands) -> bytes:
@@ -721,7 +725,7 @@ class Appender:
                 if left_s <= 0 or not passing:
                     raise
             await asyncio.sleep(_SETTLE_POLL_S)
-        if pack_arguments(*fields) != form.first:
+        if pack_arguments(*fields) != form.first_arguments:
             return None
         base = form.position - self._log.bias
         append_ms = now_ms if form.append_ms < 0 else form.append_ms

@@ -9,24 +9,19 @@ between, and the range begins anew.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
+    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
 
 __all__ = ["DEFAULT_BYTES", "TailBudget", "TailCache", "as_stored"]
 
 DEFAULT_BYTES: Final = 256 * 1024 * 1024
 # What a batch costs beside its bytes: the object's head and its places in a list and three arrays.
 BATCH_OVERHEAD_BYTES: Final = 112
-# Base offset, length, leader epoch: all that a broker changes in a batch; the CRC does not cover them.
-_PREFIX: Final = struct.Struct(">qii")
-_LENGTH_AT: Final = 8
-_LENGTH: Final = struct.Struct(">i")
 _CODEC_AT: Final = 22
 _TRANSACTIONAL: Final = 16
 _CODEC_BITS: Final = 7
@@ -152,18 +147,20 @@ class TailCache:
         self._zstd_end = -1
 
     @property
+    def is_kept(self) -> bool:
+        """Whether there is memory for any batch."""
+        return self._budget.limit_bytes > 0
+
+    @property
     def oldest_turn(self) -> int | None:
         """The turn of the first batch; None where there is no batch."""
         return self._turns[self._first] if self.held_bytes else None
 
-    def extend(
-        self, base_offset: int, record_count: int, previous_end: int, batch: Octets | None, leader_epoch: int
-    ) -> None:
+    def extend(self, base_offset: int, record_count: int, previous_end: int, batch: bytes | None) -> None:
         """The records base_offset to base_offset + record_count - 1 were appended, where the log ended at
         previous_end.
 
-        `batch` holds them as a record batch (magic 2), which Redis would give back the same; None where it
-        would not.
+        `batch` is the record batch (magic 2) of them that Redis would give back; None where there is none.
         """
         if previous_end != self.end:
             self.clear(previous_end)
@@ -173,19 +170,15 @@ class TailCache:
         if batch is None or cost > budget.limit_bytes:
             self.clear(end)
             return
-        (length,) = _LENGTH.unpack_from(batch, _LENGTH_AT)
-        patched = b"".join(
-            (_PREFIX.pack(base_offset, length, leader_epoch), memoryview(batch)[_PREFIX.size :])
-        )
         turn = budget.next_turn()
         if not self.held_bytes:
             budget.filled(self, turn)
-        self._batches.append(patched)
+        self._batches.append(batch)
         self._turns.append(turn)
         self._ends.append(end)
         self._through.append((self._through[-1] if self._through else 0) + len(batch))
         self.end = end
-        if patched[_CODEC_AT] & _CODEC_BITS == _ZSTD:
+        if batch[_CODEC_AT] & _CODEC_BITS == _ZSTD:
             self._zstd_end = end
         self.held_bytes += cost
         budget.held_bytes += cost

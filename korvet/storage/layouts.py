@@ -57,8 +57,10 @@ class Layout(Protocol):
     def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
         """The form for the guard. Raises BatchError."""
 
-    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
-        """The batch that readers of the entries get, but for its base offset; None where they get another."""
+    def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
+        """The batch that readers of the entries get, who find it at `base_offset`; None where they get
+        another.
+        """
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """The control batch that is the entry of a marker, but for its base offset; empty where its entry has
@@ -96,11 +98,11 @@ class RecordLayout:
             self._command,
         )
 
-    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
+    def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
         """See Layout."""
         if self._log.topic.log_append_time or not as_stored(received.header, form):
             return None
-        return received.data
+        return placed(received.data, base_offset, self._log.leader_epoch)
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """See Layout."""
@@ -125,9 +127,10 @@ class BatchLayout:
         """See Layout."""
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
-        batch = self._placed(received, newest_ms, 0)
+        size = b"$%d\r\n" % received.header.size
+        batch = self._kept(received, newest_ms, 0)
         return AppendArguments(
-            resp=b"".join((kernel.pack_arguments(newest_ms), *batch)),
+            resp=b"".join((kernel.pack_arguments(newest_ms), size, *batch, _LINE_END)),
             argc=2,
             record_count=received.header.record_count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -142,13 +145,13 @@ class BatchLayout:
         """See Layout."""
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
-        batch = self._placed(received, newest_ms, position - self._log.bias)
         count, size = received.header.record_count, received.header.size
         entry_bytes = len(BATCH_FIELD) + size
         return AppendCommands(
             position=position,
-            first=b"".join((_BATCH_NAME, *batch)),
+            first=b"%b$%d\r\n" % (_BATCH_NAME, size),
             first_argc=2,
+            batch=b"".join(self._kept(received, newest_ms, position - self._log.bias)),
             rest=b"",
             record_count=count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -161,11 +164,13 @@ class BatchLayout:
             append_ms=append_ms,
         )
 
-    def as_read(self, received: ReceivedBatch, form: Form) -> Octets | None:
+    def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
         """See Layout."""
-        resp = form.first if isinstance(form, AppendCommands) else form.resp
+        if isinstance(form, AppendCommands):
+            return form.batch
         # The last of its strings.
-        return memoryview(resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
+        batch = memoryview(form.resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
+        return placed(batch, base_offset, self._log.leader_epoch)
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """See Layout."""
@@ -179,16 +184,15 @@ class BatchLayout:
         summary = kernel.check_records(received.data, 0, received.header, received.plain)
         return summary, self._log.links.clock.now_ms() if self._log.topic.log_append_time else -1
 
-    def _placed(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
-        """The batch as it is to be kept, as a RESP bulk string in pieces."""
+    def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
+        """The batch as it is to be kept, in pieces."""
         data, header = received.data, received.header
         prefix = _PREFIX.pack(base_offset, header.size - _PREFIX_SIZE, self._log.leader_epoch)
-        head = b"$%d\r\n%b" % (header.size, prefix)
         attributes = header.codec | (_LOG_APPEND_TIME if self._log.topic.log_append_time else 0)
         if header.transactional:
             attributes |= _TRANSACTIONAL
         if header.attributes == attributes and header.max_timestamp_ms == newest_ms:
-            return head, memoryview(data)[_MAGIC_AT : header.size], _LINE_END
+            return prefix, memoryview(data)[_MAGIC_AT : header.size]
         checked = b"".join(
             (
                 attributes.to_bytes(2, "big"),
@@ -197,13 +201,19 @@ class BatchLayout:
                 memoryview(data)[_MAX_TIMESTAMP_END : header.size],
             )
         )
-        return head, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked, _LINE_END
+        return prefix, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked
 
 
-def control_batch(marker: Marker, now_ms: int, leader_epoch: int, attributes: int = 0) -> bytes:
-    """A transaction's end as a record batch at offset 0 (ControlRecordType and EndTxnMarker, version 0 each;
-    KIP-98).
-    """
+def placed(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
+    """A batch at its place in the log: what the CRC does not cover is set."""
+    prefix = _PREFIX.pack(base_offset, len(batch) - _PREFIX_SIZE, leader_epoch)
+    return b"".join((prefix, memoryview(batch)[_PREFIX.size :]))
+
+
+def control_batch(
+    marker: Marker, now_ms: int, leader_epoch: int, attributes: int = 0, base_offset: int = 0
+) -> bytes:
+    """A transaction's end as a record batch (ControlRecordType and EndTxnMarker, version 0 each; KIP-98)."""
     checked = _CONTROL.pack(
         attributes | _TRANSACTIONAL | _CONTROL_ATTRIBUTE,
         0,
@@ -221,7 +231,7 @@ def control_batch(marker: Marker, now_ms: int, leader_epoch: int, attributes: in
         0,
     )
     length = _PREFIX.size + _CHECKSUM.size + len(checked) - _PREFIX_SIZE
-    prefix = _PREFIX.pack(0, length, leader_epoch)
+    prefix = _PREFIX.pack(base_offset, length, leader_epoch)
     return prefix + _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)) + checked
 
 

@@ -56,7 +56,7 @@ from korvet.storage.transactions import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.records.batch import AppendArguments, Octets
+    from korvet.records.batch import AppendArguments
     from korvet.storage.catalogue import Topic
     from korvet.storage.layouts import Form
     from korvet.storage.store import Store
@@ -309,16 +309,18 @@ class PartitionLog:
         )
         # On dense topics an entry's ID is no time, and readers are told what it says.
         entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
-        batch = None if self.closed else control_batch(marker, entry_ms, self.leader_epoch)
-        self.tail.extend(marked.offset, 1, previous_end, batch, self.leader_epoch)
+        batch = None
+        if not self.closed:
+            batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
+        self.tail.extend(marked.offset, 1, previous_end, batch)
         self._ends_known(log_start, marked.offset + 1)
 
     def took_effect(
-        self, outcome: Appended, form: Form, batch: Octets | None, *, transactional: bool, behind: bool
+        self, outcome: Appended, form: Form, batch: bytes | None, *, transactional: bool, behind: bool
     ) -> None:
         """Take over what an append has changed; `behind` says that the index lacks entries.
 
-        `batch` holds the records as readers get them, but for the base offset; None where they don't.
+        `batch` holds the records as readers get them; None where they don't.
         """
         if self.bias and self.loaded and outcome.previous_end > self.log_end and not self._dense_jump_told:
             self._dense_jump_told = True
@@ -337,7 +339,7 @@ class PartitionLog:
             self._fold_soon()
         if not outcome.duplicate:
             kept = None if self.closed else batch
-            self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept, self.leader_epoch)
+            self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept)
             if transactional:
                 self.transactions.appended(outcome.base_offset)
         self._start_known_at = time.monotonic()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
+from korvet.storage.layouts import placed
 from tests.api.batches import batch, read
 
 Entry = tuple[int, bytes | None]
@@ -51,14 +52,14 @@ class TailCacheMachine(RuleBasedStateMachine):
         previous_end = chosen.end
         base, values = chosen.add(count, gap)
         sent = batch([(b"p" * pad, value) for value in values])
-        chosen.cache.extend(base, count, previous_end, sent, 3)
+        chosen.cache.extend(base, count, previous_end, placed(sent, base, 3))
 
     @rule(log=logs, count=st.integers(1, 4), gap=st.integers(0, 5))
     def append_what_is_not_kept(self, log: int, count: int, gap: int) -> None:
         chosen = self.logs[log]
         previous_end = chosen.end
         base, _ = chosen.add(count, gap)
-        chosen.cache.extend(base, count, previous_end, None, 3)
+        chosen.cache.extend(base, count, previous_end, None)
 
     @rule(log=logs, count=st.integers(1, 3), gap=st.integers(0, 3))
     def native_add(self, log: int, count: int, gap: int) -> None:

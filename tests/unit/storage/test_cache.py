@@ -6,6 +6,7 @@ import pytest
 
 from korvet.records import kernel
 from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache, as_stored
+from korvet.storage.layouts import placed
 from tests.api.batches import LZ4, ZSTD, batch, now_ms, read
 
 PLENTY = 1 << 40
@@ -28,6 +29,14 @@ def cache() -> TailCache:
     return TailCache(TailBudget())
 
 
+def extend(
+    cache: TailCache, base_offset: int, record_count: int, previous_end: int, sent: bytes | None
+) -> None:
+    """An append of the records that a producer sent."""
+    batch = None if sent is None else placed(sent, base_offset, 0)
+    cache.extend(base_offset, record_count, previous_end, batch)
+
+
 def records(cache: TailCache, offset: int, max_bytes: int = PLENTY) -> list[tuple[int, bytes | None]] | None:
     found = cache.read(offset, max_bytes, None)
     return None if found is None else [(at, value) for at, _, value in read(b"".join(found))]
@@ -39,7 +48,7 @@ def test_nothing_is_known_at_first(cache):
 
 def test_batches_get_their_place(cache):
     sent = values(b"a", b"b")
-    cache.extend(1000, 2, 0, sent, 7)
+    cache.extend(1000, 2, 0, placed(sent, 1000, 7))
     (given,) = cache.read(0, PLENTY, None)
     assert given[:8] == (1000).to_bytes(8, "big")
     assert given[12:16] == (7).to_bytes(4, "big")
@@ -48,8 +57,8 @@ def test_batches_get_their_place(cache):
 
 
 def test_gaps_between_batches_are_known_to_be_empty(cache):
-    cache.extend(1000, 1, 10, values(b"a"), 0)
-    cache.extend(5000, 1, 1001, values(b"b"), 0)
+    extend(cache, 1000, 1, 10, values(b"a"))
+    extend(cache, 5000, 1, 1001, values(b"b"))
     assert (cache.start, cache.end) == (10, 5001)
     assert records(cache, 9) is None
     assert records(cache, 10) == records(cache, 1000) == [(1000, b"a"), (5000, b"b")]
@@ -58,13 +67,13 @@ def test_gaps_between_batches_are_known_to_be_empty(cache):
 
 
 def test_from_within_a_batch_all_of_it(cache):
-    cache.extend(10, 3, 0, values(b"a", b"b", b"c"), 0)
+    extend(cache, 10, 3, 0, values(b"a", b"b", b"c"))
     assert records(cache, 12) == [(10, b"a"), (11, b"b"), (12, b"c")]
 
 
 def test_another_writers_entry_begins_the_range_anew(cache):
-    cache.extend(10, 1, 0, values(b"a"), 0)
-    cache.extend(20, 1, 15, values(b"b"), 0)
+    extend(cache, 10, 1, 0, values(b"a"))
+    extend(cache, 20, 1, 15, values(b"b"))
     assert (cache.start, cache.end) == (15, 21)
     assert records(cache, 10) is None
     assert records(cache, 14) is None
@@ -72,25 +81,25 @@ def test_another_writers_entry_begins_the_range_anew(cache):
 
 
 def test_a_log_that_ended_earlier_begins_the_range_anew(cache):
-    cache.extend(10, 5, 0, values(*b"abcde".split()), 0)
-    cache.extend(8, 1, 7, values(b"x"), 0)
+    extend(cache, 10, 5, 0, values(*b"abcde".split()))
+    extend(cache, 8, 1, 7, values(b"x"))
     assert (cache.start, cache.end) == (7, 9)
     assert records(cache, 8) == [(8, b"x")]
 
 
 def test_what_is_not_to_be_kept_ends_the_range(cache):
-    cache.extend(10, 1, 0, values(b"a"), 0)
-    cache.extend(20, 3, 11, None, 0)
+    extend(cache, 10, 1, 0, values(b"a"))
+    extend(cache, 20, 3, 11, None)
     assert cache.held_bytes == 0
     assert all(records(cache, offset) is None for offset in (0, 10, 11, 20, 22, 23))
-    cache.extend(30, 1, 23, values(b"b"), 0)
+    extend(cache, 30, 1, 23, values(b"b"))
     assert records(cache, 22) is None
     assert records(cache, 23) == [(30, b"b")]
 
 
 def test_limits_hold_at_whole_batches(cache):
     for index in range(5):
-        cache.extend(index, 1, index, sized(3000), 0)
+        extend(cache, index, 1, index, sized(3000))
     assert [len(b"".join(cache.read(1, limit, None))) for limit in (1, 5999, 6000, 8999, PLENTY)] == [
         3000,
         3000,
@@ -102,7 +111,7 @@ def test_limits_hold_at_whole_batches(cache):
 
 
 def test_the_first_batch_needs_room(cache):
-    cache.extend(0, 1, 0, sized(3000), 0)
+    extend(cache, 0, 1, 0, sized(3000))
     assert cache.read(0, 10, 2999) == []
     assert len(cache.read(0, 10, 3000)) == 1
     assert len(cache.read(0, 10, None)) == 1
@@ -110,14 +119,14 @@ def test_the_first_batch_needs_room(cache):
 
 def test_small_batches_are_joined(cache):
     for index in range(50):
-        cache.extend(index, 1, index, values(b"%d" % index), 0)
+        extend(cache, index, 1, index, values(b"%d" % index))
     assert len(cache.read(3, PLENTY, None)) == 1
     assert records(cache, 3) == [(index, b"%d" % index) for index in range(3, 50)]
 
 
 def test_large_batches_are_given_as_they_are_held(cache):
-    cache.extend(0, 1, 0, sized(100_000), 0)
-    cache.extend(1, 1, 1, sized(100_000), 0)
+    extend(cache, 0, 1, 0, sized(100_000))
+    extend(cache, 1, 1, 1, sized(100_000))
     first, second = cache.read(0, PLENTY, None)
     assert cache.read(0, PLENTY, None)[0] is first
     assert cache.read(1, PLENTY, None)[0] is second
@@ -127,7 +136,7 @@ def test_a_partitions_oldest_batches_go_first():
     cost = 1000 + BATCH_OVERHEAD_BYTES
     cache = TailCache(TailBudget(4 * cost))
     for index in range(1000):
-        cache.extend(10 * index + 5, 1, 0 if index == 0 else 10 * index - 4, sized(1000), 0)
+        extend(cache, 10 * index + 5, 1, 0 if index == 0 else 10 * index - 4, sized(1000))
         assert cache.held_bytes == min(index + 1, 4) * cost
     assert cache.start == 9956
     assert [offset for offset, _ in records(cache, cache.start)] == [9965, 9975, 9985, 9995]
@@ -137,18 +146,18 @@ def test_a_partitions_oldest_batches_go_first():
 def test_a_batch_that_is_too_large_is_not_kept():
     budget = TailBudget(2000)
     cache = TailCache(budget)
-    cache.extend(0, 1, 0, sized(500), 0)
-    cache.extend(1, 1, 1, sized(2000), 0)
+    extend(cache, 0, 1, 0, sized(500))
+    extend(cache, 1, 1, 1, sized(2000))
     assert budget.held_bytes == 0
     assert records(cache, 1) is None
-    cache.extend(2, 1, 2, sized(500), 0)
+    extend(cache, 2, 1, 2, sized(500))
     assert [offset for offset, _ in records(cache, 2)] == [2]
 
 
 def test_nothing_is_kept_without_memory():
     budget = TailBudget(0)
     cache = TailCache(budget)
-    cache.extend(0, 1, 0, values(b"a"), 0)
+    extend(cache, 0, 1, 0, values(b"a"))
     assert budget.held_bytes == 0
     assert records(cache, 0) is None
 
@@ -159,15 +168,15 @@ def test_what_was_appended_first_gives_way():
     first, second, third = caches = [TailCache(budget) for _ in range(3)]
     for index in range(2):
         for cache in caches:
-            cache.extend(index, 1, index, sized(1000), 0)
+            extend(cache, index, 1, index, sized(1000))
     first.read(0, PLENTY, None)
-    third.extend(2, 1, 2, sized(1000), 0)
+    extend(third, 2, 1, 2, sized(1000))
     assert [cache.held_bytes // cost for cache in caches] == [1, 2, 3]
     assert (first.start, first.read(0, PLENTY, None)) == (1, None)
-    first.extend(2, 1, 2, sized(1000), 0)
+    extend(first, 2, 1, 2, sized(1000))
     assert [cache.held_bytes // cost for cache in caches] == [2, 1, 3]
     for index in range(3, 6):
-        third.extend(index, 1, index, sized(1000), 0)
+        extend(third, index, 1, index, sized(1000))
     assert [cache.held_bytes // cost for cache in caches] == [1, 0, 5]
     assert second.read(1, PLENTY, None) is None
     assert [offset for offset, _ in records(first, 2)] == [2]
@@ -179,10 +188,10 @@ def test_what_was_appended_first_gives_way():
 def test_caches_that_were_emptied_are_forgotten():
     budget = TailBudget()
     kept = TailCache(budget)
-    kept.extend(0, 1, 0, sized(1000), 0)
+    extend(kept, 0, 1, 0, sized(1000))
     for _ in range(1000):
         emptied = TailCache(budget)
-        emptied.extend(0, 1, 0, sized(1000), 0)
+        extend(emptied, 0, 1, 0, sized(1000))
         emptied.clear()
     assert len(budget._oldest) < 100, "places of caches that are empty are given back"
     budget.limit_bytes = 0
@@ -193,7 +202,7 @@ def test_caches_that_were_emptied_are_forgotten():
 def test_what_is_before_the_log_start_goes(cache):
     budget = cache._budget
     for index in range(4):
-        cache.extend(10 * index, 2, max(0, 10 * index - 8), values(b"a", b"b"), 0)
+        extend(cache, 10 * index, 2, max(0, 10 * index - 8), values(b"a", b"b"))
     cache.cut(11)
     assert cache.start == 11
     assert records(cache, 10) is None
@@ -204,14 +213,14 @@ def test_what_is_before_the_log_start_goes(cache):
     assert [offset for offset, _ in records(cache, 12)] == [20, 21, 30, 31]
     cache.cut(900)
     assert (cache.start, cache.end, budget.held_bytes) == (32, 32, 0)
-    cache.extend(40, 1, 32, values(b"c"), 0)
+    extend(cache, 40, 1, 32, values(b"c"))
     assert records(cache, 32) == [(40, b"c")]
 
 
 def test_readers_without_zstd_are_not_given_it(cache):
-    cache.extend(0, 1, 0, values(b"a", attributes=LZ4), 0)
-    cache.extend(1, 1, 1, values(b"a", attributes=ZSTD), 0)
-    cache.extend(2, 1, 2, values(b"a"), 0)
+    extend(cache, 0, 1, 0, values(b"a", attributes=LZ4))
+    extend(cache, 1, 1, 1, values(b"a", attributes=ZSTD))
+    extend(cache, 2, 1, 2, values(b"a"))
     assert cache.read(1, PLENTY, None, zstd=True)
     assert [bool(cache.read(offset, PLENTY, None, zstd=False)) for offset in (0, 1, 2)] == [
         False,
