@@ -286,7 +286,7 @@ class _Produce:
             )
         return log, topics.policy(found)
 
-    def _read_batch(self, records: bytes | None, policy: TopicPolicy) -> ReceivedBatch:
+    def _read_batch(self, records: bytes | memoryview | None, policy: TopicPolicy) -> ReceivedBatch:
         """The one batch of a partition. Raises BatchError and _Refused."""
         if not records:
             raise _Refused(ErrorCode.invalid_record, "the partition has no record batch")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.protocol.headers import FIXED_HEADER_BYTES
+from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest, length, read_unsigned_varint, string, uuid_bytes
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class PartitionData:
 
     __slots__ = ("index", "records")
 
-    def __init__(self, index: int, records: bytes) -> None:
+    def __init__(self, index: int, records: bytes | memoryview) -> None:
         self.index = index
         self.records = records
 
@@ -98,7 +98,9 @@ class ProduceForm:
         return cls(bytes(frame[FIXED_HEADER_BYTES:position]) + start, flexible, request)
 
     def decode(self, frame: memoryview) -> ProduceOne | None:
-        """The request in a frame of the same version, all values copied; None where it has another form."""
+        """The request in a frame of the same version, all values copied where the frame does not last; None
+        where it has another form.
+        """
         start = FIXED_HEADER_BYTES + len(self._start)
         end = len(frame)
         if end < start + 8 or frame[FIXED_HEADER_BYTES:start] != self._start:
@@ -117,7 +119,9 @@ class ProduceForm:
             start += 8
         if size <= 0 or start + size != end:
             return None
-        data = PartitionData(index, bytes(frame[start:end]))
+        records = frame[start:end]
+        lasts = len(frame) > LASTING_FRAME_BYTES
+        data = PartitionData(index, records if lasts else bytes(records))
         return ProduceOne(self._acks, TopicData(self._name, self._topic_id, data))
 
 

@@ -14,6 +14,8 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 FIXED_HEADER_BYTES: Final = _FIXED.size
+# The memory of a frame above this is not used again: what is cut out of it need not be copied.
+LASTING_FRAME_BYTES: Final = 256 * 1024
 
 
 class RequestHeader(msgspec.Struct, frozen=True):

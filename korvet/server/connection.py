@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from korvet.protocol.headers import FIXED_HEADER_BYTES
+from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.principals import ANONYMOUS
 from korvet.server.door import OPEN_DOOR
@@ -30,8 +30,11 @@ log = logging.getLogger(__name__)
 
 # Idle connections keep this much; thousands of them are common.
 _SMALL_BUFFER_BYTES: Final = 4096
-# An emptied buffer above this is given back, so that one large request doesn't stay with the connection.
-_KEEP_BUFFER_BYTES: Final = 256 * 1024
+# An emptied buffer above this is given back: one large request doesn't stay with the connection, and its
+# frame stays as it is for whoever has a view of it.
+_KEEP_BUFFER_BYTES: Final = LASTING_FRAME_BYTES
+# So much room at the most for a frame of which nothing is there.
+_TRUSTED_BYTES: Final = 1024 * 1024
 # Unsent response bytes at which the next request waits for a slow reader.
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _PRODUCE: Final = 0
@@ -174,6 +177,8 @@ class Connection(asyncio.BufferedProtocol):
         "_expiry",
         "_held",
         "_in_flight",
+        "_large_bytes",
+        "_lent",
         "_max_request_bytes",
         "_min_request_bytes",
         "_most_bytes",
@@ -210,6 +215,8 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
+        # Of the last lasting frame: the next one is probably as large.
+        self._large_bytes = 0
         self._start = 0
         self._end = 0
         self._in_flight: deque[Slot] = deque()
@@ -458,11 +465,15 @@ class Connection(asyncio.BufferedProtocol):
         self._start = end
         slot = Slot(self)
         in_flight.append(slot)
+        # The buffer may be overwritten once this returns, but for frames that last: whatever outlives the
+        # call is a copy.
+        if size > LASTING_FRAME_BYTES:
+            self._lent = True
+            self._large_bytes = min(size, _TRUSTED_BYTES)
         repeat = self.repeats.get(api_key)
         if repeat is not None and repeat.take(buffer, begin, end, slot):
             return True
         try:
-            # The buffer may be overwritten once this returns: whatever outlives the call is a copy.
             self._dispatch(self, self._view[begin:end].toreadonly(), slot)
         except MalformedRequest as error:
             self.close(str(error))
@@ -491,18 +502,24 @@ class Connection(asyncio.BufferedProtocol):
             self._process()
 
     def _make_room(self) -> None:
-        """Move what is unread to the front, or grow towards the frame that is arriving."""
-        unread, size = self._view[self._start : self._end], len(self._buffer)
-        if len(unread) > size // 2:
-            frame_size = self._frame_size()
-            size = max(min(2 * size, frame_size + 4), size + _SMALL_BUFFER_BYTES)
-            self._use_buffer(bytearray(size))
+        """Move what is unread to the front, or grow towards the frame that is arriving.
+
+        Twice as large each time: a client may announce a large frame and send none. One that has sent one
+        before gets room for another one at once.
+        """
+        unread = self._view[self._start : self._end]
+        size = len(unread) if self._lent else len(self._buffer)
+        if self._lent or len(unread) > size // 2:
+            room = min(max(2 * size, self._large_bytes + 4), self._frame_size() + 4)
+            self._use_buffer(bytearray(max(room, size + _SMALL_BUFFER_BYTES)))
         self._view[: len(unread)] = unread
         self._start, self._end = 0, len(unread)
 
     def _use_buffer(self, buffer: bytearray) -> None:
         self._buffer = buffer
         self._view = memoryview(buffer)
+        # Whether it holds a frame that lasts.
+        self._lent = False
 
     def _pause_or_resume_reading(self) -> None:
         """Reading stops while the buffer is full of requests that have to wait."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
+from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
 from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.errors import (
@@ -135,7 +135,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 class ReceivedBatch(msgspec.Struct, frozen=True, gc=False):
     """A record batch as a producer sent it."""
 
-    data: bytes
+    data: Octets
     header: BatchHeader
     plain: bytes | None
     """The decompressed records where the batch has a codec."""

@@ -14,14 +14,16 @@ from aiokafka.record import MemoryRecords
 from tests.api.asking import connect, versions
 from tests.api.batches import ZSTD, batch, now_ms
 from tests.api.test_fetch import BY_NAME, fetch, fetch_fields, keys
-from tests.api.test_produce import everything, produce, put
+from tests.api.test_produce import everything, produce, put, topic_data
 from tests.support.polling import until
+from tests.support.wire import decode_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.support.servers import KorvetServer
 
+PRODUCE = 0
 OUT_OF_RANGE = 1
 # Commands of which reading records, or asking where a log ends, can't do without one.
 READING = ("XRANGE", "XREVRANGE", "XINFO", "XLEN", "FCALL_RO")
@@ -81,6 +83,19 @@ def test_a_consumer_may_lag_by_many_megabytes(ask, korvet, topic):
             offset = _take(part, offset, seen)
     assert seen == [b"%d" % index for index in range(24)]
     assert found == []
+
+
+def test_large_requests_one_behind_the_other(ask, topic):
+    """A broker uses their memory as it is, and must not use it for the next one."""
+    # Each a little larger than the one before: the next one begins in the same buffer.
+    values = [b"%02d" % index * (150_000 + 750 * index) for index in range(40)]
+    for value in values:
+        parts = [topic_data(topic, [(0, batch([(None, value)]))])]
+        ask.send("Produce", BY_NAME, acks=-1, timeout=10_000, topic_data=parts, transactional_id=None)
+    for _ in values:
+        answer = decode_response(PRODUCE, BY_NAME, ask.raw.receive()).message
+        assert answer.responses[0].partition_responses[0].error_code == 0
+    assert [value for _, _, value in everything(ask, topic)] == values
 
 
 def test_waiting_consumers_are_all_served(ask, another, korvet, topic):

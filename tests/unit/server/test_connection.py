@@ -6,14 +6,19 @@ import asyncio
 import logging
 import random
 import struct
+from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet.protocol.headers import LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
 from korvet.server.door import Door
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
+
+if TYPE_CHECKING:
+    from korvet.server.connection import Connection
 
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
 SMALL_BUFFER = 4096
@@ -57,6 +62,67 @@ def test_any_cut_of_many_frames_gives_the_same_frames() -> None:
             assert wire.feed(stream[position : position + size]) == len(stream[position : position + size])
             position += size
         assert held.frames == sent
+
+
+class Keeping(Held):
+    """Keeps views of the frames that last; from the first request of a kind on as its repetitions."""
+
+    def __call__(self, connection: Connection, frame: memoryview, slot: object) -> None:
+        self.keep(frame, slot)
+        connection.repeats[PRODUCE] = self
+
+    def take(self, buffer: bytearray, begin: int, end: int, slot: object) -> bool:
+        self.keep(memoryview(buffer)[begin:end], slot)
+        return True
+
+    def keep(self, frame: memoryview, slot: object) -> None:
+        self.frames.append(frame if len(frame) > LASTING_FRAME_BYTES else bytes(frame))  # type: ignore[arg-type]
+        self.answers.append(slot)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "repeated"])
+def test_a_frame_behind_a_large_one_does_not_overwrite_it(before: int) -> None:
+    held = Keeping()
+    wire = Wire(held)
+    # The buffer grows by some KB more than the large frame needs, which the one behind it begins in.
+    sizes = [12] * before + [LASTING_FRAME_BYTES + 1, 50_000]
+    sent = [request(number, PRODUCE, size) for number, size in enumerate(sizes)]
+    for frame in sent[:before]:
+        wire.feed(framed(frame))
+    wire.feed(b"".join(map(framed, sent[before:])))
+    assert held.frames == sent
+
+
+def test_large_frames_stay_as_they_are_for_those_who_have_views_of_them() -> None:
+    rng = random.Random(2)
+    sizes = (8, 5000, 70_000, LASTING_FRAME_BYTES, LASTING_FRAME_BYTES + 1, 300_000, 900_000)
+    sent = [request(number, PRODUCE, rng.choice(sizes)) for number in range(60)]
+    stream = b"".join(map(framed, sent))
+    for seed in range(5):
+        held = Keeping()
+        wire = Wire(held)
+        rng = random.Random(seed)
+        position = 0
+        while position < len(stream):
+            held.is_blocked = rng.random() < 0.3
+            cut = rng.choice((100, 4096, 100_000, 1_000_000))
+            position += wire.feed(stream[position : position + cut])
+            held.is_blocked = False
+            while held.resumes:
+                held.resumes.pop()()
+        assert held.frames == sent
+        assert any(isinstance(frame, memoryview) for frame in held.frames)
+
+
+def test_one_who_has_sent_a_large_frame_gets_room_for_the_next_at_once(wire: Wire, held: Held) -> None:
+    frame = framed(request(1, PRODUCE, 900_000))
+    wire.feed(frame[:5000])
+    assert buffer_size(wire) <= 4 * SMALL_BUFFER
+    wire.feed(frame[5000:])
+    held.answers[0]([b"a"])
+    assert buffer_size(wire) == SMALL_BUFFER
+    wire.feed(frame[:5000])
+    assert buffer_size(wire) == len(frame)
 
 
 def test_many_frames_in_one_read_are_taken_one_after_the_other(wire: Wire, held: Held) -> None:
