@@ -470,7 +470,7 @@ class Appender:
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
         as_read = None
-        if received is not None and not outcome.duplicate and self._log.tail.is_kept:
+        if received is not None and not outcome.duplicate and self._log.keeps_batches:
             as_read = self._layout.as_read(received, form, outcome.base_offset)
         transactional = append.stamp is not None and append.stamp.transactional
         self._log.took_effect(outcome, form, as_read, transactional=transactional, behind=behind)

@@ -147,7 +147,7 @@ class TailCache:
         self._zstd_end = -1
 
     @property
-    def is_kept(self) -> bool:
+    def enabled(self) -> bool:
         """Whether there is memory for any batch."""
         return self._budget.limit_bytes > 0
 

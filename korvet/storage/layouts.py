@@ -187,7 +187,7 @@ class BatchLayout:
     def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
         """The batch as it is to be kept, in pieces."""
         data, header = received.data, received.header
-        prefix = _PREFIX.pack(base_offset, header.size - _PREFIX_SIZE, self._log.leader_epoch)
+        prefix = _prefix(base_offset, header.size, self._log.leader_epoch)
         attributes = header.codec | (_LOG_APPEND_TIME if self._log.topic.log_append_time else 0)
         if header.transactional:
             attributes |= _TRANSACTIONAL
@@ -206,8 +206,13 @@ class BatchLayout:
 
 def placed(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
     """A batch at its place in the log: what the CRC does not cover is set."""
-    prefix = _PREFIX.pack(base_offset, len(batch) - _PREFIX_SIZE, leader_epoch)
+    prefix = _prefix(base_offset, len(batch), leader_epoch)
     return b"".join((prefix, memoryview(batch)[_PREFIX.size :]))
+
+
+def _prefix(base_offset: int, size: int, leader_epoch: int) -> bytes:
+    """What a batch of `size` bytes begins with, up to its magic."""
+    return _PREFIX.pack(base_offset, size - _PREFIX_SIZE, leader_epoch)
 
 
 def control_batch(
@@ -230,9 +235,8 @@ def control_batch(
         *(0, marker.coordinator_epoch),
         0,
     )
-    length = _PREFIX.size + _CHECKSUM.size + len(checked) - _PREFIX_SIZE
-    prefix = _PREFIX.pack(base_offset, length, leader_epoch)
-    return prefix + _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)) + checked
+    size = _PREFIX.size + _CHECKSUM.size + len(checked)
+    return _prefix(base_offset, size, leader_epoch) + _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)) + checked
 
 
 def _zigzag(number: int) -> int:

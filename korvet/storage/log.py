@@ -200,6 +200,11 @@ class PartitionLog:
         return self.refusal is not None
 
     @property
+    def keeps_batches(self) -> bool:
+        """Whether the tail cache takes what is appended."""
+        return not self.closed and self.tail.enabled
+
+    @property
     def topic(self) -> Topic:
         """The topic as last known; setting it takes over its configuration."""
         return self._topic
@@ -310,7 +315,7 @@ class PartitionLog:
         # On dense topics an entry's ID is no time, and readers are told what it says.
         entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
         batch = None
-        if not self.closed:
+        if self.keeps_batches:
             batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
         self.tail.extend(marked.offset, 1, previous_end, batch)
         self._ends_known(log_start, marked.offset + 1)
@@ -320,7 +325,7 @@ class PartitionLog:
     ) -> None:
         """Take over what an append has changed; `behind` says that the index lacks entries.
 
-        `batch` holds the records as readers get them; None where they don't.
+        `batch` holds the records as readers get them; None where they don't, or it is not kept.
         """
         if self.bias and self.loaded and outcome.previous_end > self.log_end and not self._dense_jump_told:
             self._dense_jump_told = True
@@ -338,8 +343,7 @@ class PartitionLog:
         if behind:
             self._fold_soon()
         if not outcome.duplicate:
-            kept = None if self.closed else batch
-            self.tail.extend(outcome.base_offset, count, outcome.previous_end, kept)
+            self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
             if transactional:
                 self.transactions.appended(outcome.base_offset)
         self._start_known_at = time.monotonic()
