@@ -15,6 +15,7 @@ from tests.api.asking import connect, versions
 from tests.api.batches import ZSTD, batch, now_ms
 from tests.api.test_fetch import BY_NAME, fetch, fetch_fields, keys
 from tests.api.test_produce import everything, produce, put, topic_data
+from tests.api.test_topics import create, wanted
 from tests.support.polling import until
 from tests.support.wire import decode_response
 
@@ -251,8 +252,7 @@ def test_a_topic_made_anew_shows_nothing_of_the_old_one(ask, new_topic):
     states = [{"name": name, "topic_id": None}]
     (deleted,) = ask("DeleteTopics", 6, topics=states, timeout=10_000).responses
     assert deleted.error_code == 0
-    wanted = {"name": name, "num_partitions": 1, "replication_factor": 1}
-    (made,) = ask("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False).topics
+    (made,) = create(ask, wanted(name))
     assert made.error_code == 0
     (part,) = fetch(ask, BY_NAME, (name, 0, 0))
     assert (part.error_code, part.records) == (0, b"")
@@ -261,12 +261,12 @@ def test_a_topic_made_anew_shows_nothing_of_the_old_one(ask, new_topic):
     assert keys(part) == [b"new"]
 
 
-def test_reads_go_on_without_memory_for_it(own_korvet, tmp_path):
+def test_reads_go_on_without_memory_for_it(own_korvet):
     """With tail.cache.bytes = 0 everything comes from Redis."""
-    server = _caching(own_korvet, tmp_path, 0)
+    server = own_korvet("--set", "tail.cache.bytes=0")
     client = connect(server)
     with client.raw:
-        _create(client, "uncached", 1)
+        create(client, wanted("uncached"))
         for index in range(20):
             put(client, "uncached", batch([(b"%d" % index, b"v")]))
         with reads(server, "uncached") as found:
@@ -275,12 +275,12 @@ def test_reads_go_on_without_memory_for_it(own_korvet, tmp_path):
         assert len(found) == 1
 
 
-def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet, tmp_path):
+def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet):
     """With room for some 20 records of 10 KB, of 60 in three partitions by turns."""
-    server = _caching(own_korvet, tmp_path, 205_000)
+    server = own_korvet("--set", "tail.cache.bytes=205000")
     client = connect(server)
     with client.raw:
-        _create(client, "turns", 3)
+        create(client, wanted("turns", 3))
         sent = [batch([(b"%d" % index, b"v" * 10_000)]) for index in range(60)]
         offsets = [
             put(client, "turns", records, partition=index % 3).base_offset
@@ -294,14 +294,3 @@ def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet, 
         for partition in range(3):
             found = [key for _, key, _ in everything(client, "turns", partition)]
             assert found == [b"%d" % index for index in range(partition, 60, 3)]
-
-
-def _caching(own_korvet, tmp_path, tail_cache_bytes):
-    config = tmp_path / "korvet.toml"
-    config.write_text(f"tail.cache.bytes = {tail_cache_bytes}\n")
-    return own_korvet("--config", str(config))
-
-
-def _create(client, name, partitions):
-    wanted = {"name": name, "num_partitions": partitions, "replication_factor": 1}
-    client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)

@@ -18,6 +18,8 @@ from korvet.server.door import Door
 from tests.unit.server.transports import MAX_REQUEST_BYTES, Held, Wire, framed, request, unframed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from korvet.server.connection import Connection
 
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT = 0, 1, 3, 8
@@ -48,6 +50,16 @@ def test_a_frame_byte_by_byte(wire: Wire, held: Held) -> None:
     assert held.frames == [request(1, size=40)]
 
 
+def cuts(stream: bytes, seed: int, sizes: Sequence[int]) -> Iterator[bytes]:
+    """A stream in pieces of these sizes."""
+    rng = random.Random(seed)
+    position = 0
+    while position < len(stream):
+        size = rng.choice(sizes)
+        yield stream[position : position + size]
+        position += size
+
+
 def test_any_cut_of_many_frames_gives_the_same_frames() -> None:
     rng = random.Random(1)
     sent = [request(number, PRODUCE, rng.choice((8, 9, 100, 5000, 70_000))) for number in range(60)]
@@ -55,12 +67,8 @@ def test_any_cut_of_many_frames_gives_the_same_frames() -> None:
     for seed in range(10):
         held = Held()
         wire = Wire(held)
-        rng = random.Random(seed)
-        position = 0
-        while position < len(stream):
-            size = rng.choice((1, 3, 100, 4096, 100_000))
-            assert wire.feed(stream[position : position + size]) == len(stream[position : position + size])
-            position += size
+        for piece in cuts(stream, seed, (1, 3, 100, 4096, 100_000)):
+            assert wire.feed(piece) == len(piece)
         assert held.frames == sent
 
 
@@ -101,15 +109,13 @@ def test_large_frames_stay_as_they_are_for_those_who_have_views_of_them() -> Non
     for seed in range(5):
         held = Keeping()
         wire = Wire(held)
-        rng = random.Random(seed)
-        position = 0
-        while position < len(stream):
+        for piece in cuts(stream, seed, (100, 4096, 100_000, 1_000_000)):
             held.is_blocked = rng.random() < 0.3
-            cut = rng.choice((100, 4096, 100_000, 1_000_000))
-            position += wire.feed(stream[position : position + cut])
+            fed = wire.feed(piece)
             held.is_blocked = False
             while held.resumes:
                 held.resumes.pop()()
+            assert wire.feed(piece[fed:]) == len(piece) - fed
         assert held.frames == sent
         assert any(isinstance(frame, memoryview) for frame in held.frames)
 
