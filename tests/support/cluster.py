@@ -169,12 +169,16 @@ class RedisCluster:
         return set(node.client.execute_command("CLUSTER GETKEYSINSLOT", slot_of(key), 100))
 
     def migrating(self, key: bytes, target: ClusterNode) -> Iterator[str]:
-        """Move a key's slot to another node, as its operators do; gives each key before that moves."""
+        """Move a key's slot to another node, as its operators do; gives each key before that moves.
+
+        Those that are the key's own come first: others may have come into the same slot.
+        """
         source, slot = self.owner(key), slot_of(key)
+        name = key.decode()
         target.client.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", source.node_id)
         source.client.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", target.node_id)
         while keys := self.keys_beside(key, source):
-            for moved in keys:
+            for moved in sorted(keys, key=lambda other: name not in other):
                 yield moved
                 source.client.execute_command("MIGRATE", "127.0.0.1", target.port, moved, 0, 5000)
         yield ""
