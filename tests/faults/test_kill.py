@@ -271,6 +271,8 @@ def test_a_java_consumer_reads_on_when_its_fetch_session_is_gone(own_korvet, jav
     reader = java.start(
         "console-consumer",
         *("--bootstrap-server", server.bootstrap, "--topic", TOPIC, "--from-beginning"),
+        # A client that forgets its only broker may forget its partitions, and join anew from the beginning.
+        *("--command-property", "metadata.recovery.strategy=none"),
         log=log,
     )
     sent: list[str] = []
