@@ -16,15 +16,17 @@ from korvet.cli.client import Cluster
 from korvet.cli.group_requests import committed_offsets
 from korvet.offsets.packing import entry_id
 from tests.support.admin import create_topic
-from tests.support.confluent import consumer, producer, send
+from tests.support.certificates import Authority
+from tests.support.cluster import RedisCluster, Tls, program_with_tls
+from tests.support.confluent import consumer, producer, read_all, send
 from tests.support.polling import until
 from tests.support.processes import run
 from tests.support.records import NOW_MS, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from tests.support.cluster import RedisCluster
     from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.clients]
@@ -44,6 +46,20 @@ def server(
 ) -> KorvetServer:
     """It knows one node; the others it finds by itself."""
     return own_korvet("--set", f"keyspace={keyspace}", redis_url=redis_cluster.nodes[1].url)
+
+
+@pytest.fixture
+def tls_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisCluster]:
+    """Nodes without a plain port, whose authority this process and those that it starts trust."""
+    program = program_with_tls()
+    if program is None:
+        pytest.skip("needs a valkey-server or redis-server that was built with TLS on PATH")
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    tls = Tls(authority.certificate, authority.issue("node", "/CN=node"))
+    cluster = RedisCluster(program, tmp_path / "nodes", tls=tls)
+    yield cluster
+    cluster.stop()
 
 
 def test_produce_consume_commit(server: KorvetServer, redis_cluster: RedisCluster, keyspace: str) -> None:
@@ -138,3 +154,21 @@ def test_commands_that_look_into_redis(
     # Those of __consumer_offsets are there too.
     assert re.search(r"entries .*[0-9]+ in [0-9]+ streams, all with an offset", text)
     assert done.returncode == 1, "without persistence"
+
+
+def test_nodes_that_speak_tls(
+    own_korvet: Callable[..., KorvetServer], tls_cluster: RedisCluster, keyspace: str
+) -> None:
+    """All links are made so: those to nodes that others name, and to where a slot has moved."""
+    server = own_korvet("--set", f"keyspace={keyspace}", redis_url=tls_cluster.nodes[0].url)
+    create_topic(server.bootstrap, "t", PARTITIONS)
+    records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(200)]
+    streams = [f"{keyspace}:t:{partition}".encode() for partition in range(PARTITIONS)]
+    for half in (records[:100], records[100:]):
+        for partition in range(PARTITIONS):
+            send(producer(server.bootstrap), "t", partition, half)
+        owner = tls_cluster.owner(streams[0])
+        tls_cluster.move(streams[0], next(node for node in tls_cluster.running if node is not owner))
+    assert len({tls_cluster.owner(stream) for stream in streams}) > 1
+    for partition in range(PARTITIONS):
+        assert [read.record for read in read_all(server.bootstrap, "t", partition)] == records

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,21 +28,46 @@ _FAILOVER_TIMEOUT_MS: Final = 1000
 _PATIENT_TIMEOUT_MS: Final = 30_000
 
 
+def program_with_tls() -> str | None:
+    """A server of this machine that was built with TLS, which the wheel's was not."""
+    found = (shutil.which(name) for name in ("valkey-server", "redis-server"))
+    return next((path for path in found if path and b"SSL_CTX_new" in Path(path).read_bytes()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Certificates for nodes that speak nothing but TLS: the authority's, and one with its key."""
+
+    authority: Path
+    certificate: Path
+
+    def options(self, port: int) -> list[str]:
+        """What a server is told, clients needing no certificate."""
+        return [
+            *("--port", "0", "--tls-port", str(port), "--tls-cluster", "yes", "--tls-replication", "yes"),
+            *("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.certificate)),
+            *("--tls-ca-cert-file", str(self.authority), "--tls-auth-clients", "no"),
+        ]
+
+
 class ClusterNode:
     """One server of a cluster, without persistence."""
 
-    def __init__(self, program: str, folder: Path, *options: str) -> None:
-        folder.mkdir()
+    def __init__(self, program: str, folder: Path, tls: Tls | None = None) -> None:
+        folder.mkdir(parents=True)
         self.port, self.bus_port = free_port(), free_port()
         self._command = [
             program,
-            *("--port", str(self.port), "--cluster-port", str(self.bus_port), "--bind", "127.0.0.1"),
+            *(("--port", str(self.port)) if tls is None else tls.options(self.port)),
+            *("--cluster-port", str(self.bus_port), "--bind", "127.0.0.1"),
             *("--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)),
             *("--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"),
-            *("--save", "", "--dir", str(folder), "--logfile", "log", *options),
+            *("--save", "", "--dir", str(folder), "--logfile", "log"),
         ]
         self._environ = server_environment(identify(Path(program)), os.environ)
-        self.client: Any = redis.Redis(port=self.port)
+        self.url = f"{'redis' if tls is None else 'rediss'}://127.0.0.1:{self.port}"
+        trusted = {} if tls is None else {"ssl_ca_certs": str(tls.authority)}
+        self.client: Any = redis.Redis.from_url(self.url, **trusted)
         self.start()
         self.node_id: str = self.client.execute_command("CLUSTER MYID").decode()
 
@@ -48,10 +75,6 @@ class ClusterNode:
         """Start it, or start it again: it knows its cluster, and has no data."""
         self.process = subprocess.Popen(self._command, env=self._environ)
         until(self._answers, _FORMED_S, "a cluster node answers")
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
 
     def _answers(self) -> bool:
         assert self.process.poll() is None, "the node ended"
@@ -79,9 +102,12 @@ class ClusterNode:
 class RedisCluster:
     """Primaries that share the slots evenly, and replicas, one each for the first primaries."""
 
-    def __init__(self, program: str, folder: Path, primaries: int = 3, replicas: int = 0) -> None:
+    def __init__(
+        self, program: str, folder: Path, primaries: int = 3, replicas: int = 0, tls: Tls | None = None
+    ) -> None:
         self._program = program
         self._folder = folder
+        self._tls = tls
         self.nodes: list[ClusterNode] = []
         try:
             self._form(primaries, replicas)
@@ -109,7 +135,7 @@ class RedisCluster:
             node.client.config_set("cluster-node-timeout", timeout_ms)
 
     def _start(self) -> ClusterNode:
-        self.nodes.append(ClusterNode(self._program, self._folder / str(len(self.nodes))))
+        self.nodes.append(ClusterNode(self._program, self._folder / str(len(self.nodes)), self._tls))
         return self.nodes[-1]
 
     def _meet(self, nodes: list[ClusterNode]) -> None:
@@ -142,7 +168,8 @@ class RedisCluster:
     @property
     def url(self) -> str:
         """Names all nodes."""
-        return "redis://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+        scheme, _, _ = self.nodes[0].url.partition("//")
+        return f"{scheme}//" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def formed(self) -> bool:
         """Whether all running nodes know all others and serve."""
