@@ -57,7 +57,7 @@ def tls_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Red
     authority = Authority(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
     tls = Tls(authority.certificate, authority.issue("node", "/CN=node"))
-    cluster = RedisCluster(program, tmp_path / "nodes", tls=tls)
+    cluster = RedisCluster(program, tmp_path, tls=tls)
     yield cluster
     cluster.stop()
 
@@ -114,8 +114,7 @@ def test_redis_groups_on_all_nodes(server: KorvetServer, redis_cluster: RedisClu
         redis_cluster.owner(stream).client.xgroup_create(stream, "native", "0")
         read(stream, 9)
     until(lambda: committed().keys() == wanted.keys(), 30, "the group has committed on all partitions")
-    other = next(node for node in redis_cluster.running if node is not redis_cluster.owner(streams[0]))
-    redis_cluster.move(streams[0], other)
+    redis_cluster.move(streams[0], redis_cluster.other_than_owner(streams[0]))
     for stream in streams:
         read(stream, 1)
     until(lambda: committed() == wanted, 30, "all is committed")
@@ -167,8 +166,7 @@ def test_nodes_that_speak_tls(
     for half in (records[:100], records[100:]):
         for partition in range(PARTITIONS):
             send(producer(server.bootstrap), "t", partition, half)
-        owner = tls_cluster.owner(streams[0])
-        tls_cluster.move(streams[0], next(node for node in tls_cluster.running if node is not owner))
+        tls_cluster.move(streams[0], tls_cluster.other_than_owner(streams[0]))
     assert len({tls_cluster.owner(stream) for stream in streams}) > 1
     for partition in range(PARTITIONS):
         assert [read.record for read in read_all(server.bootstrap, "t", partition)] == records

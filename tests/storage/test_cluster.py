@@ -237,18 +237,13 @@ async def loaded(
     return producers
 
 
-def other_node(cluster: RedisCluster, key: bytes) -> Any:
-    owner = cluster.owner(key)
-    return next(node for node in cluster.running if node is not owner)
-
-
 def test_a_slot_moves_under_load(bench: Bench) -> None:
     logs = bench.logs("t", 3)
     key = logs[0].stream
 
     async def move(producers: list[Producer]) -> None:
         for _ in range(3):
-            target = other_node(bench.cluster, key)
+            target = bench.cluster.other_than_owner(key)
             await asyncio.to_thread(bench.cluster.move, key, target)
             await producers[0].gets_on(100)
 
@@ -279,7 +274,7 @@ def test_a_slot_on_its_way_serves(bench: Bench, assignment: str, layout: str) ->
 
     async def move(producers: list[Producer]) -> None:
         for _ in range(2):
-            source, target = bench.cluster.owner(key), other_node(bench.cluster, key)
+            source, target = bench.cluster.owner(key), bench.cluster.other_than_owner(key)
             steps = bench.cluster.migrating(key, target)
             while await asyncio.to_thread(next, steps, None) is not None:
                 # With all of its keys here or there the log serves. In between not.
@@ -392,7 +387,7 @@ def test_a_slot_that_stays_half_moved_is_a_retriable_error(
 ) -> None:
     monkeypatch.setattr(cluster, "SERVED_TIMEOUT_S", 0.1)
     log = bench.logs("t", 1)[0]
-    steps = bench.cluster.migrating(log.stream, other_node(bench.cluster, log.stream))
+    steps = bench.cluster.migrating(log.stream, bench.cluster.other_than_owner(log.stream))
 
     async def work() -> None:
         await produced(log, b"first")
@@ -457,7 +452,7 @@ def test_compaction_while_the_slot_moves(bench: Bench, monkeypatch: pytest.Monke
     (log,) = bench.logs("t", 1, configs={"cleanup.policy": "compact"})
     bench.run(produced(log, *(b"%d" % number for number in range(300))))
     removed = halves = 0
-    for _ in bench.cluster.migrating(log.stream, other_node(bench.cluster, log.stream)):
+    for _ in bench.cluster.migrating(log.stream, bench.cluster.other_than_owner(log.stream)):
         try:
             removed += bench.run(compacted(bench, log))
         except SlotUnavailable:

@@ -54,7 +54,7 @@ class ClusterNode:
     """One server of a cluster, without persistence."""
 
     def __init__(self, program: str, folder: Path, tls: Tls | None = None) -> None:
-        folder.mkdir(parents=True)
+        folder.mkdir()
         self.port, self.bus_port = free_port(), free_port()
         self._command = [
             program,
@@ -186,6 +186,11 @@ class RedisCluster:
             if first <= slot <= last:
                 return next(node for node in self.nodes if node.port == primary[1])
         raise AssertionError(f"slot {slot} is nobody's")
+
+    def other_than_owner(self, key: bytes) -> ClusterNode:
+        """A node that does not serve a key."""
+        owner = self.owner(key)
+        return next(node for node in self.running if node is not owner)
 
     def call(self, key: bytes, *command: Any) -> Any:
         """A command on the node that serves a key."""
