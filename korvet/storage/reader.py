@@ -8,7 +8,7 @@ import msgspec
 
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
-from korvet.records.kernel import entries_to_batches, pack
+from korvet.records.kernel import entries_to_batches, offset_behind, pack
 from korvet.storage.entries import empty_batch
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
 from korvet.storage.link import parse_reply
@@ -61,6 +61,7 @@ class Read:
         "_log",
         "_max_bytes",
         "_offset",
+        "_on_end",
         "_rechecked",
         "_store",
     )
@@ -72,13 +73,16 @@ class Read:
         offset: int,
         max_bytes: int,
         done: Callable[[Fetched | StorageError], None],
+        on_end: Callable[[int], None],
     ) -> None:
+        """`on_end` is told where a reply seems to end, see `offset_behind`, before it is converted."""
         self._log = log
         self._store = store
         self._offset = offset
         self._at = offset
         self._max_bytes = max_bytes
         self._done = done
+        self._on_end = on_end
         self._limited = False
         self._rechecked = False
         self._gap_end = 0
@@ -156,6 +160,7 @@ class Read:
 
     def _convert(self, reply: memoryview) -> None:
         log = self._log
+        self._on_end(offset_behind(reply, log.bias))
         try:
             entries = entries_to_batches(
                 reply,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.offsets.packing import offset_of
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, StorageError, TopicGone
 from tests.storage.batches import decode, read_everything
@@ -91,6 +94,70 @@ def test_the_next_chunk_is_there_before_it_is_asked_for(
         assert reads(bench.client) == before + 1
 
     bench.run(work())
+
+
+def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionLog) -> None:
+    """What an application wrote is made a record one by one: there is time for a look at Redis."""
+    for number in range(RECORDS):
+        bench.client.xadd(log.stream, {"number": b"%05d" % number + bytes(60)})
+    bounds = bench.run(log.bounds())
+    before = reads(bench.client)
+    made = given = ahead = 0
+    plain = log.native
+
+    def native(fields: list[bytes]) -> bytes:
+        nonlocal made, ahead
+        made += 1
+        deadline = time.monotonic() + 5
+        # One read for each chunk that was given, and this one's.
+        while made == RECORDS // 2 and ahead < 1 and time.monotonic() < deadline:
+            ahead = reads(bench.client) - before - given - 1
+        return plain(fields)
+
+    async def work() -> None:
+        nonlocal given
+        at = bounds.log_start
+        while at < bounds.log_end:
+            at = (await chunk(log, at)).next_offset
+            given += 1
+
+    log.native = native
+    bench.run(work())
+    assert made >= RECORDS
+    assert ahead == 1
+
+
+def test_values_that_look_like_the_end_of_a_reply(bench: Bench, log: PartitionLog) -> None:
+    """A reply ends with one of them now and then, and seems to end where it does not."""
+    ids = [
+        bench.client.xadd(log.stream, {"value": b"*2\r\n$4\r\n%04d-1\r\n*1\r\n$1\r\na" % number})
+        if number % 7 == 0
+        else bench.client.xadd(log.stream, {"value": b"%05d" % number + bytes(40)})
+        for number in range(RECORDS)
+    ]
+    walked = bench.run(read_everything(log, CHUNK_BYTES))
+    assert walked == [offset_of(entry.decode()) for entry in ids]
+    assert held(bench) == 0
+
+
+def test_large_records_are_not_read_twice(bench: Bench, log: PartitionLog) -> None:
+    """Often the last of those that were asked for has no room left in what the consumer gets."""
+    sizes = random.Random(4)
+    rows: list[tuple[bytes | None, bytes | None, int]] = [
+        (None, bytes(sizes.randrange(1800)), 5) for _ in range(RECORDS)
+    ]
+    bench.run(log.append_wait(encode_append_records(rows)))
+
+    def walk() -> tuple[int, int]:
+        before = reads(bench.client)
+        count = len(bench.run(read_everything(log, 3 * CHUNK_BYTES)))
+        return count, reads(bench.client) - before
+
+    count, ahead = walk()
+    bench.store.readaheads.limit_bytes = 0
+    again, alone = walk()
+    assert count == again == RECORDS
+    assert ahead <= 1.1 * alone
 
 
 def test_a_single_read_begins_nothing(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:

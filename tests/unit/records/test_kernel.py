@@ -534,6 +534,18 @@ def test_the_reply_may_lie_inside_a_larger_buffer(form: Any) -> None:
 
 
 @every_form
+def test_the_end_of_a_reply_is_told_by_its_last_entry(form: Any) -> None:
+    whole = [Entry(7, 1, [b"value", b"v"]), Entry(7, 3, [b"key", b"k", b"value", bytes(1900)])]
+    large = Entry(8, 0, [b"value", bytes(2048)])
+    imitating = Entry(8, 0, [b"value", b"*2\r\n$3\r\n5-1\r\n*1\r\n$1\r\na"])
+    assert form.offset_behind(xrange_reply(whole), 0) == (7 << 10) + 4
+    assert form.offset_behind(xrange_reply(whole), 1) == (7 << 10) + 3
+    assert form.offset_behind(xrange_reply([*whole, large]), 0) == -1
+    assert form.offset_behind(xrange_reply([*whole, imitating]), 0) == (5 << 10) + 2
+    assert [form.offset_behind(reply, 0) for reply in (b"", b"*0\r\n", b"*1\r\n", b"-ERR x\r\n")] == [-1] * 4
+
+
+@every_form
 def test_the_scanner_forgets_on_reset(form: Any) -> None:
     scanner = form.ReplyScanner()
     assert scanner.feed(b"*2\r\n:1\r\n", 0, 8) == -1
