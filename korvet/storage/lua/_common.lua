@@ -192,8 +192,9 @@ local function known(number)
   end
 end
 
-local function load_meta(meta)
-  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch', 'gap', 'open')
+-- With the name of one more field, what that holds is the second value; false where there is none.
+local function load_meta(meta, ...)
+  local found = redis.call('HMGET', meta, 'log', 'last', 'tail', 'epoch', 'gap', 'open', ...)
   local state = {
     last = found[2] or '0-0',
     tail = found[3] or '',
@@ -204,24 +205,26 @@ local function load_meta(meta)
   if not found[1] then
     state.log_end, state.at, state.log_start, state.jump = 0, 0, 0, 0
     state.before, state.entries, state.live, state.bytes, state.big, state.span_bytes = 0, 0, 0, 0, 0, 0
-    return state
+    return state, found[7]
   end
   local point_before, point_ms, span_max, run_max
   state.log_end, state.at, state.log_start, state.jump, state.before, state.entries, state.live, state.bytes, state.big,
     state.span_bytes, point_before, point_ms, span_max, run_max = struct.unpack(LOG_FORMAT, found[1])
   state.point_before, state.point_ms = known(point_before), known(point_ms)
   state.span_max, state.run_max = known(span_max), known(run_max)
-  return state
+  return state, found[7]
 end
 
-local function save_meta(meta, state)
+-- Further fields and their values are saved with it.
+local function save_meta(meta, state, ...)
   local nan = 0 / 0
-  redis.call('HSET', meta, 'last', state.last, 'tail', state.tail, 'log', struct.pack(
+  local packed = struct.pack(
     LOG_FORMAT,
     state.log_end, state.at, state.log_start, state.jump,
     state.before, state.entries, state.live, math.max(0, state.bytes), state.big, math.max(0, state.span_bytes),
     state.point_before or nan, state.point_ms or nan, state.span_max or nan, state.run_max or nan
-  ))
+  )
+  redis.call('HSET', meta, 'last', state.last, 'tail', state.tail, 'log', packed, ...)
   if state.newer_epoch then
     redis.call('HSET', meta, 'epoch', state.newer_epoch)
   end

@@ -178,24 +178,36 @@ local function next_open(open, producer, transactional, base_offset)
   return open
 end
 
+-- The meta field of the producer that the first of these marks names; nothing where they name none there.
+local function first_producer(marks)
+  local id = string.match(marks, '^%d+')
+  if id then
+    return 'p:' .. id
+  end
+end
+
 -- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
 -- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, with the
--- producer id -1 where a batch has none, or "" where no batch has one.
+-- producer id -1 where a batch has none, or "" where no batch has one.  `first_packed` is what first_producer's field
+-- holds.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
-local function check_marks(meta, state, marks, total, base_offset, now_ms)
+local function check_marks(meta, state, marks, first_packed, total, base_offset, now_ms)
   if marks == '' then
     return {}
   end
   local states, several, limit = {}, string.find(marks, ';.'), base_offset + total
-  local open = state.open
+  local open, known = state.open, { [first_producer(marks) or ''] = first_packed }
   for id, epoch, first, count, transactional in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?);') do
     count = tonumber(count)
     if id ~= '-1' then
       local field = 'p:' .. id
-      local packed = states[field] or redis.call('HGET', meta, field) or nil
+      local packed = states[field] or known[field]
+      if packed == nil then
+        packed = redis.call('HGET', meta, field)
+      end
       local kept, duplicate, fault =
-        next_producer(packed, tonumber(epoch), tonumber(first), count, base_offset, now_ms)
+        next_producer(packed or nil, tonumber(epoch), tonumber(first), count, base_offset, now_ms)
       if kept then
         open, fault = next_open(open, tonumber(id), transactional == 't', base_offset)
         kept = open and kept
@@ -233,10 +245,12 @@ local function conclude(meta, state, found, bias, base, count, last, now_ms, pre
   state.log_end = base + count - bias
   state.log_start = start
   state.at = now_ms
-  save_meta(meta, state)
+  local kept = {}
   for field, packed in pairs(producers) do
-    redis.call('HSET', meta, field, packed)
+    kept[#kept + 1] = field
+    kept[#kept + 1] = packed
   end
+  save_meta(meta, state, unpack(kept))
   local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
   return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
 end
@@ -384,7 +398,7 @@ local function append_as_seen(layout, keys, args, see)
   if not layout.are_sound(args, 8, count) then
     return redis.error_reply('ERR korvet_append: malformed records')
   end
-  local state = load_meta(meta)
+  local state, first_packed = load_meta(meta, first_producer(args[7]))
   local found, fault = see(stream, state)
   if not found then
     return fault
@@ -404,7 +418,7 @@ local function append_as_seen(layout, keys, args, see)
   local previous_end = log_end(found, state, bias)
   local base, throttled = next_base(found, state, bias, now_ms, cap_ms)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, state, args[7], count, (base or 0) - bias, now_ms)
+  producers, duplicate, fault = check_marks(meta, state, args[7], first_packed, count, (base or 0) - bias, now_ms)
   if fault then
     return fault
   end
@@ -482,7 +496,7 @@ local function guard(keys, args)
   if #keys ~= 4 or not (bias and base and count and largest) or #args < 12 or #args % 2 ~= 0 then
     return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
-  local state = load_meta(meta)
+  local state, first_packed = load_meta(meta, first_producer(args[8]))
   local found, fault = look(stream, state)
   if not found then
     return fault
@@ -500,7 +514,7 @@ local function guard(keys, args)
   -- What was saved together needs no reckoning, which would parse an ID.
   local previous_end = found.last == state.last and state.log_end or log_end(found, state, bias)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, state, args[8], count, base - bias, now_ms)
+  producers, duplicate, fault = check_marks(meta, state, args[8], first_packed, count, base - bias, now_ms)
   if fault then
     return fault
   end
