@@ -13,6 +13,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
@@ -72,18 +73,15 @@ class _Refused(Exception):
         self.error = error
 
 
-class _Result:
+class _Result(msgspec.Struct, gc=False):
     """One partition's answer, filled in when its append is over."""
 
-    __slots__ = ("append_ms", "base_offset", "error", "index", "log_start", "message")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.error = ErrorCode.none
-        self.message: str | None = None
-        self.base_offset = -1
-        self.append_ms = -1
-        self.log_start = -1
+    index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    base_offset: int = -1
+    append_ms: int = -1
+    log_start: int = -1
 
     def refuse(self, error: ErrorCode, message: str | None) -> None:
         self.error = error
@@ -356,7 +354,7 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     """The response body (ProduceResponse.json), by hand: it is written for every batch."""
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
-    no_fault = _fault(version, None)
+    no_fault = _no_fault(version)
     parts = [length(len(topics), flexible)]
     for topic, results in topics:
         key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
@@ -377,6 +375,11 @@ def _topic_head(version: int, key: str | UUID | None, partitions: int) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     name = string(key, flexible) if isinstance(key, str) else uuid_bytes(key)
     return name + length(partitions, flexible)
+
+
+@lru_cache(maxsize=_REMEMBERED_HEADS)
+def _no_fault(version: int) -> bytes:
+    return _fault(version, None)
 
 
 def _fault(version: int, message: str | None) -> bytes:

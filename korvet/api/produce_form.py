@@ -9,6 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest, length, read_unsigned_varint, string, uuid_bytes
 
@@ -23,36 +25,27 @@ _ACKS_AND_TIMEOUT_BYTES: Final = 6
 _NO_TAGS: Final = b"\x00\x00\x00"
 
 
-class PartitionData:
+class PartitionData(msgspec.Struct, frozen=True, gc=False):
     """PartitionProduceData."""
 
-    __slots__ = ("index", "records")
-
-    def __init__(self, index: int, records: bytes | memoryview) -> None:
-        self.index = index
-        self.records = records
+    index: int
+    records: bytes | memoryview
 
 
-class TopicData:
-    """TopicProduceData of one partition; a name or an id, as the version has it."""
+class TopicData(msgspec.Struct, frozen=True, gc=False):
+    """TopicProduceData; a name or an id, as the version has it."""
 
-    __slots__ = ("name", "partition_data", "topic_id")
-
-    def __init__(self, name: str, topic_id: uuid.UUID | None, data: PartitionData) -> None:
-        self.name = name
-        self.topic_id = topic_id
-        self.partition_data = (data,)
+    name: str
+    topic_id: uuid.UUID | None
+    partition_data: tuple[PartitionData]
 
 
-class ProduceOne:
-    """ProduceRequest, without a transaction, of one topic."""
+class ProduceOne(msgspec.Struct, frozen=True, gc=False):
+    """ProduceRequest of one topic."""
 
-    __slots__ = ("acks", "topic_data", "transactional_id")
-
-    def __init__(self, acks: int, topic: TopicData) -> None:
-        self.transactional_id = None
-        self.acks = acks
-        self.topic_data = (topic,)
+    acks: int
+    topic_data: tuple[TopicData]
+    transactional_id: None = None
 
 
 class ProduceForm:
@@ -122,7 +115,7 @@ class ProduceForm:
         records = frame[start:end]
         lasts = len(frame) > LASTING_FRAME_BYTES
         data = PartitionData(index, records if lasts else bytes(records))
-        return ProduceOne(self._acks, TopicData(self._name, self._topic_id, data))
+        return ProduceOne(self._acks, (TopicData(self._name, self._topic_id, (data,)),))
 
 
 def _topic_start(version: int, topic: Any, flexible: bool) -> bytes:

@@ -148,41 +148,23 @@ class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
     form: Form
 
 
-class _Append:
+class _Append(msgspec.Struct):
     """One append from its call to its end."""
 
-    __slots__ = ("done", "epoch", "form", "received", "stamp")
-
-    def __init__(
-        self,
-        batch: AppendArguments | EncodedBatch,
-        stamp: ProducerStamp | None,
-        epoch: int | str,
-        done: Callable[[Appended | StorageError], None],
-    ) -> None:
-        self.form: Form
-        if isinstance(batch, EncodedBatch):
-            self.received: ReceivedBatch | None = batch.received
-            self.form = batch.form
-        else:
-            self.received = None
-            self.form = batch
-        self.stamp = stamp
-        self.epoch = epoch
-        self.done = done
+    received: ReceivedBatch | None
+    """None for records of the broker's own."""
+    form: Form
+    stamp: ProducerStamp | None
+    epoch: int | str
+    done: Callable[[Appended | StorageError], None]
 
 
-class _Mark:
+class _Mark(msgspec.Struct):
     """A marker on its way, in the place of an append."""
 
-    __slots__ = ("done", "epoch", "marker")
-
-    def __init__(
-        self, marker: Marker, epoch: int | str, done: Callable[[Marked | StorageError], None]
-    ) -> None:
-        self.marker = marker
-        self.epoch = epoch
-        self.done: Callable[[Any], None] = done
+    marker: Marker
+    epoch: int | str
+    done: Callable[[Any], None]
 
 
 class _Group:
@@ -326,7 +308,8 @@ class Appender:
         done: Callable[[Appended | StorageError], None],
     ) -> None:
         """Append one batch; `done` is called later with the outcome. See PartitionLog.append."""
-        append = _Append(batch, stamp, self._epoch if epoch is None else epoch, done)
+        received, form = (batch.received, batch.form) if isinstance(batch, EncodedBatch) else (None, batch)
+        append = _Append(received, form, stamp, self._epoch if epoch is None else epoch, done)
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
@@ -736,10 +719,11 @@ def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
     """What the functions are told of the producers: empty where no batch has an idempotent one."""
     if all(append.stamp is None for append in appends):
         return b""
-    return b"".join(
+    marks = [
         _mark_of(append.stamp or _NO_PRODUCER, form.record_count)
         for append, form in zip(appends, forms, strict=True)
-    )
+    ]
+    return b"".join(marks)
 
 
 def _mark_of(stamp: ProducerStamp, record_count: int) -> bytes:
@@ -755,10 +739,12 @@ def _mark_of(stamp: ProducerStamp, record_count: int) -> bytes:
 def _spans(form: AppendCommands) -> bytes:
     """What the guard's index is told of a batch."""
     if form.entry_count == form.record_count:
-        return b"".join(
+        spans = [
             b"%d %d %d %d;" % (records, records, size, newest_ms) for records, size, newest_ms in form.spans
-        )
-    return b"".join(b"%d 1 %d %d;" % span for span in form.spans)
+        ]
+    else:
+        spans = [b"%d 1 %d %d;" % span for span in form.spans]
+    return b"".join(spans)
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

@@ -78,13 +78,13 @@ class RecordLayout:
         self._log = log
         self._command = command
         topic = log.topic
+        self._with_timestamps = log.with_timestamps
+        self._log_append_time = topic.log_append_time
         self.guards = not topic.keeps_latest and not (topic.log_append_time and log.bias == 1)
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """See Layout."""
-        return kernel.encode_append(
-            received.data, 0, received.header, received.plain, self._log.with_timestamps
-        )
+        return kernel.encode_append(received.data, 0, received.header, received.plain, self._with_timestamps)
 
     def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
         """See Layout."""
@@ -93,14 +93,14 @@ class RecordLayout:
             0,
             received.header,
             received.plain,
-            self._log.with_timestamps,
+            self._with_timestamps,
             position,
             self._command,
         )
 
     def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
         """See Layout."""
-        if self._log.topic.log_append_time or not as_stored(received.header, form):
+        if self._log_append_time or not as_stored(received.header, form):
             return None
         return placed(received.data, base_offset, self._log.leader_epoch)
 
@@ -122,6 +122,7 @@ class BatchLayout:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
+        self._log_append_time = log.topic.log_append_time
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """See Layout."""
@@ -174,7 +175,7 @@ class BatchLayout:
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """See Layout."""
-        append_time = _LOG_APPEND_TIME if self._log.topic.log_append_time else 0
+        append_time = _LOG_APPEND_TIME if self._log_append_time else 0
         return control_batch(marker, now_ms, self._log.leader_epoch, append_time)
 
     def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
@@ -182,13 +183,13 @@ class BatchLayout:
         BatchError.
         """
         summary = kernel.check_records(received.data, 0, received.header, received.plain)
-        return summary, self._log.links.clock.now_ms() if self._log.topic.log_append_time else -1
+        return summary, self._log.links.clock.now_ms() if self._log_append_time else -1
 
     def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
         """The batch as it is to be kept, in pieces."""
         data, header = received.data, received.header
         prefix = _prefix(base_offset, header.size, self._log.leader_epoch)
-        attributes = header.codec | (_LOG_APPEND_TIME if self._log.topic.log_append_time else 0)
+        attributes = header.codec | (_LOG_APPEND_TIME if self._log_append_time else 0)
         if header.transactional:
             attributes |= _TRANSACTIONAL
         if header.attributes == attributes and header.max_timestamp_ms == newest_ms:

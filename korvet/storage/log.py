@@ -533,7 +533,8 @@ class PartitionLog:
         """The log reaches at least to `end`: tell the listeners where that is news."""
         if end > self.log_end:
             self.log_end = end
-            self._wake_listeners()
+            if self._listeners:
+                self._wake_listeners()
 
     def _wake_listeners(self) -> None:
         scheduled = bool(self._waking)
