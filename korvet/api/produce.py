@@ -173,7 +173,10 @@ class _Produce:
     ) -> None:
         """Begin the append of a batch. Raises BatchError and _Refused."""
         batch = log.encode(received)
-        self._check_records(batch.form, policy)
+        if not policy.log_append_time:
+            self._check_timestamps(batch.form, policy)
+        if policy.compacts and batch.form.keyless_count:
+            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
         header = received.header
         stamp = None
         if header.producer_id >= 0:
@@ -306,12 +309,6 @@ class _Produce:
         if header.codec:
             plain = decompress(header.codec, memoryview(records)[_RECORDS_AT:], policy.max_decompressed_bytes)
         return ReceivedBatch(records, header, plain)
-
-    def _check_records(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
-        if not policy.log_append_time:
-            self._check_timestamps(form, policy)
-        if policy.compacts and form.keyless_count:
-            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
 
     def _check_timestamps(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
         now_ms = self._context.services.clock_ms()

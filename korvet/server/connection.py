@@ -13,6 +13,8 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
+import msgspec
+
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.principals import ANONYMOUS
@@ -53,18 +55,15 @@ _MUTED: Final = 2
 CORRELATION_AT: Final = 4
 
 
-class Slot:
+class Slot(msgspec.Struct, eq=False):
     """The place of one response in the connection's order; called with the response's body, once."""
 
-    __slots__ = ("_connection", "done", "header", "on_answer", "segments")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.header = b""
-        """The response header, to be set before the slot is called."""
-        self.on_answer: Callable[[], None] | None = None
-        self.done = False
-        self.segments: list[bytes] | None = None
+    connection: Connection
+    header: bytes = b""
+    """The response header, to be set before the slot is called."""
+    on_answer: Callable[[], None] | None = None
+    done: bool = False
+    segments: list[bytes] | None = None
 
     def __call__(self, body: list[bytes] | None) -> None:
         """Send the body in segments, after its length and header; None sends nothing."""
@@ -75,7 +74,7 @@ class Slot:
             header = self.header
             size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
             self.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
-        self._connection.send_ready()
+        self.connection.send_ready()
         if self.on_answer is not None:
             self.on_answer()
 

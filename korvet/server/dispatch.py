@@ -56,10 +56,8 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: Counter[str] = Counter()
-
-    def blocked(self, resume: Callable[[], None]) -> bool:
-        """See Backpressure.blocked."""
-        return self._backpressure.blocked(resume)
+        self.blocked = backpressure.blocked
+        """See Dispatch."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back when the event loop is done with what it is at."""

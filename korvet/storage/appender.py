@@ -148,7 +148,7 @@ class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
     form: Form
 
 
-class _Append(msgspec.Struct):
+class _Append(msgspec.Struct, eq=False):
     """One append from its call to its end."""
 
     received: ReceivedBatch | None
@@ -159,7 +159,7 @@ class _Append(msgspec.Struct):
     done: Callable[[Appended | StorageError], None]
 
 
-class _Mark(msgspec.Struct):
+class _Mark(msgspec.Struct, eq=False):
     """A marker on its way, in the place of an append."""
 
     marker: Marker

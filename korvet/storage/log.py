@@ -202,7 +202,7 @@ class PartitionLog:
     @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache takes what is appended."""
-        return not self.closed and self.tail.enabled
+        return self.refusal is None and self.tail.enabled
 
     @property
     def topic(self) -> Topic:
@@ -516,7 +516,7 @@ class PartitionLog:
             self.loaded = True
             self.log_start = start
             self.log_end = min(self.log_end, end)
-        self.end_told()
+        self._end_known_at = time.monotonic()
         if has_begun_later:
             self.log_start = start
             self.tail.cut(start)
