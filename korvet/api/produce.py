@@ -121,18 +121,17 @@ def produce(context: RequestContext, request: Any, respond: Respond) -> None:
     _Produce(context, request, respond).start()
 
 
-class _Produce:
+class _Produce(msgspec.Struct, eq=False):
     """One request at work."""
 
-    __slots__ = ("_context", "_pending", "_request", "_respond", "_results")
-
-    def __init__(self, context: RequestContext, request: Any, respond: Respond) -> None:
-        self._context = context
-        self._request = request
-        self._respond = respond
-        self._results: list[tuple[Any, list[_Result]]] = []
-        # One for the request itself, so that nothing is answered before all appends are on their way.
-        self._pending = 1
+    _context: RequestContext
+    _request: Any
+    _respond: Respond
+    _results: list[tuple[Any, list[_Result]]] = []
+    _pending: int = 1
+    """Appends on their way, and one for the request itself, so that nothing is answered before all of them
+    are.
+    """
 
     def start(self) -> None:
         """Begin all appends, in the request's order."""
@@ -352,7 +351,7 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     no_fault = _no_fault(version)
-    parts = [length(len(topics), flexible)]
+    parts = [_topics_head(version, len(topics))]
     for topic, results in topics:
         key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
         parts.append(_topic_head(version, key, len(results)))
@@ -364,6 +363,12 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
         parts.append(tags)
     parts += (_NO_THROTTLE, tags)
     return b"".join(parts)
+
+
+@lru_cache(maxsize=_REMEMBERED_HEADS)
+def _topics_head(version: int, topics: int) -> bytes:
+    """What stands before the topics in a response."""
+    return length(topics, version >= _FLEXIBLE_SINCE)
 
 
 @lru_cache(maxsize=_REMEMBERED_HEADS)

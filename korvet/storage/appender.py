@@ -214,6 +214,7 @@ class Appender:
         "_guarded",
         "_held",
         "_layout",
+        "_lead_cap_ms",
         "_log",
         "_next",
         "_next_rest",
@@ -260,6 +261,7 @@ class Appender:
         stream, index, meta, _ = log.keys
         gate = self._store.keyspace.gate(log.topic.name, log.partition)
         self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
+        self._lead_cap_ms = log.lead_cap_ms
         self._layout = layout_of(log, self._gate_command)
         self._script_argc = _APPEND_FIXED_ARGUMENTS + len(self._script_keys)
         self._script_prefix = self._script_prefix_with(())
@@ -282,7 +284,7 @@ class Appender:
             len(keys),
             *keys,
             log.bias,
-            log.lead_cap_ms,
+            self._lead_cap_ms,
             int(topic.keeps_latest),
             int(append_time),
         )
@@ -348,7 +350,7 @@ class Appender:
             if log.bias == 0 and self._gathering is None:
                 position = max(position, now_ms << SEQUENCE_BITS)
             # A burst too far ahead of the clock is for the script to refuse.
-            if log.bias or (position >> SEQUENCE_BITS) - now_ms <= log.lead_cap_ms:
+            if log.bias or (position >> SEQUENCE_BITS) - now_ms <= self._lead_cap_ms:
                 return self._layout.commands(received, position)
         return self._layout.arguments(received)
 
