@@ -468,7 +468,7 @@ class PartitionLog:
         self.largest_bytes = max(self.largest_bytes, largest)
         if entries and not self.loaded:
             self.average_bytes = payload_bytes / entries
-        self._bounds_read_at = asyncio.get_running_loop().time()
+        self._bounds_read_at = time.monotonic()
         if behind:
             self._fold_soon()
         self._start_known_at = time.monotonic()
@@ -504,7 +504,7 @@ class PartitionLog:
 
     def bounds_age_s(self) -> float:
         """Seconds since both ends were read; infinite where they never were."""
-        return asyncio.get_running_loop().time() - self._bounds_read_at
+        return time.monotonic() - self._bounds_read_at
 
     def bounds_payload(self) -> bytes:
         """The packed call of korvet_bounds."""

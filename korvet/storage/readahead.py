@@ -8,6 +8,7 @@ that one is converted, and mostly there when it is asked for.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -45,7 +46,7 @@ class _Begun:
         self.offset = offset
         self.max_bytes = max_bytes
         self.size_bytes = max_bytes
-        self.began_s = asyncio.get_running_loop().time()
+        self.began_s = time.monotonic()
         self.outcome: Fetched | None = None
         self.taker = taker
         """Who has asked for it, if need be while it was under way."""
@@ -94,13 +95,12 @@ class ReadAheadBudget:
             ahead.owner.drop(ahead)
 
     def _drop_stale(self) -> None:
-        loop = asyncio.get_running_loop()
         self._sweep = None
         while self._held:
             oldest = next(iter(self._held))
-            left_s = oldest.began_s + FRESH_S - loop.time()
+            left_s = oldest.began_s + FRESH_S - time.monotonic()
             if left_s > 0:
-                self._sweep = loop.call_later(left_s, self._drop_stale)
+                self._sweep = asyncio.get_running_loop().call_later(left_s, self._drop_stale)
                 return
             oldest.owner.drop(oldest)
 
@@ -146,8 +146,7 @@ class ReadAhead:
         Read(self._log, self._store, begun.offset, begun.max_bytes, arrived, replied).start()
 
     def _is_stale(self, ahead: _Begun) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        return now_s > ahead.began_s + FRESH_S or ahead.offset < self._log.log_start
+        return time.monotonic() > ahead.began_s + FRESH_S or ahead.offset < self._log.log_start
 
     def _replied(self, begun: _Begun, end: int) -> None:
         """Redis has answered, with records up to `end` as it seems."""
