@@ -6,7 +6,7 @@ import base64
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from korvet.offsets.wire import DecodeError, EncodeError, Reader, Writer, topic_id_text
+from korvet.offsets.wire import DecodeError, EncodeError, Reader, Writer, uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,7 +56,7 @@ UINT16: Final = Primitive(lambda reader, _: reader.uint16(), lambda w, value, fi
 INT32: Final = Primitive(lambda reader, _: reader.int32(), lambda w, value, field: w.int32(value, field))
 INT64: Final = Primitive(lambda reader, _: reader.int64(), lambda w, value, field: w.int64(value, field))
 UUID: Final = Primitive(
-    lambda reader, _: reader.uuid(), lambda w, value, field: w.uuid(value, field), topic_id_text
+    lambda reader, _: reader.uuid(), lambda w, value, field: w.uuid(value, field), uuid_text
 )
 STRING: Final = Primitive(
     lambda reader, field: reader.string(field, compact=True),

@@ -26,7 +26,7 @@ from korvet.offsets.schema import (
     UnknownValue,
     Value,
 )
-from korvet.offsets.wire import topic_id_text
+from korvet.offsets.wire import uuid_text
 
 Formatter = Callable[[bytes | None, bytes | None], str | None]
 
@@ -127,7 +127,7 @@ def _offset_commit(value: OffsetCommitValue) -> str:
     if value.version == 1:
         fields.append(f'"expireTimestamp":{value.expire_timestamp_ms}')
     if value.topic_id is not None and value.topic_id != _ZERO_TOPIC_ID:
-        fields.append(f'"topicId":"{topic_id_text(value.topic_id)}"')
+        fields.append(f'"topicId":"{uuid_text(value.topic_id)}"')
     return "{" + ",".join(fields) + "}"
 
 

@@ -27,8 +27,8 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 
 
-def topic_id_text(data: bytes) -> str:
-    """A topic id as Kafka writes it: URL-safe base64 without padding."""
+def uuid_text(data: bytes) -> str:
+    """A UUID (of a topic, of a cluster) as Kafka writes it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 

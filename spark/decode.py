@@ -47,7 +47,7 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
-from korvet.offsets.wire import topic_id_text
+from korvet.offsets.wire import uuid_text
 from korvet.spark.commits import SOURCES, Newest, read_commits, refused_commits
 from korvet.spark.entries import MAX_SPARK_MS
 
@@ -299,7 +299,7 @@ def _newer_row(member_id: str | None, value: Any) -> dict[str, Any]:
         owned = value.assigned_partitions
         return {
             "assigned": [
-                {"topic": topic_id_text(part.topic_id), "partitions": list(part.partitions)} for part in owned
+                {"topic": uuid_text(part.topic_id), "partitions": list(part.partitions)} for part in owned
             ]
         }
     return {}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import uuid
-from base64 import urlsafe_b64encode
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,8 @@ import pytest
 from benchmarks.rig import programs
 from benchmarks.rig.records import Shape, produce_requests, write_requests
 from benchmarks.rig.servers import Cluster
+from korvet.offsets.wire import uuid_text
+from korvet.storage.ids import random_uuid
 from tests.support.java import SOURCES, JavaTools
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
@@ -67,11 +67,12 @@ class Kafka:
         properties.write_text(
             PROPERTIES.format(port=port, controller=free_port(), folder=self._folder), encoding="utf-8"
         )
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        cluster_id = uuid_text(random_uuid().bytes)
         storage = self.command("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties))
         done = run(storage, START_TIMEOUT_S)
         if done.returncode != 0:
-            raise KafkaMissing(f"its storage cannot be formatted: {done.stdout.decode()[-500:]}")
+            said = (done.stdout + done.stderr).decode()[-500:]
+            raise KafkaMissing(f"its storage cannot be formatted: {said}")
         command = self.command("kafka.Kafka", str(properties))
         self._child = Child(command, self._folder / "kafka.log")
         self.cluster = Cluster(f"127.0.0.1:{port}", {"kafka": self._child.pid})

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid
+import uuid  # noqa: TC003 - decoded
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
+from korvet.storage.ids import random_uuid
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -134,7 +135,7 @@ class Catalogue:
             raise ValueError(f"{partitions} partitions: at least one is needed")
         topic = Topic(
             name=name,
-            topic_id=topic_id or uuid.uuid4(),
+            topic_id=topic_id or random_uuid(),
             partitions=partitions,
             configs=dict(configs or {}),
             internal=internal,

@@ -5,13 +5,12 @@ the broker's place among the live ones.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 import re
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.offsets.wire import uuid_text
 from korvet.records.kernel import pack
 from korvet.storage.address import parse_url
 from korvet.storage.assignment import writer_epochs
@@ -27,6 +26,7 @@ from korvet.storage.errors import (
     TopicGone,
     domain_error,
 )
+from korvet.storage.ids import random_uuid
 from korvet.storage.library import ensure_library
 from korvet.storage.link import RedisLink
 from korvet.storage.log import PartitionLog
@@ -158,7 +158,7 @@ class Store:
         found = await asyncio.gather(*(_features(server.write) for server in servers))
         self.features = frozenset.intersection(*found)
         cluster = self.keyspace.cluster
-        fresh = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+        fresh = uuid_text(random_uuid().bytes)
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
             await self.call("HSETNX", cluster, field, value)
         cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from korvet.offsets.wire import topic_id_text
+from korvet.offsets.wire import uuid_text
 from korvet.spark import tables as readers
 from korvet.spark.batch_tables import Tables
 from korvet.spark.store import Address
@@ -105,7 +105,7 @@ def as_formatted(row: Any) -> dict[str, Any]:
     if row["value_version"] == 1:
         data["expireTimestamp"] = row["expire_ms"]
     if row["topic_id"] is not None:
-        data["topicId"] = topic_id_text(bytes(row["topic_id"]))
+        data["topicId"] = uuid_text(bytes(row["topic_id"]))
     document["value"] = {"version": row["value_version"], "data": data}
     return document
 

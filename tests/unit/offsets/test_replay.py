@@ -23,7 +23,7 @@ from korvet.offsets.schema import (
     OffsetCommitValue,
     UnknownValue,
 )
-from korvet.offsets.wire import topic_id_text
+from korvet.offsets.wire import uuid_text
 from tests.unit.offsets.golden import CAPTURES, records, replayed, rows
 
 KEY = encode_key(OffsetCommitKey("g", "t", 0))
@@ -100,7 +100,7 @@ def test_golden_newer_groups_end_in_the_brokers_answer(capture: str) -> None:
             assert isinstance(about, ConsumerMember)
             assert isinstance(owned, ConsumerAssignment)
             places = [
-                f"{names[topic_id_text(part.topic_id)]}-{partition}"
+                f"{names[uuid_text(part.topic_id)]}-{partition}"
                 for part in owned.assigned_partitions
                 for partition in part.partitions
             ]
