@@ -49,8 +49,7 @@ def entry_id(offset: int, bias: int = 0) -> str:
 
     bias is 1 on a dense topic, else 0. Raises AddressError outside 0..2^63-1.
     """
-    if not 0 <= offset <= MAX_OFFSET:
-        raise _beyond(offset)
+    _check_offset(offset)
     packed = offset + bias
     return f"{packed >> SEQUENCE_BITS}-{packed & MAX_SEQUENCE}"
 
@@ -86,11 +85,7 @@ def position_of(entry_id: str | bytes, bias: int = 0) -> int:
 
 def _check_offset(offset: int) -> None:
     if not 0 <= offset <= MAX_OFFSET:
-        raise _beyond(offset)
-
-
-def _beyond(offset: int) -> AddressError:
-    return AddressError(f"offset {offset} is not in 0..{MAX_OFFSET}")
+        raise AddressError(f"offset {offset} is not in 0..{MAX_OFFSET}")
 
 
 def _parse(entry_id: str | bytes) -> tuple[int, int]:

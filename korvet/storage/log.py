@@ -516,7 +516,7 @@ class PartitionLog:
             self.loaded = True
             self.log_start = start
             self.log_end = min(self.log_end, end)
-        self._end_known_at = time.monotonic()
+        self.end_told()
         if has_begun_later:
             self.log_start = start
             self.tail.cut(start)

@@ -197,12 +197,13 @@ local function check_marks(meta, state, marks, first_packed, total, base_offset,
     return {}
   end
   local states, several, limit = {}, string.find(marks, ';.'), base_offset + total
-  local open, known = state.open, { [first_producer(marks) or ''] = first_packed }
+  local open = state.open
   for id, epoch, first, count, transactional in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?);') do
     count = tonumber(count)
     if id ~= '-1' then
       local field = 'p:' .. id
-      local packed = states[field] or known[field]
+      local packed = states[field] or first_packed
+      first_packed = nil
       if packed == nil then
         packed = redis.call('HGET', meta, field)
       end
