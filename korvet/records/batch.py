@@ -100,18 +100,14 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     keyless_count: int
     largest_bytes: int
     """Of one entry: field names and values."""
-    spans: tuple[tuple[int, int, int], ...]
-    """Per 256 records, or for all that are one entry: (number of records, bytes of field names and values,
-    largest timestamp in ms)."""
+    size_bytes: int
+    """Of all bulk strings and commands, nearly."""
+    spans: bytes
+    """What the guard's index is told, an `index_span` per 256 records, or one for all that are one entry."""
     entry_count: int
     append_ms: int = -1
     batch: bytes = b""
     """All records as they are kept, where they are one entry."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all bulk strings and commands, nearly."""
-        return len(self.first) + len(self.batch) + len(self.rest)
 
     @property
     def first_arguments(self) -> bytes:

@@ -59,10 +59,12 @@ __all__ = [
     "encode_commands",
     "entries_to_batches",
     "find_record",
+    "index_span",
     "offset_behind",
     "pack",
     "pack_arguments",
     "parse_batch",
+    "place_batch",
 ]
 
 ACCELERATED: bool = cython.compiled
@@ -596,6 +598,25 @@ def crc32c_portable(data: Octets) -> int:
         return _checksum(_readable(view), 0, len(view))
 
 
+def place_batch(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
+    """The record batch at its place in a log: what a broker says of it and the CRC does not cover is set.
+
+    Raises BatchError (corrupt) where there is no whole header.
+    """
+    view: cython.const[cython.uchar][::1] = batch
+    size: cython.Py_ssize_t = len(view)
+    if size < HEADER_SIZE:
+        raise BatchError("corrupt", f"{size} bytes are no whole batch header")
+    told: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    written_to: _Room = _Room(size)
+    w: cython.p_uchar = written_to.start()
+    _put_int(w, 0, base_offset, 8)
+    _put_int(w, LENGTH_AT, size - PREFIX_SIZE, 4)
+    _put_int(w, PREFIX_SIZE, leader_epoch, 4)
+    _copy(w, MAGIC_AT, told, MAGIC_AT, size - MAGIC_AT)
+    return written_to.take(size)
+
+
 # Record batch -> arguments of the append function.
 
 
@@ -1033,7 +1054,7 @@ def _encode(
     span_bytes: cython.longlong = 0
     span_newest: cython.longlong = MIN_INT64
     span_from: cython.longlong = 0
-    spans: list[tuple[int, int, int]] = []
+    spans: bytes = b""
     index: cython.longlong
     stop: cython.Py_ssize_t
     timestamp: cython.longlong
@@ -1164,7 +1185,7 @@ def _encode(
                 o = 0
                 told_size = 0
             if index - span_from == SPAN_RECORDS:
-                spans.append((index - span_from, span_bytes, span_newest))
+                spans += index_span(index - span_from, index - span_from, span_bytes, span_newest)
                 span_from = index
                 span_bytes = 0
                 span_newest = MIN_INT64
@@ -1174,7 +1195,7 @@ def _encode(
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
     if given:
-        spans.append((count - span_from, span_bytes, span_newest))
+        spans += index_span(count - span_from, count - span_from, span_bytes, span_newest)
         return AppendCommands(
             position,
             first,
@@ -1186,10 +1207,18 @@ def _encode(
             payload,
             keyless,
             largest,
-            tuple(spans),
+            len(first) + o,
+            spans,
             count,
         )
     return AppendArguments(written_to.take(o), argc, count, newest, oldest, payload, keyless, count)
+
+
+def index_span(records: int, entries: int, size_bytes: int, newest_ms: int) -> bytes:
+    """What the log's index is told of entries that follow one another; size_bytes: of field names and values,
+    newest_ms: the largest timestamp.
+    """
+    return b"%d %d %d %d;" % (records, entries, size_bytes, newest_ms)
 
 
 def _producer_fields(header: BatchHeader) -> bytes:

@@ -170,7 +170,16 @@ class _Mark(msgspec.Struct, eq=False):
 class _Group:
     """Guarded appends that take effect together, the records of each right behind those before it."""
 
-    __slots__ = ("after", "appends", "entry_count", "forms", "largest_bytes", "record_count", "size_bytes")
+    __slots__ = (
+        "after",
+        "appends",
+        "entry_count",
+        "forms",
+        "largest_bytes",
+        "record_count",
+        "size_bytes",
+        "spans",
+    )
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -182,6 +191,8 @@ class _Group:
         self.largest_bytes = 0
         """Of an entry."""
         self.size_bytes = 0
+        self.spans = b""
+        """See AppendCommands."""
 
     def add(self, append: _Append, form: AppendCommands) -> None:
         """One more, whose position is behind the last one's."""
@@ -191,6 +202,7 @@ class _Group:
         self.record_count += form.record_count
         self.size_bytes += form.size_bytes
         self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
+        self.spans += form.spans
 
     def outcomes(self, first: Appended) -> list[Appended]:
         """What each append did, told from what the first one did."""
@@ -525,7 +537,7 @@ class Appender:
             group = _Group(self._next)
             if self._guarded:
                 self._gathering = group
-                asyncio.get_running_loop().call_soon(self._turn_ended)
+                self._write.loop.call_soon(self._turn_ended)
         group.add(append, form)
         self._next = form.position + form.record_count
         if self._gathering is None:
@@ -561,7 +573,7 @@ class Appender:
             group.record_count,
             _marks(group.appends, group.forms),
             group.largest_bytes,
-            b"".join(map(_spans, forms)),
+            group.spans,
         )
         guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + first.first_argc, self._guard_prefix, arguments)
         self._guarded.append(group)
@@ -736,17 +748,6 @@ def _mark_of(stamp: ProducerStamp, record_count: int) -> bytes:
         record_count,
         b"t" if stamp.transactional else b"",
     )
-
-
-def _spans(form: AppendCommands) -> bytes:
-    """What the guard's index is told of a batch."""
-    if form.entry_count == form.record_count:
-        spans = [
-            b"%d %d %d %d;" % (records, records, size, newest_ms) for records, size, newest_ms in form.spans
-        ]
-    else:
-        spans = [b"%d 1 %d %d;" % span for span in form.spans]
-    return b"".join(spans)
 
 
 _NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)

@@ -15,7 +15,7 @@ from korvet.storage.cache import as_stored
 from korvet.storage.entries import BATCH_FIELD
 
 if TYPE_CHECKING:
-    from korvet.records.batch import Octets, RecordSummary
+    from korvet.records.batch import RecordSummary
     from korvet.storage.appender import Marker
     from korvet.storage.log import PartitionLog, ReceivedBatch
 
@@ -23,9 +23,7 @@ Form = AppendArguments | AppendCommands
 
 # RecordBatch (KIP-98): base offset, length, leader epoch | magic, CRC | attributes | last offset delta, base
 # timestamp | largest timestamp | producer, record count, records. The CRC covers what is behind it.
-_PREFIX: Final = struct.Struct(">qii")
-_PREFIX_SIZE: Final = 12  # base offset and length, which the length leaves out
-_MAGIC_AT: Final = 16
+_NO_PLACE: Final = bytes(16)
 _MAGIC: Final = 2
 _CHECKSUM: Final = struct.Struct(">bI")
 _ATTRIBUTES_END: Final = 23
@@ -102,7 +100,7 @@ class RecordLayout:
         """See Layout."""
         if self._log_append_time or not as_stored(received.header, form):
             return None
-        return placed(received.data, base_offset, self._log.leader_epoch)
+        return kernel.place_batch(received.data, base_offset, self._log.leader_epoch)
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """See Layout."""
@@ -128,10 +126,8 @@ class BatchLayout:
         """See Layout."""
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
-        size = b"$%d\r\n" % received.header.size
-        batch = self._kept(received, newest_ms, 0)
         return AppendArguments(
-            resp=b"".join((kernel.pack_arguments(newest_ms), size, *batch, _LINE_END)),
+            resp=kernel.pack_arguments(newest_ms, self._kept(received, newest_ms, 0)),
             argc=2,
             record_count=received.header.record_count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -148,11 +144,12 @@ class BatchLayout:
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
         count, size = received.header.record_count, received.header.size
         entry_bytes = len(BATCH_FIELD) + size
+        first = b"%b$%d\r\n" % (_BATCH_NAME, size)
         return AppendCommands(
             position=position,
-            first=b"%b$%d\r\n" % (_BATCH_NAME, size),
+            first=first,
             first_argc=2,
-            batch=b"".join(self._kept(received, newest_ms, position - self._log.bias)),
+            batch=self._kept(received, newest_ms, position - self._log.bias),
             rest=b"",
             record_count=count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -160,7 +157,8 @@ class BatchLayout:
             payload_bytes=size,
             keyless_count=summary.keyless_count,
             largest_bytes=entry_bytes,
-            spans=((count, entry_bytes, newest_ms),),
+            size_bytes=len(first) + size,
+            spans=kernel.index_span(count, 1, entry_bytes, newest_ms),
             entry_count=1,
             append_ms=append_ms,
         )
@@ -171,7 +169,7 @@ class BatchLayout:
             return form.batch
         # The last of its strings.
         batch = memoryview(form.resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
-        return placed(batch, base_offset, self._log.leader_epoch)
+        return kernel.place_batch(batch, base_offset, self._log.leader_epoch)
 
     def marker(self, marker: Marker, now_ms: int) -> bytes:
         """See Layout."""
@@ -185,35 +183,28 @@ class BatchLayout:
         summary = kernel.check_records(received.data, 0, received.header, received.plain)
         return summary, self._log.links.clock.now_ms() if self._log_append_time else -1
 
-    def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> tuple[Octets, ...]:
-        """The batch as it is to be kept, in pieces."""
+    def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> bytes:
+        """The batch as it is to be kept."""
         data, header = received.data, received.header
-        prefix = _prefix(base_offset, header.size, self._log.leader_epoch)
         attributes = header.codec | (_LOG_APPEND_TIME if self._log_append_time else 0)
         if header.transactional:
             attributes |= _TRANSACTIONAL
-        if header.attributes == attributes and header.max_timestamp_ms == newest_ms:
-            return prefix, memoryview(data)[_MAGIC_AT : header.size]
-        checked = b"".join(
-            (
-                attributes.to_bytes(2, "big"),
-                memoryview(data)[_ATTRIBUTES_END:_MAX_TIMESTAMP_AT],
-                newest_ms.to_bytes(8, "big", signed=True),
-                memoryview(data)[_MAX_TIMESTAMP_END : header.size],
+        if header.attributes != attributes or header.max_timestamp_ms != newest_ms:
+            checked = b"".join(
+                (
+                    attributes.to_bytes(2, "big"),
+                    memoryview(data)[_ATTRIBUTES_END:_MAX_TIMESTAMP_AT],
+                    newest_ms.to_bytes(8, "big", signed=True),
+                    memoryview(data)[_MAX_TIMESTAMP_END:],
+                )
             )
-        )
-        return prefix, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked
+            data = _checksummed(checked)
+        return kernel.place_batch(data, base_offset, self._log.leader_epoch)
 
 
-def placed(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
-    """A batch at its place in the log: what the CRC does not cover is set."""
-    prefix = _prefix(base_offset, len(batch), leader_epoch)
-    return b"".join((prefix, memoryview(batch)[_PREFIX.size :]))
-
-
-def _prefix(base_offset: int, size: int, leader_epoch: int) -> bytes:
-    """What a batch of `size` bytes begins with, up to its magic."""
-    return _PREFIX.pack(base_offset, size - _PREFIX_SIZE, leader_epoch)
+def _checksummed(checked: bytes) -> bytes:
+    """A batch without a place, of what its CRC covers."""
+    return b"".join((_NO_PLACE, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked))
 
 
 def control_batch(
@@ -236,8 +227,7 @@ def control_batch(
         *(0, marker.coordinator_epoch),
         0,
     )
-    size = _PREFIX.size + _CHECKSUM.size + len(checked)
-    return _prefix(base_offset, size, leader_epoch) + _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)) + checked
+    return kernel.place_batch(_checksummed(checked), base_offset, leader_epoch)
 
 
 def _zigzag(number: int) -> int:

@@ -254,7 +254,8 @@ class RedisLink(Caller):
         """`name` is what CLIENT LIST shows. Use `connect`."""
         self.address = address
         self._name = name
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """The one that it is used from: asking for it costs a system call each time."""
         self._connection: _Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
@@ -309,7 +310,7 @@ class RedisLink(Caller):
         connection = self._connection
         if connection is None:
             lost = LinkLost(f"no connection to Redis at {self.address}")
-            self._loop.call_soon(answer, on_reply, lost)
+            self.loop.call_soon(answer, on_reply, lost)
             return
         connection.send(payload, on_reply, replies)
 

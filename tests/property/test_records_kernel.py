@@ -166,18 +166,18 @@ def test_commands_add_the_same_entries(
     arguments = kernel.encode_append(data, 0, header, None, with_timestamps)
     entries = stored(arguments, position)
     assert entries_of(commands) == entries
-    assert [(count, size) for count, size, _ in commands.spans] == [
-        (len(part), sum(len(text) for entry in part for text in entry.fields))
-        for part in (entries[at : at + 256] for at in range(0, len(entries), 256))
-    ]
     assert commands.largest_bytes == max(sum(map(len, entry.fields)) for entry in entries)
     stamps = [
         record.timestamp_ms if with_timestamps else entry.ms
         for record, entry in zip(records, entries, strict=True)
     ]
-    assert [newest for _, _, newest in commands.spans] == [
-        max(stamps[at : at + 256]) for at in range(0, len(stamps), 256)
-    ]
+    spans = b""
+    for at in range(0, len(entries), 256):
+        part = entries[at : at + 256]
+        size = sum(len(text) for entry in part for text in entry.fields)
+        spans += b"%d %d %d %d;" % (len(part), len(part), size, max(stamps[at : at + 256]))
+    assert commands.spans == spans
+    assert commands.size_bytes == len(commands.first) + len(commands.rest)
     for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):
         assert getattr(commands, name) == getattr(arguments, name)
 

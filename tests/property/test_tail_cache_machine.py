@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from korvet.records import kernel
 from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
-from korvet.storage.layouts import placed
 from tests.api.batches import batch, read
 
 Entry = tuple[int, bytes | None]
@@ -52,7 +52,7 @@ class TailCacheMachine(RuleBasedStateMachine):
         previous_end = chosen.end
         base, values = chosen.add(count, gap)
         sent = batch([(b"p" * pad, value) for value in values])
-        chosen.cache.extend(base, count, previous_end, placed(sent, base, 3))
+        chosen.cache.extend(base, count, previous_end, kernel.place_batch(sent, base, 3))
 
     @rule(log=logs, count=st.integers(1, 4), gap=st.integers(0, 5))
     def append_what_is_not_kept(self, log: int, count: int, gap: int) -> None:

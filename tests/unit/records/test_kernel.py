@@ -71,6 +71,17 @@ def test_crc32c_check_value(form: Any) -> None:
 
 
 @every_form
+def test_a_batch_is_placed_by_what_its_crc_leaves_out(form: Any) -> None:
+    sent = whole_batch([Record(b"k", b"v", BASE_MS), Record(None, bytes(300), BASE_MS)])
+    found = form.place_batch(memoryview(b"junk" + sent)[4:], (1 << 62) + 7, 0x01020304)
+    assert form.parse_batch(found, 0).base_offset == (1 << 62) + 7
+    assert found[8:16] == sent[8:12] + b"\x01\x02\x03\x04"
+    assert found[16:] == sent[16:]
+    assert refusal(lambda: form.place_batch(sent[:60], 0, 0)).kind == "corrupt"
+    assert refusal(lambda: form.place_batch(b"", 0, 0)).kind == "corrupt"
+
+
+@every_form
 def test_arguments_of_every_kind_of_record(form: Any) -> None:
     records = [
         Record(b"k", b"v", BASE_MS, ((b"a", b"1"), (b"a", None), (b"", b""))),

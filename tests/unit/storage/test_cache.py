@@ -6,7 +6,6 @@ import pytest
 
 from korvet.records import kernel
 from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache, as_stored
-from korvet.storage.layouts import placed
 from tests.api.batches import LZ4, ZSTD, batch, now_ms, read
 
 PLENTY = 1 << 40
@@ -33,7 +32,7 @@ def extend(
     cache: TailCache, base_offset: int, record_count: int, previous_end: int, sent: bytes | None
 ) -> None:
     """An append of the records that a producer sent."""
-    batch = None if sent is None else placed(sent, base_offset, 0)
+    batch = None if sent is None else kernel.place_batch(sent, base_offset, 0)
     cache.extend(base_offset, record_count, previous_end, batch)
 
 
@@ -48,7 +47,7 @@ def test_nothing_is_known_at_first(cache):
 
 def test_batches_get_their_place(cache):
     sent = values(b"a", b"b")
-    cache.extend(1000, 2, 0, placed(sent, 1000, 7))
+    cache.extend(1000, 2, 0, kernel.place_batch(sent, 1000, 7))
     (given,) = cache.read(0, PLENTY, None)
     assert given[:8] == (1000).to_bytes(8, "big")
     assert given[12:16] == (7).to_bytes(4, "big")
