@@ -147,7 +147,7 @@ async def _run(
         security=security,
         quotas=security.quotas,
         new_producer_id=store.new_producer_id,
-        clock_ms=_now_ms,
+        clock_ns=time.time_ns,
         deadlines=Deadlines(asyncio.get_running_loop()),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
     )

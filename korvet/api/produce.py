@@ -10,7 +10,7 @@ reach the log in the order they came in, so several requests may be at work.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -31,11 +31,12 @@ from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBa
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from uuid import UUID
 
     from korvet.api.context import RequestContext
+    from korvet.security.authorizer import Access
     from korvet.topics.configs import TopicPolicy
+    from korvet.topics.directory import Place
 
 _TOPIC_IDS_SINCE: Final = 13
 _LOG_START_SINCE: Final = 5
@@ -52,8 +53,9 @@ _PASSING: Final = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-_PARTITION: Final = struct.Struct(">ihqq")
-_INT64: Final = struct.Struct(">q")
+# Index, error code, base offset, append time and log start, the last of which versions before 5 do not have.
+_PARTITION: Final = struct.Struct(">ihqqq")
+_PARTITION_BYTES_BEFORE: Final = 22
 # Of responses that are alike, one version and topic each.
 _REMEMBERED_HEADS: Final = 1024
 _NO_THROTTLE: Final = b"\x00\x00\x00\x00"
@@ -146,15 +148,15 @@ class _Produce(msgspec.Struct, eq=False):
 
     def _begin(self, topic: Any, data: Any, result: _Result) -> None:
         try:
-            log, policy = self._locate(topic, data.index)
-            received = self._read_batch(data.records, policy)
-            if log.topic.internal:
-                self._put(log, received, result)
+            place = self._locate(topic, data.index)
+            received = self._read_batch(data.records, place.policy)
+            if place.topic.internal:
+                self._put(place.log, received, result)
                 return
             if not received.header.transactional:
-                self._append(log, policy, received, result)
+                self._append(place, received, result)
                 return
-            asked = self._transaction_of(log, received)
+            asked = self._transaction_of(place.log, received)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
             return
@@ -164,13 +166,12 @@ class _Produce(msgspec.Struct, eq=False):
         # Appends keep the order of their requests, since these replies do.
         self._pending += 1
         self._context.services.transactions.add(
-            asked, lambda reply: self._in_transaction(reply, log, policy, received, result)
+            asked, lambda reply: self._in_transaction(reply, place, received, result)
         )
 
-    def _append(
-        self, log: PartitionLog, policy: TopicPolicy, received: ReceivedBatch, result: _Result
-    ) -> None:
+    def _append(self, place: Place, received: ReceivedBatch, result: _Result) -> None:
         """Begin the append of a batch. Raises BatchError and _Refused."""
+        log, policy = place.log, place.policy
         batch = log.encode(received)
         if not policy.log_append_time:
             self._check_timestamps(batch.form, policy)
@@ -183,7 +184,7 @@ class _Produce(msgspec.Struct, eq=False):
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
         self._pending += 1
-        log.append(batch, stamp, self._append_done(result, policy))
+        log.append(batch, stamp, partial(self._appended, result, policy))
 
     def _transaction_of(self, log: PartitionLog, received: ReceivedBatch) -> AddRequest:
         """What the coordinator is asked: whether the partition is in the transaction, or from v12 on to add
@@ -206,9 +207,7 @@ class _Produce(msgspec.Struct, eq=False):
             verify_only=not adds,
         )
 
-    def _in_transaction(
-        self, reply: Any, log: PartitionLog, policy: TopicPolicy, received: ReceivedBatch, result: _Result
-    ) -> None:
+    def _in_transaction(self, reply: Any, place: Place, received: ReceivedBatch, result: _Result) -> None:
         """The coordinator's answer is there: go on, or not."""
         error = reply.error
         if error is ErrorCode.none and reply.absent:
@@ -219,7 +218,7 @@ class _Produce(msgspec.Struct, eq=False):
                     _transaction_error(error, self._context.api_version),
                     "the partition is in no transaction of this producer",
                 )
-            self._append(log, policy, received, result)
+            self._append(place, received, result)
         except _Refused as refused:
             result.refuse(refused.error, str(refused))
         except BatchError as bad:
@@ -241,50 +240,55 @@ class _Produce(msgspec.Struct, eq=False):
 
         self._context.services.coordinator.submit(group_id, GroupShard.put, put, done)
 
-    def _append_done(self, result: _Result, policy: TopicPolicy) -> Callable[[Appended | StorageError], None]:
-        def done(outcome: Appended | StorageError) -> None:
-            if isinstance(outcome, StorageError):
-                result.refuse(error_code_of(outcome), str(outcome))
-            else:
-                result.base_offset = outcome.base_offset
-                result.log_start = outcome.log_start
-                if policy.log_append_time and not outcome.duplicate:
-                    result.append_ms = outcome.append_ms
-            self._finished()
-
-        return done
-
-    def _locate(self, topic: Any, index: int) -> tuple[PartitionLog, TopicPolicy]:
-        request, topics = self._request, self._context.services.topics
-        if request.acks not in _ACKS:
-            raise _Refused(ErrorCode.invalid_required_acks, f"acks of {request.acks} is none of -1, 0 and 1")
-        if self._context.api_version >= _TOPIC_IDS_SINCE:
-            found = None if topic.topic_id is None else topics.by_id(topic.topic_id)
-            unknown = ErrorCode.unknown_topic_id
+    def _appended(self, result: _Result, policy: TopicPolicy, outcome: Appended | StorageError) -> None:
+        if isinstance(outcome, StorageError):
+            result.refuse(error_code_of(outcome), str(outcome))
         else:
-            found = topics.get(topic.name)
-            unknown = ErrorCode.unknown_topic_or_partition
-        access = self._context.client.access
-        if access is not None:
-            transactional_id = request.transactional_id
-            kind = ResourceType.TRANSACTIONAL_ID
-            if transactional_id is not None and not access.allows(Operation.WRITE, kind, transactional_id):
-                raise _Refused(ErrorCode.transactional_id_authorization_failed, "")
-            name = found.name if found is not None else getattr(topic, "name", None)
-            if name is not None and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
-                raise _Refused(ErrorCode.topic_authorization_failed, "")
+            result.base_offset = outcome.base_offset
+            result.log_start = outcome.log_start
+            if policy.log_append_time and not outcome.duplicate:
+                result.append_ms = outcome.append_ms
+        self._finished()
+
+    def _locate(self, topic: Any, index: int) -> Place:
+        """Where the batch of a partition goes. Raises _Refused."""
+        context, acks = self._context, self._request.acks
+        if acks not in _ACKS:
+            raise _Refused(ErrorCode.invalid_required_acks, f"acks of {acks} is none of -1, 0 and 1")
+        key = topic.topic_id if context.api_version >= _TOPIC_IDS_SINCE else topic.name
+        place = context.services.topics.place(key, index)
+        if context.client.access is not None:
+            self._authorize(context.client.access, key)
+        if place is None:
+            raise self._absent(key)
+        name = place.topic.name
+        writable = name == OFFSETS_TOPIC and context.services.config.offsets_topic_writable
+        if (place.topic.internal and not writable) or place.is_alias:
+            raise _Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker only")
+        return place
+
+    def _authorize(self, access: Access, key: str | UUID | None) -> None:
+        """Raises _Refused unless the client may write to the topic, and in the request's transaction."""
+        transactional_id, kind = self._request.transactional_id, ResourceType.TRANSACTIONAL_ID
+        if transactional_id is not None and not access.allows(Operation.WRITE, kind, transactional_id):
+            raise _Refused(ErrorCode.transactional_id_authorization_failed, "")
+        found = self._context.services.topics.find(key)
+        name = key if found is None else found.name
+        if isinstance(name, str) and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
+            raise _Refused(ErrorCode.topic_authorization_failed, "")
+
+    def _absent(self, key: str | UUID | None) -> _Refused:
+        """What a partition that does not exist is refused with."""
+        topics = self._context.services.topics
+        found = topics.find(key)
         if found is None:
             topics.missed()
-            raise _Refused(unknown, "this server does not host this topic")
-        writable = found.name == OFFSETS_TOPIC and self._context.services.config.offsets_topic_writable
-        if (found.internal and not writable) or topics.is_alias(found):
-            raise _Refused(ErrorCode.invalid_topic_exception, f"{found.name} is written by the broker only")
-        log = topics.log_of(found, index)
-        if log is None:
-            raise _Refused(
-                ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
-            )
-        return log, topics.policy(found)
+            by_name = isinstance(key, str)
+            error = ErrorCode.unknown_topic_or_partition if by_name else ErrorCode.unknown_topic_id
+            return _Refused(error, "this server does not host this topic")
+        return _Refused(
+            ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
+        )
 
     def _read_batch(self, records: bytes | memoryview | None, policy: TopicPolicy) -> ReceivedBatch:
         """The one batch of a partition. Raises BatchError and _Refused."""
@@ -310,7 +314,7 @@ class _Produce(msgspec.Struct, eq=False):
         return ReceivedBatch(records, header, plain)
 
     def _check_timestamps(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
-        now_ms = self._context.services.clock_ms()
+        now_ms = self._context.services.clock_ns() // 1_000_000
         earliest = max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS)
         latest = min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS)
         # -1 is "no timestamp", which Kafka lets pass.
@@ -351,15 +355,17 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     no_fault = _no_fault(version)
+    size = _PARTITION.size if version >= _LOG_START_SINCE else _PARTITION_BYTES_BEFORE
     parts = [_topics_head(version, len(topics))]
     for topic, results in topics:
         key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
         parts.append(_topic_head(version, key, len(results)))
         for result in results:
-            parts.append(_PARTITION.pack(result.index, result.error, result.base_offset, result.append_ms))
-            if version >= _LOG_START_SINCE:
-                parts.append(_INT64.pack(result.log_start))
-            parts.append(no_fault if result.message is None else _fault(version, result.message))
+            numbers = _PARTITION.pack(
+                result.index, result.error, result.base_offset, result.append_ms, result.log_start
+            )
+            fault = no_fault if result.message is None else _fault(version, result.message)
+            parts += (numbers[:size], fault)
         parts.append(tags)
     parts += (_NO_THROTTLE, tags)
     return b"".join(parts)

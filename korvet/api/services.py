@@ -36,6 +36,6 @@ class Services(msgspec.Struct, frozen=True):
     security: SecurityStore
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]
-    clock_ms: Callable[[], int]
+    clock_ns: Callable[[], int]
     deadlines: Deadlines
     fetch_sessions: FetchSessions

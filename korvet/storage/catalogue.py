@@ -74,6 +74,8 @@ class Catalogue:
         self._names: dict[uuid.UUID, str] = {}
         # As they are in Redis, byte for byte: what compare and set compares.
         self._encoded: dict[str, bytes] = {}
+        self.edition = 0
+        """Another number whenever what is known here has changed."""
         self.version = 0
         """Of the catalogue in Redis when it was read here last, changes of ours included."""
         self.latest = 0
@@ -107,6 +109,7 @@ class Catalogue:
         self.latest = max(self.latest, version)
         before = self._topics
         self._topics, self._deleting, self._encoded, self._names = {}, {}, {}, {}
+        self.edition += 1
         for encoded in reply[1::2]:
             self._keep(msgspec.json.decode(encoded, type=Topic), encoded)
         for known in before.values():
@@ -251,6 +254,7 @@ class Catalogue:
             self.version = version
 
     def _keep(self, topic: Topic, encoded: bytes) -> None:
+        self.edition += 1
         if topic.deleting:
             self._topics.pop(topic.name, None)
             self._names.pop(topic.topic_id, None)

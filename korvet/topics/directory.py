@@ -50,6 +50,16 @@ _ALIASED: Final = "__consumer_offsets"
 _SPREAD_S: Final = 1.0
 
 
+class Place(msgspec.Struct, frozen=True):
+    """A partition that exists, with what is to be known to write to it."""
+
+    topic: Topic
+    log: PartitionLog
+    policy: TopicPolicy
+    is_alias: bool
+    """Whether the topic is another one's other name, which can be read and described only."""
+
+
 class TopicDirectory:
     """All topics of the keyspace. Lookups are from memory, changes go to the catalogue in Redis first."""
 
@@ -61,6 +71,9 @@ class TopicDirectory:
         self._config = config
         self._forget_offsets = forget_offsets
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
+        # By a topic's name or id and a partition, and the catalogue's edition that they were looked up in.
+        self._places: dict[tuple[str | UUID | None, int], Place] = {}
+        self._places_of = -1
         self._alias_name = config.offsets_topic_alias
         # The aliased topic as it was last seen, and the alias made of it.
         self._aliased: tuple[Topic | None, Topic | None] = (None, None)
@@ -112,6 +125,28 @@ class TopicDirectory:
             alias = msgspec.structs.replace(source, name=name, topic_id=own_id, internal=False)
             self._aliased = source, alias
         return self._aliased[1]
+
+    def find(self, key: str | UUID | None) -> Topic | None:
+        """The topic of that name, or of that id."""
+        if isinstance(key, str):
+            return self.get(key)
+        return None if key is None else self.by_id(key)
+
+    def place(self, key: str | UUID | None, partition: int) -> Place | None:
+        """A partition of the topic of that name or id; None where there is none. Looked up once."""
+        edition = self._store.catalogue.edition
+        if edition != self._places_of:
+            self._places.clear()
+            self._places_of = edition
+        known = self._places.get((key, partition))
+        if known is not None and known.log.refusal is None:
+            return known
+        topic = self.find(key)
+        log = None if topic is None else self.log_of(topic, partition)
+        if topic is None or log is None:
+            return None
+        found = self._places[key, partition] = Place(topic, log, self.policy(topic), self.is_alias(topic))
+        return found
 
     def log(self, name: str, partition: int) -> PartitionLog | None:
         """The log of a partition that exists."""
@@ -267,9 +302,7 @@ class TopicDirectory:
         StorageError.
         """
         await self._catch_up()
-        if name is not None:
-            return self.get(name)
-        return None if topic_id is None else self.by_id(topic_id)
+        return self.find(topic_id if name is None else name)
 
     def missed(self) -> None:
         """A topic was asked for that is not known here: perhaps another broker has made it."""

@@ -243,6 +243,27 @@ def test_a_producers_append_time_bit_is_ignored(ask, topic):
     assert len(everything(ask, topic)) == 1
 
 
+def test_a_topic_that_is_deleted_and_made_again(ask, new_topic, topic_ids):
+    """By one connection, whose requests are alike: what it was told of the first topic is over."""
+    name = new_topic(1)
+    old_id = topic_ids(name)
+    assert put(ask, name, batch([(b"k", b"old")])).error_code == 0
+    assert put(ask, old_id, batch([(b"k", b"old")]), version=LAST_BY_NAME + 1).error_code == 0
+    assert put(ask, name, batch(), partition=1).error_code == UNKNOWN_TOPIC
+    (deleted,) = ask("DeleteTopics", 6, topics=[{"name": name}], timeout=20_000).responses
+    assert deleted.error_code == 0
+    until(lambda: put(ask, name, batch()).error_code == UNKNOWN_TOPIC, 10, "the topic is gone")
+    gone = put(ask, old_id, batch(), version=LAST_BY_NAME + 1)
+    assert gone.error_code == UNKNOWN_TOPIC_ID
+    wanted = {"name": name, "num_partitions": 2, "replication_factor": 1, "assignments": [], "configs": []}
+    (made,) = ask("CreateTopics", 7, topics=[wanted], timeout=20_000, validate_only=False).topics
+    assert made.error_code == 0
+    until(lambda: put(ask, name, batch([(b"k", b"new")])).error_code == 0, 10, "the topic is there")
+    assert put(ask, name, batch([(b"k", b"other")]), partition=1).error_code == 0
+    assert put(ask, old_id, batch(), version=LAST_BY_NAME + 1).error_code == UNKNOWN_TOPIC_ID
+    assert [record[2] for record in everything(ask, name)] == [b"new"]
+
+
 def test_records_without_a_key_on_a_compacted_topic(ask, new_topic):
     name = new_topic(1, {"cleanup.policy": "compact"})
     assert put(ask, name, batch([(b"k", b"v"), (None, b"v")])).error_code == INVALID_RECORD
