@@ -206,8 +206,11 @@ class CommitForms:
             group.in_vain += 1
             group.form = CommitForm.of(self._version, request, frame, self._position)
 
-    def decode(self, frame: memoryview) -> AskedCommit | None:
-        """The request in a frame of the same version; None where no form of it is known."""
+    def decode(self, buffer: bytearray, begin: int, end: int) -> AskedCommit | None:
+        """The request in the frame buffer[begin:end] of the same version; None where no form of it is
+        known.
+        """
+        frame = memoryview(buffer)[begin:end]
         if len(frame) < self._position + 2:
             return None
         group = self._groups.get(self._group_of(frame))

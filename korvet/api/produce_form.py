@@ -90,30 +90,32 @@ class ProduceForm:
             return None
         return cls(bytes(frame[FIXED_HEADER_BYTES:position]) + start, flexible, request)
 
-    def decode(self, frame: memoryview) -> ProduceOne | None:
-        """The request in a frame of the same version, all values copied where the frame does not last; None
-        where it has another form.
+    def decode(self, buffer: bytearray, begin: int, end: int) -> ProduceOne | None:
+        """The request in the frame buffer[begin:end] of the same version, all values copied where the frame
+        does not last; None where it has another form.
         """
-        start = FIXED_HEADER_BYTES + len(self._start)
-        end = len(frame)
-        if end < start + 8 or frame[FIXED_HEADER_BYTES:start] != self._start:
+        at = begin + FIXED_HEADER_BYTES
+        lasts = end - begin > LASTING_FRAME_BYTES
+        if not buffer.startswith(self._start, at, end):
             return None
-        index, size = _INDEX_AND_SIZE.unpack_from(frame, start)
+        at += len(self._start)
+        if end < at + _INDEX_AND_SIZE.size:
+            return None
+        index, size = _INDEX_AND_SIZE.unpack_from(buffer, at)
         if self._flexible:
             try:
-                size, start = read_unsigned_varint(frame, start + 4)
+                size, at = read_unsigned_varint(buffer, at + 4)
             except MalformedRequest:
                 return None
             size -= 1
-            end -= len(_NO_TAGS)
-            if bytes(frame[end:]) != _NO_TAGS:
+            if not buffer.endswith(_NO_TAGS, at, end):
                 return None
+            end -= len(_NO_TAGS)
         else:
-            start += 8
-        if size <= 0 or start + size != end:
+            at += _INDEX_AND_SIZE.size
+        if size <= 0 or at + size != end:
             return None
-        records = frame[start:end]
-        lasts = len(frame) > LASTING_FRAME_BYTES
+        records = memoryview(buffer)[at:end]
         data = PartitionData(index, records if lasts else bytes(records))
         return ProduceOne(self._acks, (TopicData(self._name, self._topic_id, (data,)),))
 

@@ -18,7 +18,7 @@ class MalformedRequest(Exception):
     """A frame that isn't a Kafka request. Nothing can be answered: the connection is to be closed."""
 
 
-def read_unsigned_varint(frame: memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(frame: memoryview | bytearray, position: int) -> tuple[int, int]:
     """An unsigned varint of at most 5 bytes and the position behind it. Raises MalformedRequest."""
     try:
         byte = frame[position]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,27 +16,32 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting")
+    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting", "full")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._in_flight_bytes = 0
+        self.full = limit_bytes <= 0
+        """Whether the next request has to wait."""
         self._waiting: list[Callable[[], None]] = []
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """Whether the caller has to wait; if so `resume` is called when it may go on."""
-        if self._in_flight_bytes < self._limit_bytes:
+        if not self.full:
             return False
         self._waiting.append(resume)
         return True
 
-    def take(self, size_bytes: int) -> None:
-        """A request of that size is on its way."""
+    def take(self, size_bytes: int) -> Callable[[], None]:
+        """A request of that size is on its way. Returns the call that gives it back."""
         self._in_flight_bytes += size_bytes
+        self.full = self._in_flight_bytes >= self._limit_bytes
+        return partial(self.give_back, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         """It has been answered."""
         self._in_flight_bytes -= size_bytes
+        self.full = self._in_flight_bytes >= self._limit_bytes
         if self._waiting and self._in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
             for resume in waiting:

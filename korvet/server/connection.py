@@ -147,14 +147,26 @@ class Repeatable(Protocol):
         """Handle the frame from begin to end if it is one."""
 
 
+class Pressure(Protocol):
+    """Whether Produce requests have to wait."""
+
+    @property
+    def full(self) -> bool:
+        """Whether the next one has to."""
+
+    def blocked(self, resume: Callable[[], None]) -> bool:
+        """The same; if so `resume` is called when it may go on."""
+
+
 class Dispatch(Protocol):
     """What the connection hands its frames to."""
 
+    @property
+    def backpressure(self) -> Pressure:
+        """What holds Produce requests back."""
+
     def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
         """Handle a frame (without its length), calling the slot once, now or later."""
-
-    def blocked(self, resume: Callable[[], None]) -> bool:
-        """Whether Produce requests have to wait; `resume` is called when they need not any more."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back when the event loop is done with what it is at."""
@@ -458,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
             in_flight and (api_key != self._newest_api or len(in_flight) >= _OVERLAPPING.get(api_key, 1))
         ):
             return False
-        if api_key == _PRODUCE and self._is_blocked():
+        if api_key == _PRODUCE and (self._blocked or self._dispatch.backpressure.full) and self._is_blocked():
             return False
         self._newest_api = api_key
         self._start = end
@@ -492,7 +504,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _is_blocked(self) -> bool:
         if not self._blocked:
-            self._blocked = self._dispatch.blocked(self._unblock)
+            self._blocked = self._dispatch.backpressure.blocked(self._unblock)
         return self._blocked
 
     def _unblock(self) -> None:

@@ -52,12 +52,10 @@ class Dispatcher:
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
         self._services = services
         self._quotas = services.quotas
-        self._backpressure = backpressure
+        self.backpressure = backpressure
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: Counter[str] = Counter()
-        self.blocked = backpressure.blocked
-        """See Dispatch."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back when the event loop is done with what it is at."""
@@ -132,7 +130,7 @@ class Dispatcher:
             self._keep(api, context, self._loop.create_task(throttled.timed(handle)))
             return
         if api.key == _PRODUCE:
-            self._count_bytes(size_bytes, slot)
+            slot.on_answer = self.backpressure.take(size_bytes)
         throttled.resume()
         self._submit(api, context, throttled.request, throttled)
         throttled.pause()
@@ -196,12 +194,8 @@ class Dispatcher:
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
     ) -> None:
         """Handle a Produce request, counting its bytes until it is answered."""
-        self._count_bytes(size_bytes, slot)
+        slot.on_answer = self.backpressure.take(size_bytes)
         self._submit(api, context, request, slot)
-
-    def _count_bytes(self, size_bytes: int, slot: Slot) -> None:
-        self._backpressure.take(size_bytes)
-        slot.on_answer = partial(self._backpressure.give_back, size_bytes)
 
     async def finish(self) -> None:
         """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
@@ -271,8 +265,8 @@ class Dispatcher:
 class _Form(Protocol):
     """What requests of one kind have in common."""
 
-    def decode(self, frame: memoryview) -> Any:
-        """The request in a frame; None where it has another form."""
+    def decode(self, buffer: bytearray, begin: int, end: int) -> Any:
+        """The request in the frame buffer[begin:end]; None where it has another form."""
 
 
 class _Repeated:
@@ -294,7 +288,7 @@ class _Repeated:
     def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
         if not buffer.startswith(self._head, begin):
             return False
-        request = self._form.decode(memoryview(buffer)[begin:end])
+        request = self._form.decode(buffer, begin, end)
         if request is None:
             return False
         position = begin + CORRELATION_AT

@@ -69,6 +69,14 @@ class Held:
         self.frames.append(bytes(frame))
         self.answers.append(slot)
 
+    @property
+    def backpressure(self) -> Held:
+        return self
+
+    @property
+    def full(self) -> bool:
+        return self.is_blocked
+
     def blocked(self, resume: Callable[[], None]) -> bool:
         if self.is_blocked:
             self.resumes.append(resume)
