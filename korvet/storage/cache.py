@@ -48,23 +48,19 @@ class TailBudget:
     whatever partition it is of.
     """
 
-    __slots__ = ("_filled", "_oldest", "_turn", "held_bytes", "limit_bytes")
+    __slots__ = ("_filled", "_oldest", "held_bytes", "limit_bytes", "turn")
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
         """limit_bytes 0 keeps nothing."""
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
-        self._turn = 0
+        self.turn = 0
+        """Of the batch that was appended last, which is larger than that of any before it."""
         # Caches that hold something.
         self._filled = 0
         # A heap with one place for each of them, at the turn of its oldest batch or of one before that.
         # Caches that have been emptied may still have theirs.
         self._oldest: list[tuple[int, TailCache]] = []
-
-    def next_turn(self) -> int:
-        """The turn of a batch that is appended now: larger than that of any before it."""
-        self._turn += 1
-        return self._turn
 
     def filled(self, cache: TailCache, turn: int) -> None:
         """A cache that was empty holds a batch of this turn."""
@@ -147,11 +143,6 @@ class TailCache:
         self._zstd_end = -1
 
     @property
-    def enabled(self) -> bool:
-        """Whether there is memory for any batch."""
-        return self._budget.limit_bytes > 0
-
-    @property
     def oldest_turn(self) -> int | None:
         """The turn of the first batch; None where there is no batch."""
         return self._turns[self._first] if self.held_bytes else None
@@ -170,7 +161,7 @@ class TailCache:
         if batch is None or cost > budget.limit_bytes:
             self.clear(end)
             return
-        turn = budget.next_turn()
+        turn = budget.turn = budget.turn + 1
         if not self.held_bytes:
             budget.filled(self, turn)
         self._batches.append(batch)

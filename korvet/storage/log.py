@@ -202,7 +202,7 @@ class PartitionLog:
     @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache takes what is appended."""
-        return self.refusal is None and self.tail.enabled
+        return self.refusal is None and self._store.tails.limit_bytes > 0
 
     @property
     def topic(self) -> Topic:
@@ -301,7 +301,6 @@ class PartitionLog:
         """Take over what a marker has changed; `behind` says that the index lacks entries."""
         if behind:
             self._fold_soon()
-        self._start_known_at = time.monotonic()
         if marked.offset < 0:
             self._ends_known(log_start, previous_end)
             return
@@ -346,7 +345,6 @@ class PartitionLog:
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
             if transactional:
                 self.transactions.appended(outcome.base_offset)
-        self._start_known_at = time.monotonic()
         end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
         self._ends_known(outcome.log_start, end)
 
@@ -471,7 +469,6 @@ class PartitionLog:
         self._bounds_read_at = time.monotonic()
         if behind:
             self._fold_soon()
-        self._start_known_at = time.monotonic()
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
@@ -516,7 +513,7 @@ class PartitionLog:
             self.loaded = True
             self.log_start = start
             self.log_end = min(self.log_end, end)
-        self.end_told()
+        self._start_known_at = self._end_known_at = time.monotonic()
         if has_begun_later:
             self.log_start = start
             self.tail.cut(start)
