@@ -24,6 +24,7 @@ from korvet.security.credentials import Credentials
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
+from korvet.server.scheduling import keep_scheduling
 from korvet.storage.errors import StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.mailbox import Mailbox
@@ -152,11 +153,16 @@ async def _run(
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
     )
     security.quotas.on_change = listener.forget_repeats
-    housekeeping = _housekeeping(config, store, security, topics, coordinator)
+    backpressure = Backpressure(_IN_FLIGHT_BYTES)
+    scheduling = keep_scheduling(backpressure, config.bulk_scheduling_bytes_per_second)
+    housekeeping = [
+        *_housekeeping(config, store, security, topics, coordinator),
+        _at_work(scheduling, "scheduling"),
+    ]
     try:
         spare_the_collector()
         # Others send clients to us already, who are told what is still being loaded.
-        await listener.start(Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES)))
+        await listener.start(Dispatcher(services, backpressure))
         if not member.alone:
             await coordinator.wait_loaded()
             await member.made_known()

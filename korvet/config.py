@@ -217,6 +217,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "Redis; 0 is none."
         ),
     ] = 268_435_456
+    bulk_scheduling_bytes_per_second: Annotated[
+        Count,
+        Meta(
+            description="Produced bytes per second from which a broker waits for its turn on busy CPUs "
+            "(Linux's SCHED_BATCH): more throughput, longer waits; 0 is never."
+        ),
+    ] = 8_388_608
     fetch_readahead_bytes: Annotated[
         Count,
         Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),

@@ -16,13 +16,15 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting", "full")
+    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting", "full", "taken_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._in_flight_bytes = 0
         self.full = limit_bytes <= 0
         """Whether the next request has to wait."""
+        self.taken_bytes = 0
+        """Of all requests so far."""
         self._waiting: list[Callable[[], None]] = []
 
     def blocked(self, resume: Callable[[], None]) -> bool:
@@ -35,6 +37,7 @@ class Backpressure:
     def take(self, size_bytes: int) -> Callable[[], None]:
         """A request of that size is on its way. Returns the call that gives it back."""
         self._in_flight_bytes += size_bytes
+        self.taken_bytes += size_bytes
         self.full = self._in_flight_bytes >= self._limit_bytes
         return partial(self.give_back, size_bytes)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.topic_requests import create_topic
@@ -78,6 +79,26 @@ def refusal(listen: str, data_dir: Path) -> str:
 def test_a_folder_or_a_port_in_use_is_refused(server: KorvetServer, tmp_path: Path) -> None:
     assert f"is in use by process {server.process.pid}" in refusal("127.0.0.1:0", server.data_dir)
     assert f"Error: cannot listen on {server.bootstrap}" in refusal(server.bootstrap, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's scheduling policies")
+def test_a_broker_waits_for_its_turn_while_much_is_produced() -> None:
+    server = KorvetServer("--set", "bulk.scheduling.bytes.per.second=200000")
+    try:
+        pid = server.start().process.pid
+        producer = Producer({"bootstrap.servers": server.bootstrap})
+        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
+
+        def waits() -> bool:
+            producer.produce("much", os.urandom(100_000))
+            producer.poll(0.01)
+            return os.sched_getscheduler(pid) == os.SCHED_BATCH
+
+        until(waits, TIMEOUT_S, "the broker is a batch process")
+        assert producer.flush(TIMEOUT_S) == 0
+        until(lambda: os.sched_getscheduler(pid) == os.SCHED_OTHER, TIMEOUT_S, "it is one like others again")
+    finally:
+        server.discard()
 
 
 def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:
