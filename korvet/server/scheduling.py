@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PERIOD_S: Final = 0.2
+_PERIOD_S: Final = 0.1
 
 
 class Bulk:
