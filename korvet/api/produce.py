@@ -55,7 +55,7 @@ _PASSING: Final = frozenset(
 )
 # Index, error code, base offset, append time and log start, the last of which versions before 5 do not have.
 _PARTITION: Final = struct.Struct(">ihqqq")
-_PARTITION_BYTES_BEFORE: Final = 22
+_BYTES_WITHOUT_START: Final = 22
 # Of responses that are alike, one version and topic each.
 _REMEMBERED_HEADS: Final = 1024
 _NO_THROTTLE: Final = b"\x00\x00\x00\x00"
@@ -355,7 +355,7 @@ def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     no_fault = _no_fault(version)
-    size = _PARTITION.size if version >= _LOG_START_SINCE else _PARTITION_BYTES_BEFORE
+    size = _PARTITION.size if version >= _LOG_START_SINCE else _BYTES_WITHOUT_START
     parts = [_topics_head(version, len(topics))]
     for topic, results in topics:
         key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
