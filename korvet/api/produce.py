@@ -256,9 +256,11 @@ class _Produce(msgspec.Struct, eq=False):
         if acks not in _ACKS:
             raise _Refused(ErrorCode.invalid_required_acks, f"acks of {acks} is none of -1, 0 and 1")
         key = topic.topic_id if context.api_version >= _TOPIC_IDS_SINCE else topic.name
-        place = context.services.topics.place(key, index)
+        topics = context.services.topics
+        place = topics.place(key, index)
         if context.client.access is not None:
-            self._authorize(context.client.access, key)
+            found = topics.find(key) if place is None else place.topic
+            self._authorize(context.client.access, key if found is None else found.name)
         if place is None:
             raise self._absent(key)
         name = place.topic.name
@@ -267,13 +269,13 @@ class _Produce(msgspec.Struct, eq=False):
             raise _Refused(ErrorCode.invalid_topic_exception, f"{name} is written by the broker only")
         return place
 
-    def _authorize(self, access: Access, key: str | UUID | None) -> None:
-        """Raises _Refused unless the client may write to the topic, and in the request's transaction."""
+    def _authorize(self, access: Access, name: str | UUID | None) -> None:
+        """Raises _Refused unless the client may write to the topic, where that has a name, and in the
+        request's transaction.
+        """
         transactional_id, kind = self._request.transactional_id, ResourceType.TRANSACTIONAL_ID
         if transactional_id is not None and not access.allows(Operation.WRITE, kind, transactional_id):
             raise _Refused(ErrorCode.transactional_id_authorization_failed, "")
-        found = self._context.services.topics.find(key)
-        name = key if found is None else found.name
         if isinstance(name, str) and not access.allows(Operation.WRITE, ResourceType.TOPIC, name):
             raise _Refused(ErrorCode.topic_authorization_failed, "")
 

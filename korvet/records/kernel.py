@@ -78,6 +78,7 @@ TENTH_OF_MAX_UINT64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF // 10)
 
 # Kafka's RecordBatch, magic 2 (KIP-98): where its fields are.
 LENGTH_AT = cython.declare(cython.Py_ssize_t, 8)
+LEADER_EPOCH_AT = cython.declare(cython.Py_ssize_t, 12)
 MAGIC_AT = cython.declare(cython.Py_ssize_t, 16)
 CRC_AT = cython.declare(cython.Py_ssize_t, 17)
 ATTRIBUTES_AT = cython.declare(cython.Py_ssize_t, 21)
@@ -598,6 +599,23 @@ def crc32c_portable(data: Octets) -> int:
         return _checksum(_readable(view), 0, len(view))
 
 
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_place(
+    w: cython.p_uchar,
+    at: cython.Py_ssize_t,
+    base_offset: cython.longlong,
+    size: cython.Py_ssize_t,
+    leader_epoch: cython.longlong,
+) -> cython.Py_ssize_t:
+    """What a batch of `size` bytes begins with, up to its magic: base offset, length and leader epoch."""
+    _put_int(w, at, base_offset, 8)
+    _put_int(w, at + LENGTH_AT, size - PREFIX_SIZE, 4)
+    return _put_int(w, at + LEADER_EPOCH_AT, leader_epoch, 4)
+
+
 def place_batch(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
     """The record batch at its place in a log: what a broker says of it and the CRC does not cover is set.
 
@@ -610,9 +628,7 @@ def place_batch(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
     told: cython.pointer(cython.const[cython.uchar]) = _readable(view)
     written_to: _Room = _Room(size)
     w: cython.p_uchar = written_to.start()
-    _put_int(w, 0, base_offset, 8)
-    _put_int(w, LENGTH_AT, size - PREFIX_SIZE, 4)
-    _put_int(w, PREFIX_SIZE, leader_epoch, 4)
+    _put_place(w, 0, base_offset, size, leader_epoch)
     _copy(w, MAGIC_AT, told, MAGIC_AT, size - MAGIC_AT)
     return written_to.take(size)
 
@@ -652,7 +668,7 @@ def parse_batch(data: Octets, start: int) -> BatchHeader:
     header = BatchHeader(
         length + PREFIX_SIZE,
         _int64(p, at),
-        _int32(p, at + 12),
+        _int32(p, at + LEADER_EPOCH_AT),
         attributes,
         attributes & 7,
         (attributes & 16) != 0,
@@ -1636,9 +1652,7 @@ def _put_batch_header(
     epoch: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Complete the batch at w[at:end]; its records are written already. Entries tell no sequence numbers."""
-    _put_int(w, at, first, 8)
-    _put_int(w, at + LENGTH_AT, end - at - PREFIX_SIZE, 4)
-    _put_int(w, at + 12, leader_epoch, 4)
+    _put_place(w, at, first, end - at, leader_epoch)
     w[at + MAGIC_AT] = 2
     _put_int(w, at + ATTRIBUTES_AT, attributes, 2)
     _put_int(w, at + 23, last - first, 4)
