@@ -90,6 +90,8 @@ class Mover:
             assert message is not None
             assert message.error() is None
             self.writer.produce(self.target, message.value(), partition=0)
+        # What is still with the client is not sent any more when the transaction is aborted or fenced.
+        assert self.writer.flush(30) == 0
         positions = self.reader.position(self.reader.assignment())
         self.writer.send_offsets_to_transaction(positions, self.reader.consumer_group_metadata(), 30)
 
