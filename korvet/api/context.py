@@ -32,6 +32,8 @@ class Client(Protocol):
     """What it may do; None where everybody may do everything."""
     sasl: SaslSession | None
     """Its authentication, on listeners that ask for one."""
+    pipelines: bool
+    """Whether it sends requests without waiting for the answers before them, or did so lately."""
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first."""

@@ -184,7 +184,8 @@ class _Produce(msgspec.Struct, eq=False):
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
         self._pending += 1
-        log.append(batch, stamp, partial(self._appended, result, policy))
+        done = partial(self._appended, result, policy)
+        log.append(batch, stamp, done, followed=self._context.client.pipelines)
 
     def _transaction_of(self, log: PartitionLog, received: ReceivedBatch) -> AddRequest:
         """What the coordinator is asked: whether the partition is in the transaction, or from v12 on to add

@@ -207,6 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         "closing",
         "kept",
         "listener",
+        "pipelines",
         "principal",
         "repeats",
         "sasl",
@@ -257,6 +258,8 @@ class Connection(asyncio.BufferedProtocol):
         """What it may do; None where everybody may do everything."""
         self.sasl: SaslSession | None = None
         """Its authentication, on listeners that ask for one."""
+        self.pipelines = False
+        """Whether it sends requests without waiting for the answers before them, or did so lately."""
         self._expiry: asyncio.TimerHandle | None = None
         self._ending = False
 
@@ -428,6 +431,7 @@ class Connection(asyncio.BufferedProtocol):
         One that did nothing needs no large buffer.
         """
         active, self._active = self._active or bool(self._in_flight), False
+        self.pipelines = False
         if not active and self._start == self._end and len(self._buffer) > _SMALL_BUFFER_BYTES:
             self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
         return active
@@ -475,6 +479,8 @@ class Connection(asyncio.BufferedProtocol):
         self._newest_api = api_key
         self._start = end
         slot = Slot(self)
+        if in_flight:
+            self.pipelines = True
         in_flight.append(slot)
         # The buffer may be overwritten once this returns, but for frames that last: whatever outlives the
         # call is a copy.

@@ -9,8 +9,9 @@ the other entries through that gate, and the renaming back. A batch that is one 
 call of the function. Where the broker was wrong (another writer, a refused batch before it, the library lost)
 the guard opens nothing, the XADDs find no stream, and the batch goes by script.
 
-While Redis is busy with two such transactions, what comes in the meantime is gathered: one guard lets a whole
-group of batches in, all of them or none. Small batches cost Redis much less so.
+While Redis is busy with two such transactions, what comes in the meantime is gathered, and so is what comes
+in one turn of the event loop from a producer that does not wait for answers: one guard lets a whole group of
+batches in, all of them or none. Small batches cost Redis much less so.
 
 Only appends of one way are in flight at a time. What comes meanwhile and is to go the other way is held back
 for that round trip, with all that follows it, so that order is kept.
@@ -156,6 +157,7 @@ class _Append(msgspec.Struct, eq=False):
     form: Form
     stamp: ProducerStamp | None
     epoch: int | str
+    followed: bool
     done: Callable[[Appended | StorageError], None]
 
 
@@ -320,10 +322,12 @@ class Appender:
         stamp: ProducerStamp | None,
         epoch: int | None,
         done: Callable[[Appended | StorageError], None],
+        *,
+        followed: bool,
     ) -> None:
         """Append one batch; `done` is called later with the outcome. See PartitionLog.append."""
         received, form = (batch.received, batch.form) if isinstance(batch, EncodedBatch) else (None, batch)
-        append = _Append(received, form, stamp, self._epoch if epoch is None else epoch, done)
+        append = _Append(received, form, stamp, self._epoch if epoch is None else epoch, followed, done)
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
@@ -529,13 +533,15 @@ class Appender:
     # guarded append
 
     def _gather(self, append: _Append, form: AppendCommands) -> None:
-        """Send it, at once where Redis has nothing to do, else with others when their time has come."""
+        """Send it, at once where Redis has nothing to do and nothing follows, else with others when their
+        time has come.
+        """
         if self._gathering is not None and self._gathering.appends[0].epoch != append.epoch:
             self._send_gathered()
         group = self._gathering
         if group is None:
             group = _Group(self._next)
-            if self._guarded:
+            if self._guarded or append.followed:
                 self._gathering = group
                 self._write.loop.call_soon(self._turn_ended)
         group.add(append, form)

@@ -266,10 +266,13 @@ class PartitionLog:
         done: Callable[[Appended | StorageError], None],
         *,
         epoch: int | None = None,
+        followed: bool = False,
     ) -> None:
         """Append one batch, all or nothing; the order of calls is the order of appends.
 
-        `epoch` is one that `acquire_epoch` gave, the lowest of our leader epoch if there is none.
+        `epoch` is one that `acquire_epoch` gave, the lowest of our leader epoch if there is none. `followed`
+        says that more is about to come, which may go to Redis together with this one: it waits for that until
+        the event loop's turn ends.
 
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
         FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), OutOfMemory,
@@ -279,7 +282,7 @@ class PartitionLog:
         if self.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.refusal)
             return
-        self._appender.append(batch, producer, epoch, done)
+        self._appender.append(batch, producer, epoch, done, followed=followed)
 
     def mark(
         self, marker: Marker, done: Callable[[Marked | StorageError], None], *, epoch: int | None = None

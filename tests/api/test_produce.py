@@ -9,10 +9,10 @@ import uuid
 import cramjam
 import pytest
 
-from tests.api.asking import versions
+from tests.api.asking import KEYS, frame, versions
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms, read
 from tests.support.polling import until
-from tests.support.wire import ConnectionClosed
+from tests.support.wire import ConnectionClosed, decode_response
 
 CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC = 2, 3, 10, 17
 INVALID_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH = 21, 32, 45, 47
@@ -44,6 +44,19 @@ def put(ask, topic, records, *, version=LAST_BY_NAME, partition=0, acks=-1):
     """One batch and its answer."""
     (result,) = produce(ask, version, [(topic, partition, records)], acks=acks)
     return result
+
+
+def pipelined(ask, topic, batches):
+    """What the partition answers to one request for each batch, all of them sent at once."""
+    frames = []
+    for number, records in enumerate(batches):
+        data = [topic_data(topic, [(0, records)])]
+        fields = {"acks": -1, "timeout": 10_000, "topic_data": data, "transactional_id": None}
+        frames.append(frame("Produce", LAST_BY_NAME, number, **fields))
+    ask.raw.send_all(frames)
+    answers = [decode_response(KEYS["Produce"], LAST_BY_NAME, ask.raw.receive()) for _ in batches]
+    assert [answer.correlation_id for answer in answers] == list(range(len(batches)))
+    return [answer.message.responses[0].partition_responses[0] for answer in answers]
 
 
 def everything(ask, topic, partition=0):
@@ -291,6 +304,24 @@ def test_a_batch_sent_again_is_answered_as_before(ask, topic):
     assert (first.error_code, second.error_code, again.error_code) == (0, 0, 0)
     assert again.base_offset == first.base_offset
     assert len(everything(ask, topic)) == 4
+
+
+def test_pipelined_requests_get_their_own_answers_in_order(ask, topic):
+    """What comes together goes to Redis together; not so the fault of one among it."""
+    pid = producer_id(ask)
+    damaged = bytearray(batch())
+    damaged[-1] ^= 1
+    in_line = [stamped(pid, 3 * number, count=3) for number in range(10)]
+    unlucky = [stamped(pid, 30, count=2), stamped(pid, 27, count=3), bytes(damaged), stamped(pid, 99)]
+    lined_up = pipelined(ask, topic, in_line)
+    assert all(part.error_code == 0 for part in lined_up)
+    found = pipelined(ask, topic, [*unlucky, stamped(pid, 32)])
+    assert [part.error_code for part in found] == [0, 0, CORRUPT, OUT_OF_ORDER, 0]
+    assert found[1].base_offset == lined_up[-1].base_offset
+    offsets = {value: offset for offset, _, value in everything(ask, topic)}
+    assert list(offsets) == [b"%d" % number for number in range(33)]
+    firsts = [offsets[b"%d" % number] for number in (*range(0, 33, 3), 32)]
+    assert [part.base_offset for part in (*lined_up, found[0], found[-1])] == firsts
 
 
 def test_sequences_out_of_order(ask, topic):

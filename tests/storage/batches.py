@@ -37,10 +37,12 @@ def produce(
     done: Callable[[Appended | StorageError], None],
     stamp: tuple[int, int, int] | None = None,
     epoch: int | None = None,
+    *,
+    followed: bool = False,
 ) -> None:
     """Append as a Produce request does."""
     producer = ProducerStamp(*stamp) if stamp else None
-    log.append(log.encode(received(records)), producer, done, epoch=epoch)
+    log.append(log.encode(received(records)), producer, done, epoch=epoch, followed=followed)
 
 
 def decode(data: bytes) -> list[Record]:

@@ -113,6 +113,47 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
     assert bench.run(log.count(0, log.log_end)) == 151
 
 
+def test_what_a_pipelining_producer_sends_in_one_turn_goes_together(bench: Bench, log: PartitionLog) -> None:
+    before = renames(bench.client)
+    outcomes: list[Outcome] = []
+
+    async def work() -> None:
+        for number in range(5):
+            produce(log, records(b"%d" % number, b"x"), outcomes.append, followed=True)
+        await until(lambda: len(outcomes) == 5)
+
+    bench.run(work())
+    assert renames(bench.client) == before + 1
+    values = [value for value in values_of(bench.client, log.stream) if value != b"x"]
+    assert values == [b"first", *(b"%d" % number for number in range(5))]
+
+
+def test_a_batch_that_nothing_follows_is_sent_in_its_turn(bench: Bench, log: PartitionLog) -> None:
+    """A producer that announces more and sends none gets its answer."""
+    outcomes: list[Outcome] = []
+
+    async def work() -> None:
+        produce(log, records(b"a", b"x"), outcomes.append, followed=True)
+        await until(lambda: len(outcomes) == 1)
+
+    bench.run(work())
+    assert isinstance(outcomes[0], Appended)
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"x"]
+
+
+def test_what_waits_for_the_turns_end_is_refused_when_the_log_closes(bench: Bench, log: PartitionLog) -> None:
+    outcomes: list[Outcome] = []
+
+    async def work() -> None:
+        produce(log, records(b"a", b"x"), outcomes.append, followed=True)
+        log.close(TopicGone("t is gone"))
+        await until(lambda: len(outcomes) == 1)
+
+    bench.run(work())
+    assert isinstance(outcomes[0], TopicGone)
+    assert values_of(bench.client, log.stream) == [b"first"]
+
+
 def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:
     """Redis is not kept from others for long: a full group is sent, whatever is on its way."""
     before = renames(bench.client)

@@ -11,6 +11,7 @@ import kio.index
 from kio.serial import entity_reader
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
 API_VERSIONS = 18
@@ -49,7 +50,11 @@ class RawConnection:
 
     def send(self, frame: bytes) -> None:
         """Send one frame with its length."""
-        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
+        self.send_all([frame])
+
+    def send_all(self, frames: Iterable[bytes]) -> None:
+        """Send frames with their lengths in one write."""
+        self.socket.sendall(b"".join(struct.pack(">i", len(frame)) + frame for frame in frames))
 
     def receive(self) -> bytes:
         """The next frame, without its length. Raises ConnectionClosed."""

@@ -127,6 +127,24 @@ def test_a_large_buffer_does_not_stay_with_an_idle_connection() -> None:
     assert held.frames[1] == request(2, size=50_000)
 
 
+def test_who_pipelines_is_known_until_it_stops() -> None:
+    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    held = Held()
+    wire = Wire(held, connections)
+    wire.feed(framed(request(0, PRODUCE)))
+    held.answers[0]([b"a"])
+    wire.feed(framed(request(1, PRODUCE)))
+    assert not wire.connection.pipelines, "it waited for the answer"
+    wire.feed(framed(request(2, PRODUCE)))
+    assert wire.connection.pipelines
+    held.answers[1]([b"b"])
+    held.answers[2]([b"c"])
+    wire.feed(framed(request(3, PRODUCE)))
+    assert wire.connection.pipelines, "the first of what may be several"
+    connections.step()
+    assert not wire.connection.pipelines
+
+
 @pytest.mark.parametrize(
     ("files", "room"), [(20, 16), (1024, 960), (20_000, 19_936), (resource.RLIM_INFINITY, NO_LIMIT)]
 )
