@@ -428,7 +428,7 @@ class Connection(asyncio.BufferedProtocol):
     def take_activity(self) -> bool:
         """Whether the client did something since this was asked last, or waits for an answer.
 
-        One that did nothing needs no large buffer.
+        One that did nothing needs no large buffer; none pipelines until it does so again.
         """
         active, self._active = self._active or bool(self._in_flight), False
         self.pipelines = False
