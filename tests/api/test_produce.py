@@ -22,13 +22,18 @@ LAST_BY_NAME = 12
 
 def produce(ask, version, parts, *, acks=-1, transactional_id=None):
     """Send [(topic, partition, records)] and give the partitions' answers in order."""
-    topics = [topic_data(topic, [(partition, records)]) for topic, partition, records in parts]
-    fields = {"acks": acks, "timeout": 10_000, "topic_data": topics, "transactional_id": transactional_id}
+    fields = request_of(parts, acks=acks, transactional_id=transactional_id)
     if acks == 0:
         ask.send("Produce", version, **fields)
         return []
     answer = ask("Produce", version, **fields)
     return [partition for topic in answer.responses for partition in topic.partition_responses]
+
+
+def request_of(parts, *, acks=-1, transactional_id=None):
+    """The fields of a request for [(topic, partition, records)]."""
+    topics = [topic_data(topic, [(partition, records)]) for topic, partition, records in parts]
+    return {"acks": acks, "timeout": 10_000, "topic_data": topics, "transactional_id": transactional_id}
 
 
 def topic_data(topic, parts):
@@ -48,12 +53,10 @@ def put(ask, topic, records, *, version=LAST_BY_NAME, partition=0, acks=-1):
 
 def pipelined(ask, topic, batches):
     """What the partition answers to one request for each batch, all of them sent at once."""
-    frames = []
-    for number, records in enumerate(batches):
-        data = [topic_data(topic, [(0, records)])]
-        fields = {"acks": -1, "timeout": 10_000, "topic_data": data, "transactional_id": None}
-        frames.append(frame("Produce", LAST_BY_NAME, number, **fields))
-    ask.raw.send_all(frames)
+    ask.raw.send_all(
+        frame("Produce", LAST_BY_NAME, number, **request_of([(topic, 0, records)]))
+        for number, records in enumerate(batches)
+    )
     answers = [decode_response(KEYS["Produce"], LAST_BY_NAME, ask.raw.receive()) for _ in batches]
     assert [answer.correlation_id for answer in answers] == list(range(len(batches)))
     return [answer.message.responses[0].partition_responses[0] for answer in answers]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -53,9 +54,11 @@ async def all_produced(
     batches: list[tuple[bytes, ...]],
     stamps: list[tuple[int, int, int] | None] | None = None,
     epoch: int | None = None,
+    *,
+    followed: bool = False,
 ) -> list[Appended]:
     """All batches at once; raises the first error."""
-    outcomes = await all_outcomes(log, batches, stamps, epoch)
+    outcomes = await all_outcomes(log, batches, stamps, epoch, followed=followed)
     for outcome in outcomes:
         if isinstance(outcome, StorageError):
             raise outcome
@@ -67,11 +70,14 @@ async def all_outcomes(
     batches: list[tuple[bytes, ...]],
     stamps: list[tuple[int, int, int] | None] | None = None,
     epoch: int | None = None,
+    *,
+    followed: bool = False,
 ) -> list[Outcome]:
     outcomes: dict[int, Outcome] = {}
     for number, batch in enumerate(batches):
         stamp = stamps[number] if stamps else None
-        produce(log, records(*batch), lambda found, n=number: outcomes.update({n: found}), stamp, epoch)
+        done = partial(outcomes.__setitem__, number)
+        produce(log, records(*batch), done, stamp, epoch, followed=followed)
     await until(lambda: len(outcomes) == len(batches))
     return [outcomes[number] for number in range(len(batches))]
 
@@ -115,29 +121,15 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
 
 def test_what_a_pipelining_producer_sends_in_one_turn_goes_together(bench: Bench, log: PartitionLog) -> None:
     before = renames(bench.client)
-    outcomes: list[Outcome] = []
-
-    async def work() -> None:
-        for number in range(5):
-            produce(log, records(b"%d" % number, b"x"), outcomes.append, followed=True)
-        await until(lambda: len(outcomes) == 5)
-
-    bench.run(work())
+    batches = [(b"%d" % number, b"x") for number in range(5)]
+    bench.run(all_produced(log, batches, followed=True))
     assert renames(bench.client) == before + 1
-    values = [value for value in values_of(bench.client, log.stream) if value != b"x"]
-    assert values == [b"first", *(b"%d" % number for number in range(5))]
+    assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
 
 
 def test_a_batch_that_nothing_follows_is_sent_in_its_turn(bench: Bench, log: PartitionLog) -> None:
     """A producer that announces more and sends none gets its answer."""
-    outcomes: list[Outcome] = []
-
-    async def work() -> None:
-        produce(log, records(b"a", b"x"), outcomes.append, followed=True)
-        await until(lambda: len(outcomes) == 1)
-
-    bench.run(work())
-    assert isinstance(outcomes[0], Appended)
+    bench.run(all_produced(log, [(b"a", b"x")], followed=True))
     assert values_of(bench.client, log.stream) == [b"first", b"a", b"x"]
 
 
