@@ -138,14 +138,12 @@ PLAIN_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 7)
 NULL_PREFIX_AT = cython.declare(cython.Py_ssize_t, 35)
 NULL_PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 11)
 
-# What a transaction's replies begin with, and end with where the stream was renamed back.
-TRANSACTION_TEXTS: bytes = b"+OK\r\n+QUEUED\r\n\r\n:1\r\n"
+# What a transaction's replies begin with; the first is also korvet_guard's where it opens the gate.
+TRANSACTION_TEXTS: bytes = b"+OK\r\n+QUEUED\r\n"
 OK_AT = cython.declare(cython.Py_ssize_t, 0)
 OK_SIZE = cython.declare(cython.Py_ssize_t, 5)
 QUEUED_AT = cython.declare(cython.Py_ssize_t, 5)
 QUEUED_SIZE = cython.declare(cython.Py_ssize_t, 9)
-TAKEN_AT = cython.declare(cython.Py_ssize_t, 14)
-TAKEN_SIZE = cython.declare(cython.Py_ssize_t, 6)
 # The integers of an append function's reply, and which of them says that the batch is a duplicate.
 REPLY_NUMBERS = cython.declare(cython.longlong, 7)
 DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
@@ -2145,34 +2143,87 @@ def _pack(args: tuple, with_head: cython.bint):
     return written_to.take(o)
 
 
-def append_reply(replies: Octets, entry_count: int) -> tuple[int, ...] | None:
+def append_reply(replies: Octets, added: int) -> tuple[int, ...] | None:
     """The integers that an append function has answered; None where the replies are others.
 
-    Where there is more than one entry, `replies` are those of the MULTI that the function korvet_guard is in:
-    OK, QUEUED for each command, and the array of EXEC. It ends with that of RENAMENX, which is 1 unless the
-    function says that the batch is a duplicate.
+    Where `added` is not 0, `replies` are those of a MULTI with so many XADDs: OK, QUEUED for each command,
+    and the array of EXEC. In it korvet_guard says OK, and korvet_seal the integers behind the IDs, or
+    korvet_guard that the batch is a duplicate.
     """
     view: cython.const[cython.uchar][::1] = replies
     end: cython.Py_ssize_t = len(view)
     if end == 0:
         return None
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
-    texts: cython.pointer(cython.const[cython.uchar]) = _content(TRANSACTION_TEXTS)
     at: cython.Py_ssize_t = 0
-    commands: cython.longlong = entry_count + 1
+    if added > 0:
+        at = _executed(p, end, added)
+        if at < 0:
+            return None
+        if p[at] == ARRAY_MARK:
+            numbers = _reply_numbers(p, at, end, False)
+            return numbers if numbers is not None and numbers[DUPLICATE] == 1 else None
+        at = _added(p, at, end, added)
+        if at < 0:
+            return None
+    return _reply_numbers(p, at, end, True)
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _executed(
+    p: cython.pointer(cython.const[cython.uchar]), end: cython.Py_ssize_t, added: cython.longlong
+) -> cython.Py_ssize_t:
+    """Where the first reply in EXEC's array begins; -1 where not all commands were queued and executed."""
+    texts: cython.pointer(cython.const[cython.uchar]) = _content(TRANSACTION_TEXTS)
+    commands: cython.longlong = added + 2
+    at: cython.Py_ssize_t = OK_SIZE
     i: cython.longlong
     number: cython.longlong
-    if entry_count > 1:
-        if end < OK_SIZE + commands * QUEUED_SIZE or not _same(p, 0, texts, OK_AT, OK_SIZE):
-            return None
-        at = OK_SIZE
-        for i in range(commands):
-            if not _same(p, at, texts, QUEUED_AT, QUEUED_SIZE):
-                return None
-            at += QUEUED_SIZE
-        number, at = _length(p, at, end, ARRAY_MARK)
-        if at < 0 or number != commands:
-            return None
+    if end < OK_SIZE + commands * QUEUED_SIZE or not _same(p, 0, texts, OK_AT, OK_SIZE):
+        return -1
+    for i in range(commands):
+        if not _same(p, at, texts, QUEUED_AT, QUEUED_SIZE):
+            return -1
+        at += QUEUED_SIZE
+    number, at = _length(p, at, end, ARRAY_MARK)
+    return at if at < end and number == commands else -1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _added(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    added: cython.longlong,
+) -> cython.Py_ssize_t:
+    """The position behind the guard's OK and so many entry IDs; -1 where something else stands there."""
+    i: cython.longlong
+    number: cython.longlong
+    if end - at < OK_SIZE or not _same(p, at, _content(TRANSACTION_TEXTS), OK_AT, OK_SIZE):
+        return -1
+    at += OK_SIZE
+    for i in range(added):
+        number, at = _length(p, at, end, BULK_MARK)
+        if at < 0 or number < 0 or number > end - at - 2:
+            return -1
+        at += number + 2
+    return at
+
+
+@cython.cfunc
+def _reply_numbers(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    last: cython.bint,
+) -> tuple[int, ...] | None:
+    """The integers of the array at a position, behind which there is nothing where it is the last; None for
+    another.
+    """
+    i: cython.longlong
+    number: cython.longlong
     number, at = _length(p, at, end, ARRAY_MARK)
     if at < 0 or number != REPLY_NUMBERS:
         return None
@@ -2182,11 +2233,7 @@ def append_reply(replies: Octets, entry_count: int) -> tuple[int, ...] | None:
         if at < 0:
             return None
         numbers.append(number)
-    if entry_count == 1:
-        return tuple(numbers) if at == end else None
-    if numbers[DUPLICATE] != 1 and not _same(p, end - TAKEN_SIZE, texts, TAKEN_AT, TAKEN_SIZE):
-        return None
-    return tuple(numbers)
+    return tuple(numbers) if at == end or not last else None
 
 
 @cython.cclass

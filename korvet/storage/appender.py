@@ -4,10 +4,11 @@
 record. It works whatever the state, and costs Redis twice the CPU of plain XADDs.
 
 *Guarded append*: the broker assigns the IDs, since it knows where its last append ended, and sends one MULTI:
-the function korvet_guard, which adds the first entry and opens a gate by renaming the stream, the XADDs of
-the other entries through that gate, and the renaming back. A batch that is one entry needs no more than the
-call of the function. Where the broker was wrong (another writer, a refused batch before it, the library lost)
-the guard opens nothing, the XADDs find no stream, and the batch goes by script.
+the function korvet_guard, which opens a gate by renaming the stream, the XADDs of all entries through that
+gate, and the function korvet_seal, which renames it back and saves what is to be known of them. A batch that
+is one small entry needs no gate, the guard adds it. Where the broker was wrong (another writer, a refused
+batch before it, the library lost) the guard opens nothing, the XADDs find no stream, and the batch goes by
+script.
 
 While Redis is busy with two such transactions, what comes in the meantime is gathered, and so is what comes
 in one turn of the event loop from a producer that does not wait for answers: one guard lets a whole group of
@@ -57,13 +58,16 @@ log = logging.getLogger(__name__)
 _APPEND_FIXED_ARGUMENTS: Final = 10
 _GUARD_FIXED_ARGUMENTS: Final = 17
 _XADD_FIXED_ARGUMENTS: Final = 4
+# MULTI and EXEC, the guard, the seal: what is answered beside the XADDs.
+_GATE_REPLIES: Final = 4
 _MULTI: Final = pack("MULTI")
 _EXEC: Final = pack("EXEC")
 _OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
-# How replies end where EXEC did nothing: a command was refused when it was queued, or the slot has moved.
+# How replies end where nothing was added: a command was refused when it was queued, the slot has moved, or
+# korvet_seal refuses.
 _DISCARDED: Final = re.compile(
-    rb"\r\n-(EXECABORT|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
+    rb"\r\n-(EXECABORT|REFUSED|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
 )
 _ABORT_ROOM: Final = 200
 # The guard's error, in EXEC's array or in its place.
@@ -75,6 +79,8 @@ _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 _APART_BYTES: Final = 4096
 # One is being executed, the other one is there when that is done.
 _GROUPS_IN_FLIGHT: Final = 2
+# A single entry of this size is XADDed, too: as an argument of a function it would be copied and hashed.
+_THROUGH_GATE_BYTES: Final = 28 << 10
 # A group of this size is sent even so: some ms of Redis's time, during which others wait.
 _GROUP_BYTES: Final = 128 << 10
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
@@ -206,6 +212,11 @@ class _Group:
         self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
         self.spans += form.spans
 
+    @property
+    def gated(self) -> bool:
+        """Whether the entries are XADDed through the gate; else the guard adds the only one."""
+        return self.entry_count > 1 or self.size_bytes >= _THROUGH_GATE_BYTES
+
     def outcomes(self, first: Appended) -> list[Appended]:
         """What each append did, told from what the first one did."""
         outcomes = [first]
@@ -237,10 +248,10 @@ class Appender:
         "_script_argc",
         "_script_prefix",
         "_scripts",
+        "_seal",
         "_settling",
         "_store",
         "_undone",
-        "_way_back",
         "_write",
     )
 
@@ -280,7 +291,7 @@ class Appender:
         self._script_argc = _APPEND_FIXED_ARGUMENTS + len(self._script_keys)
         self._script_prefix = self._script_prefix_with(())
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)
-        self._way_back = pack("RENAMENX", gate, stream) + _EXEC
+        self._seal = pack("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
 
     @property
     def _script_keys(self) -> tuple[bytes, ...]:
@@ -446,7 +457,7 @@ class Appender:
         self._log.links.write_functions.send((head + prefix + tail, form.resp), arrived)
 
     def _script_done(self, append: _Append, form: AppendArguments, reply: memoryview) -> None:
-        numbers = append_reply(reply, 1)
+        numbers = append_reply(reply, 0)
         if numbers is None:
             self._failed(append, self._irregular(reply))
             return
@@ -568,30 +579,28 @@ class Appender:
             self._gathering = None
 
     def _send_group(self, group: _Group) -> None:
-        forms = group.forms
-        first = forms[0]
+        first = group.forms[0]
         arguments = pack_arguments(
             group.appends[0].epoch,
             entry_id(group.after - 1),
             first.position,
-            entry_id(first.first_entry),
             entry_id(first.position + group.record_count - 1),
             group.record_count,
+            group.entry_count,
             _marks(group.appends, group.forms),
             group.largest_bytes,
             group.spans,
         )
-        guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + first.first_argc, self._guard_prefix, arguments)
+        fields = 0 if group.gated else first.first_argc
+        guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + fields, self._guard_prefix, arguments)
         self._guarded.append(group)
         payload: Payload
-        if group.entry_count > 1:
-            # MULTI and EXEC, the guard, the way back, and an XADD for each entry but the first.
-            replies = group.entry_count + 3
-            pieces = [_MULTI + guard, *first.pieces]
-            for form in forms[1:]:
+        if group.gated:
+            pieces = [_MULTI + guard]
+            for form in group.forms:
                 pieces += (self._as_command(form), *form.pieces)
-            payload = (*pieces, self._way_back)
-            self._write.send(payload, self._guard_answered, replies)
+            payload = (*pieces, self._seal)
+            self._write.send(payload, self._guard_answered, group.entry_count + _GATE_REPLIES)
         else:
             payload = (guard, *first.pieces)
             if first.size_bytes < _APART_BYTES:
@@ -604,13 +613,14 @@ class Appender:
         return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
 
     def _guard_answered(self, replies: memoryview | StorageError) -> None:
+        group = self._guarded[0]
         if isinstance(replies, StorageError):
-            if self._guarded[0].entry_count > 1:
+            if group.gated:
                 # Without MULTI (a user that may not) each command did its work alone, or none did.
                 replies = LinkLost(f"Redis did not take a transaction: {replies}")
             self._guard_failed(replies)
             return
-        numbers = append_reply(replies, self._guarded[0].entry_count)
+        numbers = append_reply(replies, group.entry_count if group.gated else 0)
         if numbers is None:
             self._guard_failed(self._refusal_in(replies))
         else:
@@ -618,7 +628,7 @@ class Appender:
 
     def _refusal_in(self, replies: memoryview) -> StorageError:
         """What the replies to a guarded append say that is no success."""
-        queued = _OK + _QUEUED * (self._guarded[0].entry_count + 1)
+        queued = _OK + _QUEUED * (self._guarded[0].entry_count + 2)
         # The guard's reply; those of the XADDs need no look.
         first = b""
         if bytes(replies[: len(queued)]) == queued:

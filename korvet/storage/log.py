@@ -277,7 +277,7 @@ class PartitionLog:
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
         FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), OutOfMemory,
         WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
-        korvet_append, korvet_append_batch.
+        korvet_seal, korvet_append, korvet_append_batch.
         """
         if self.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.refusal)

@@ -37,6 +37,12 @@ if TYPE_CHECKING:
 
 Outcome = Appended | StorageError
 
+LARGE = b"large" * 10_000
+# What the guard adds itself, and what goes through the gate.
+BATCHES = pytest.mark.parametrize(
+    "values", [(b"v",), (b"v", b"w", b"x"), (LARGE,)], ids=["one", "three", "large"]
+)
+
 
 def records(*values: bytes) -> list[tuple[bytes | None, bytes | None, int]]:
     return [(b"key", value, 5) for value in values]
@@ -183,6 +189,33 @@ def test_one_record_needs_no_gate(bench: Bench, log: PartitionLog) -> None:
     assert bench.client.xlen(log.stream) == appends + 20
 
 
+def test_a_large_record_is_no_argument_of_a_function(bench: Bench, log: PartitionLog) -> None:
+    before = renames(bench.client)
+    bench.run(produced(log, LARGE))
+    assert renames(bench.client) == before + 1
+    assert values_of(bench.client, log.stream) == [b"first", LARGE]
+
+
+def test_large_records_after_the_stream_was_deleted(bench: Bench, log: PartitionLog) -> None:
+    bench.client.delete(log.stream)
+    bench.run(produced(log, LARGE))
+    assert values_of(bench.client, log.stream) == [LARGE]
+    assert bench.run(log.count(0, log.log_end)) == 1
+
+
+def test_a_seal_without_a_guard_saves_nothing(bench: Bench, log: PartitionLog) -> None:
+    """It brings a stream back that was left at the gate."""
+    seal = ("FCALL", "korvet_seal", 2, log.stream, gate_of(bench))
+    meta = bench.client.hgetall(log.meta)
+    with pytest.raises(redis.ResponseError, match="REFUSED"):
+        bench.client.execute_command(*seal)
+    bench.client.rename(log.stream, gate_of(bench))
+    with pytest.raises(redis.ResponseError, match="REFUSED"):
+        bench.client.execute_command(*seal)
+    assert bench.client.hgetall(log.meta) == meta
+    assert values_of(bench.client, log.stream) == [b"first"]
+
+
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 def test_both_ways_store_the_same(bench: Bench, assignment: str, kind: str) -> None:
@@ -264,7 +297,7 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
         sent: list[bytes] = []
         outcomes: list[Outcome] = []
         for number in range(300):
-            batch = (b"%d" % number, b"-%d" % number)
+            batch = (LARGE + b"%d" % number,) if number % 12 == 7 else (b"%d" % number, b"-%d" % number)
             produce(log, records(*batch), outcomes.append)
             sent += batch
             if number % 60 == 30:
@@ -280,21 +313,21 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
     assert values_of(bench.client, log.stream) == [b"first", *sent]
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@BATCHES
 @pytest.mark.parametrize("answer", ["'odd'", "1", "{ 1, 2, 3 }", "{ 1, 2, 3, 4, 5, 'six', 7 }"])
 def test_functions_that_answer_something_else(
-    bench: Bench, log: PartitionLog, answer: str, count: int
+    bench: Bench, log: PartitionLog, answer: str, values: tuple[bytes, ...]
 ) -> None:
     """As those of a library would that is not ours: every append ends, and with an error."""
     source = library_source()
-    for name in ("korvet_append", "korvet_guard"):
+    for name in ("korvet_append", "korvet_guard", "korvet_seal"):
         begin = source.index(f"redis.register_function('{name}', ")
         end = source.index("\n", begin)
         stranger = f"redis.register_function('{name}', function() return {answer} end)"
         source = source[:begin] + stranger + source[end:]
     bench.client.function_load(source, replace=True)
     try:
-        outcomes = bench.run(all_outcomes(log, [(b"x",) * count] * 3))
+        outcomes = bench.run(all_outcomes(log, [values] * 3))
         assert all(isinstance(outcome, LinkLost) for outcome in outcomes)
     finally:
         bench.client.function_load(library_source(), replace=True)
@@ -302,15 +335,37 @@ def test_functions_that_answer_something_else(
     assert values_of(bench.client, log.stream) == [b"first", b"second"]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_last_id_that_was_set_ahead(bench: Bench, log: PartitionLog, count: int) -> None:
-    """XSETID changes neither the entries nor their number."""
+@BATCHES
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_last_id_that_was_set_ahead(
+    bench: Bench, log: PartitionLog, values: tuple[bytes, ...], *, deleted: bool
+) -> None:
+    """By XSETID, or an entry that is gone: neither changes the entries or their number."""
     ahead = pack(int(time.time() * 1000) + 200, 7)
-    bench.client.execute_command("XSETID", log.stream, entry_id(ahead))
-    appended = [bench.run(produced(log, *[b"%d" % number] * count)) for number in range(20)]
+    if deleted:
+        bench.client.execute_command("XADD", log.stream, entry_id(ahead), "native", "1")
+        bench.client.xdel(log.stream, entry_id(ahead))
+    else:
+        bench.client.execute_command("XSETID", log.stream, entry_id(ahead))
+    stamps = [(7, 0, number * len(values)) for number in range(20)]
+    appended = [bench.run(produced(log, *values, stamp=stamp)) for stamp in stamps]
     assert appended[0].base_offset > ahead
-    expected = [b"first", *(b"%d" % number for number in range(20) for _ in range(count))]
-    assert values_of(bench.client, log.stream) == expected
+    assert not any(one.duplicate for one in appended)
+    assert values_of(bench.client, log.stream) == [b"first", *values * 20]
+    assert bench.run(log.count(0, log.log_end)) == 1 + 20 * len(values)
+
+
+def test_a_last_id_that_was_set_among_those_of_a_batch(bench: Bench) -> None:
+    """Only its later records could be added: none of them is."""
+    log = bench.log(offset_assignment="dense")
+    bench.run(produced(log, b"first", stamp=(7, 0, 0)))
+    bench.client.execute_command("XSETID", log.stream, entry_id(3))
+    second = bench.run(produced(log, b"a", b"b", b"c", b"d", stamp=(7, 0, 1)))
+    third = bench.run(produced(log, b"e", stamp=(7, 0, 5)))
+    assert not second.duplicate
+    assert third.base_offset == second.base_offset + 4
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"c", b"d", b"e"]
+    assert bench.run(log.count(0, log.log_end)) == 6
 
 
 def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog) -> None:
@@ -349,16 +404,16 @@ def test_what_stands_where_the_gate_would_is_left_alone(bench: Bench, log: Parti
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
-@pytest.mark.parametrize("count", [1, 3])
+@BATCHES
 def test_a_key_of_another_type_refuses_the_batch_whole(
-    bench: Bench, log: PartitionLog, place: int, count: int
+    bench: Bench, log: PartitionLog, place: int, values: tuple[bytes, ...]
 ) -> None:
     key = log.keys[place]
     bench.client.delete(key)
     bench.client.set(key, "mine")
     before = bench.client.xlen(log.stream) if place else 0
     with pytest.raises(WrongType):
-        bench.run(produced(log, *[b"v"] * count))
+        bench.run(produced(log, *values))
     assert bench.client.get(key) == b"mine"
     assert (bench.client.xlen(log.stream) if place else 0) == before
     assert bench.client.exists(gate_of(bench)) == 0
@@ -443,14 +498,14 @@ def test_a_refused_batch_does_not_let_its_followers_overtake(bench: Bench, log: 
     assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"other", b"x", b"c", b"e"]
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, count: int) -> None:
+@BATCHES
+def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, values: tuple[bytes, ...]) -> None:
     epoch = bench.run(log.acquire_epoch())
-    bench.run(produced(log, *[b"a"] * count, epoch=epoch))
+    bench.run(produced(log, *values, epoch=epoch))
     bench.run(log.acquire_epoch())
     before = bench.client.xlen(log.stream)
     with pytest.raises(FencedEpoch):
-        bench.run(produced(log, *[b"b"] * count, epoch=epoch))
+        bench.run(produced(log, *values, epoch=epoch))
     assert bench.client.xlen(log.stream) == before
 
 
@@ -530,6 +585,7 @@ def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
             await produced(log, b"first")
             proxy.hold_replies()
             batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
+            batches.insert(0, (LARGE,))
             waiting = asyncio.ensure_future(all_produced(log, batches))
             total = 1 + sum(map(len, batches))
             await until(lambda: server.client.xlen(log.stream) == total)
@@ -551,7 +607,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
             log = store.log(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_requests()
-            batches = [(b"%d" % number, b"x")[: 1 + number % 2] for number in range(10)]
+            batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
             waiting = asyncio.ensure_future(all_produced(log, batches))
             await until(lambda: store.links(log.stream).write.pressure() > 0)
             await proxy.cut()
@@ -572,7 +628,7 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
             log = store.log(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_requests()
-            waiting = asyncio.ensure_future(all_outcomes(log, [(b"a", b"b"), (b"c",)]))
+            waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
             await until(lambda: store.links(log.stream).write.pressure() > 0)
             proxy.refusing = True
             await proxy.cut()
@@ -599,7 +655,7 @@ def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix, f"user-{prefix}:secret@") as (_, store):
             log = store.log(await store.catalogue.create("t", 1), 0)
-            batches = [(b"%d" % number, b"x") for number in range(40)]
+            batches = [(LARGE,) if number == 10 else (b"%d" % number, b"x") for number in range(40)]
             for batch in batches[:20]:
                 await produced(log, *batch)
             await all_produced(log, list(batches[20:]))

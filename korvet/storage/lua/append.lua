@@ -256,6 +256,15 @@ local function conclude(meta, state, found, bias, base, count, last, now_ms, pre
   return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
 end
 
+-- Accounts for entries of ours in the spans that korvet_guard is told of, the first record of them at `position`.
+local function add_spans(index, bias, state, position, spans, now_ms)
+  for records, entries, bytes, time_ms in string.gmatch(spans, '(%d+) (%d+) (%d+) (-?%d+);') do
+    records = tonumber(records)
+    add_records(index, bias, state, position, records, tonumber(entries), tonumber(time_ms), tonumber(bytes), now_ms)
+    position = position + records
+  end
+end
+
 -- Whether `args` from `at` on are `count` well-formed records.
 local function records_are_sound(args, at, count)
   for _ = 1, count do
@@ -482,19 +491,28 @@ local function refused(why)
   return redis.error_reply('REFUSED ' .. why)
 end
 
+-- What korvet_guard has let in for korvet_seal to confirm, in the same MULTI: {gate, stream's last ID before, number of
+-- entries when all are there, what else is then to be written}.
+local opened
+
 -- KEYS: stream, index, meta, gate.
 -- ARGV: bias, writer's epoch (or ""), entry that the append before this one ended with, position of the first
--- record, ID of the first entry, ID of the last, number of records, the producers' marks (see check_marks), largest
--- entry (bytes), spans (each "<records> <entries> <bytes> <largest timestamp>;"), then the field arguments of the
--- first entry.
--- Adds the first entry of batches whose IDs the broker has assigned.  More than one entry: renames the stream to the
--- gate, where the XADDs behind this call in the same MULTI find it; else there is no gate and they add nothing.
+-- record, ID of the last entry, number of records, number of entries, the producers' marks (see check_marks), largest
+-- entry (bytes), spans (each "<records> <entries> <bytes> <largest timestamp>;"), then, of a single entry, its field
+-- arguments.
+-- Lets batches in whose IDs the broker has assigned.  With fields: adds the entry.  Without: renames the stream to the
+-- gate, where the XADDs behind this call in the same MULTI find it, and korvet_seal behind them; else there is no gate
+-- and they add nothing.
 -- Returns what korvet_append returns for the first batch.  Errors: REFUSED where the broker's view is not ours (nothing
 -- is done, and korvet_append may be asked), and those of korvet_append but for THROTTLED.
 local function guard(keys, args)
+  opened = nil
   local stream, index, meta, gate = keys[1], keys[2], keys[3], keys[4]
-  local bias, base, count, largest = tonumber(args[1]), tonumber(args[4]), tonumber(args[7]), tonumber(args[9])
-  if #keys ~= 4 or not (bias and base and count and largest) or #args < 12 or #args % 2 ~= 0 then
+  local bias, base, count = tonumber(args[1]), tonumber(args[4]), tonumber(args[6])
+  local entries, largest = tonumber(args[7]), tonumber(args[9])
+  local alone = #args > 10
+  local sound = #keys == 4 and #args >= 10 and #args % 2 == 0 and bias and base and count and entries and largest
+  if not sound or (alone and entries ~= 1) then
     return redis.error_reply('ERR korvet_guard: malformed arguments')
   end
   local state, first_packed = load_meta(meta, first_producer(args[8]))
@@ -507,9 +525,11 @@ local function guard(keys, args)
   if fault then
     return fault
   end
-  local alone = args[5] == args[6]
-  if state.tail ~= args[3] or (not alone and redis.call('EXISTS', gate) == 1) then
+  if state.tail ~= args[3] then
     return refused('another append came in between')
+  end
+  if not alone and (not found.exists or redis.call('EXISTS', gate) == 1) then
+    return refused('there is no stream to be renamed')
   end
   local now_ms = clock_ms()
   -- What was saved together needs no reckoning, which would parse an ID.
@@ -532,25 +552,47 @@ local function guard(keys, args)
 
   notice_reset(index, state, found)
   local indexed = state.last == found.last or fold(stream, index, bias, state, found, FOLD_INLINE)
-  local added = redis.pcall('XADD', stream, args[5], unpack(args, 11))
-  if added.err then
-    return added
-  end
-  if not alone then
-    redis.call('RENAME', stream, gate)
-  end
-  if indexed then
-    local position = base
-    for records, entries, bytes, time_ms in string.gmatch(args[10], '(%d+) (%d+) (%d+) (-?%d+);') do
-      records = tonumber(records)
-      add_records(
-        index, bias, state, position, records, tonumber(entries), tonumber(time_ms), tonumber(bytes), now_ms
-      )
-      position = position + records
+  local function finish()
+    if indexed then
+      add_spans(index, bias, state, base, args[10], now_ms)
+      state.big = math.max(state.big, largest)
     end
-    state.big = math.max(state.big, largest)
+    return conclude(meta, state, found, bias, base, count, args[5], now_ms, previous_end, producers, indexed)
   end
-  return conclude(meta, state, found, bias, base, count, args[6], now_ms, previous_end, producers, indexed)
+  if alone then
+    local added = redis.pcall('XADD', stream, args[5], unpack(args, 11))
+    return added.err and added or finish()
+  end
+  redis.call('RENAME', stream, gate)
+  opened = { gate = gate, last = found.last, length = found.length + entries, finish = finish }
+  return redis.status_reply('OK')
+end
+
+-- KEYS: stream, gate.
+-- What ends a MULTI that korvet_guard has opened the gate in: brings the stream back, and saves what is to be known of
+-- the entries where all of them are there.
+-- Returns what korvet_append returns for the first batch.  Errors: REFUSED where the guard let nothing in, or an ID was
+-- taken (XSETID tells nobody): then none of them is there.
+local function seal(keys, args)
+  local stream, gate = keys[1], keys[2]
+  if #keys ~= 2 or #args ~= 0 then
+    return redis.error_reply('ERR korvet_seal: malformed arguments')
+  end
+  if redis.call('EXISTS', gate) == 0 or redis.call('RENAMENX', gate, stream) == 0 then
+    return refused('the gate was closed')
+  end
+  local appended = opened
+  opened = nil
+  if not appended or appended.gate ~= gate then
+    return refused('the gate was opened by another call')
+  end
+  if redis.call('XLEN', stream) ~= appended.length then
+    for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. appended.last, '+')) do
+      redis.call('XDEL', stream, entry[1])
+    end
+    return refused('an entry ID was taken')
+  end
+  return appended.finish()
 end
 
 -- The error reply for a marker that comes too late: a newer producer has written, or a newer coordinator marked.
@@ -754,6 +796,7 @@ end
 redis.register_function('korvet_append', append_records)
 redis.register_function('korvet_append_batch', append_batch)
 redis.register_function('korvet_guard', guard)
+redis.register_function('korvet_seal', seal)
 redis.register_function('korvet_mark', mark)
 redis.register_function({ function_name = 'korvet_settle', callback = settle, flags = { 'allow-oom' } })
 redis.register_function('korvet_xadd', native_append)

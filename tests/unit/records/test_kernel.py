@@ -610,38 +610,51 @@ def test_commands_are_packed(form: Any) -> None:
 APPENDED = b"*7\r\n:20\r\n:-1\r\n:0\r\n:1700000000000\r\n:0\r\n:0\r\n:1\r\n"
 DUPLICATE = b"*7\r\n:20\r\n:30\r\n:0\r\n:1700000000000\r\n:0\r\n:1\r\n:0\r\n"
 QUEUED = b"+OK\r\n" + 4 * b"+QUEUED\r\n" + b"*4\r\n"
+OPENED = QUEUED + b"+OK\r\n"
 TWO_IDS = b"$3\r\n1-1\r\n$3\r\n1-2\r\n"
+REFUSED = b"-REFUSED the gate was closed\r\n"
 
 
 @every_form
 def test_the_numbers_of_an_append_are_read(form: Any) -> None:
     numbers = (20, -1, 0, 1_700_000_000_000, 0, 0, 1)
-    assert form.append_reply(APPENDED, 1) == numbers
-    assert form.append_reply(memoryview(QUEUED + APPENDED + TWO_IDS + b":1\r\n"), 3) == numbers
-    no_stream = b"$-1\r\n$-1\r\n-ERR no such key\r\n"
-    assert form.append_reply(QUEUED + DUPLICATE + no_stream, 3) == (20, 30, 0, 1_700_000_000_000, 0, 1, 0)
+    assert form.append_reply(APPENDED, 0) == numbers
+    assert form.append_reply(memoryview(OPENED + TWO_IDS + APPENDED), 2) == numbers
+    no_stream = b"$-1\r\n$-1\r\n" + REFUSED
+    assert form.append_reply(QUEUED + DUPLICATE + no_stream, 2) == (20, 30, 0, 1_700_000_000_000, 0, 1, 0)
 
 
 @every_form
 @pytest.mark.parametrize(
-    ("reply", "entries"),
+    ("reply", "added"),
     [
-        (b"", 1),
-        (b"-REFUSED another append came in between\r\n", 1),
-        (APPENDED[:-1], 1),
-        (APPENDED + b":1\r\n", 1),
-        (APPENDED.replace(b"*7", b"*8"), 1),
-        (APPENDED.replace(b":20", b"$2\r\n20"), 1),
-        (APPENDED, 3),
-        (QUEUED + APPENDED + TWO_IDS + b":0\r\n", 3),
-        (QUEUED + APPENDED + TWO_IDS + b"-ERR no such key\r\n", 3),
-        (QUEUED + APPENDED + TWO_IDS + b":1\r\n", 2),
-        (QUEUED + APPENDED + TWO_IDS + b":1\r\n", 4),
-        (QUEUED.replace(b"+OK", b"-NO") + APPENDED + TWO_IDS + b":1\r\n", 3),
-        (QUEUED.replace(b"+QUEUED\r\n*", b"-OOM no\r\n*") + APPENDED + TWO_IDS + b":1\r\n", 3),
-        (QUEUED + b"-REFUSED no\r\n" + TWO_IDS + b":1\r\n", 3),
-        (QUEUED[:-4] + b"-EXECABORT no\r\n", 3),
+        (b"", 0),
+        (b"-REFUSED another append came in between\r\n", 0),
+        (APPENDED[:-1], 0),
+        (APPENDED + b":1\r\n", 0),
+        (APPENDED.replace(b"*7", b"*8"), 0),
+        (APPENDED.replace(b":20", b"$2\r\n20"), 0),
+        (b"", 2),
+        (APPENDED, 2),
+        (OPENED, 2),
+        (OPENED + TWO_IDS, 2),
+        (OPENED + TWO_IDS + REFUSED, 2),
+        (OPENED + TWO_IDS + APPENDED[:-1], 2),
+        (OPENED + TWO_IDS + APPENDED + b":1\r\n", 2),
+        (OPENED + TWO_IDS + b":1\r\n", 2),
+        (OPENED + TWO_IDS + APPENDED, 1),
+        (OPENED + TWO_IDS + APPENDED, 3),
+        (OPENED + TWO_IDS[:9] + b"$-1\r\n" + APPENDED, 2),
+        (OPENED + TWO_IDS[:9] + b"-ERR the ID is too small\r\n" + APPENDED, 2),
+        (OPENED + TWO_IDS[:9] + b"$999\r\n" + APPENDED, 2),
+        (QUEUED, 2),
+        (QUEUED + APPENDED + TWO_IDS + APPENDED, 2),
+        (QUEUED + DUPLICATE[:-1], 2),
+        (QUEUED.replace(b"+OK", b"-NO") + OPENED[len(QUEUED) :] + TWO_IDS + APPENDED, 2),
+        (QUEUED.replace(b"+QUEUED\r\n*", b"-OOM no\r\n*") + b"+OK\r\n" + TWO_IDS + APPENDED, 2),
+        (QUEUED + b"-REFUSED no\r\n$-1\r\n$-1\r\n" + REFUSED, 2),
+        (QUEUED[:-4] + b"-EXECABORT no\r\n", 2),
     ],
 )
-def test_what_is_no_success_of_an_append_gives_no_numbers(form: Any, reply: bytes, entries: int) -> None:
-    assert form.append_reply(reply, entries) is None
+def test_what_is_no_success_of_an_append_gives_no_numbers(form: Any, reply: bytes, added: int) -> None:
+    assert form.append_reply(reply, added) is None
