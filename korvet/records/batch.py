@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -80,6 +80,17 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     """The append time that the batch itself says; -1 where Redis's clock says it."""
 
 
+class Span(NamedTuple):
+    """What a log's index is told of entries that follow one another."""
+
+    records: int
+    entries: int
+    size_bytes: int
+    """Of field names and values."""
+    newest_ms: int
+    """The largest timestamp."""
+
+
 class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     """A batch as XADD commands of given entry IDs, but for its first entry, which a function adds."""
 
@@ -102,8 +113,8 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     """Of one entry: field names and values."""
     size_bytes: int
     """Of all bulk strings and commands, nearly."""
-    spans: bytes
-    """What the guard's index is told, an `index_span` per 256 records, or one for all that are one entry."""
+    spans: tuple[Span, ...]
+    """Of 256 entries each, and of what is left."""
     entry_count: int
     append_ms: int = -1
     batch: bytes = b""

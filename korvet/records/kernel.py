@@ -20,6 +20,7 @@ from korvet.records.batch import (
     Entries,
     Octets,
     RecordSummary,
+    Span,
 )
 
 try:
@@ -59,7 +60,6 @@ __all__ = [
     "encode_commands",
     "entries_to_batches",
     "find_record",
-    "index_span",
     "offset_behind",
     "pack",
     "pack_arguments",
@@ -95,7 +95,7 @@ MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
 # Entries that one point of the log's index stands for.
-SPAN_RECORDS = cython.declare(cython.longlong, 256)
+SPAN_ENTRIES = cython.declare(cython.longlong, 256)
 # What begins a bulk string, an array and an integer in RESP.
 BULK_MARK = cython.declare(cython.uint, 36)
 ARRAY_MARK = cython.declare(cython.uint, 42)
@@ -1068,7 +1068,7 @@ def _encode(
     span_bytes: cython.longlong = 0
     span_newest: cython.longlong = MIN_INT64
     span_from: cython.longlong = 0
-    spans: bytes = b""
+    spans: list[Span] = []
     index: cython.longlong
     stop: cython.Py_ssize_t
     timestamp: cython.longlong
@@ -1198,8 +1198,8 @@ def _encode(
                 # The others begin another bytes object.
                 o = 0
                 told_size = 0
-            if index - span_from == SPAN_RECORDS:
-                spans += index_span(index - span_from, index - span_from, span_bytes, span_newest)
+            if index - span_from == SPAN_ENTRIES:
+                spans.append(Span(index - span_from, index - span_from, span_bytes, span_newest))
                 span_from = index
                 span_bytes = 0
                 span_newest = MIN_INT64
@@ -1209,7 +1209,7 @@ def _encode(
     if at != end:
         raise BatchError("invalid_record", f"{end - at} bytes behind the last of {count} records")
     if given:
-        spans += index_span(count - span_from, count - span_from, span_bytes, span_newest)
+        spans.append(Span(count - span_from, count - span_from, span_bytes, span_newest))
         return AppendCommands(
             position,
             first,
@@ -1222,17 +1222,10 @@ def _encode(
             keyless,
             largest,
             len(first) + o,
-            spans,
+            tuple(spans),
             count,
         )
     return AppendArguments(written_to.take(o), argc, count, newest, oldest, payload, keyless, count)
-
-
-def index_span(records: int, entries: int, size_bytes: int, newest_ms: int) -> bytes:
-    """What the log's index is told of entries that follow one another; size_bytes: of field names and values,
-    newest_ms: the largest timestamp.
-    """
-    return b"%d %d %d %d;" % (records, entries, size_bytes, newest_ms)
 
 
 def _producer_fields(header: BatchHeader) -> bytes:

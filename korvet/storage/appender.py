@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
+from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets, Span
 from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.errors import (
@@ -73,6 +73,9 @@ _ABORT_ROOM: Final = 200
 # The guard's error, in EXEC's array or in its place.
 _GUARD_REFUSAL: Final = re.compile(rb"(?:\*\d+\r\n)?-([^\r\n]*)")
 _REFUSAL_ROOM: Final = 400
+# What Redis keeps of a producer's newest batches, by which it knows duplicates.
+_REMEMBERED_BATCHES: Final = 5
+_MAX_SEQUENCE: Final = (1 << 31) - 1
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
 _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 # Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
@@ -81,6 +84,8 @@ _APART_BYTES: Final = 4096
 _GROUPS_IN_FLIGHT: Final = 2
 # A single entry of this size is XADDed, too: as an argument of a function it would be copied and hashed.
 _THROUGH_GATE_BYTES: Final = 28 << 10
+# As many of a group as one point of the log's index stands for, at least.
+_SPAN_ENTRIES: Final = 256
 # A group of this size is sent even so: some ms of Redis's time, during which others wait.
 _GROUP_BYTES: Final = 128 << 10
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
@@ -199,8 +204,7 @@ class _Group:
         self.largest_bytes = 0
         """Of an entry."""
         self.size_bytes = 0
-        self.spans = b""
-        """See AppendCommands."""
+        self.spans: list[Span] = []
 
     def add(self, append: _Append, form: AppendCommands) -> None:
         """One more, whose position is behind the last one's."""
@@ -210,7 +214,19 @@ class _Group:
         self.record_count += form.record_count
         self.size_bytes += form.size_bytes
         self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
-        self.spans += form.spans
+        for span in form.spans:
+            self._add_span(span)
+
+    def _add_span(self, span: Span) -> None:
+        """With the one before it where that is short: Redis has work for each."""
+        records, entries, size_bytes, newest_ms = span
+        if self.spans and self.spans[-1].entries + entries <= _SPAN_ENTRIES:
+            before = self.spans.pop()
+            records += before.records
+            entries += before.entries
+            size_bytes += before.size_bytes
+            newest_ms = max(newest_ms, before.newest_ms)
+        self.spans.append(Span(records, entries, size_bytes, newest_ms))
 
     @property
     def gated(self) -> bool:
@@ -589,7 +605,7 @@ class Appender:
             group.entry_count,
             _marks(group.appends, group.forms),
             group.largest_bytes,
-            group.spans,
+            b"".join([b"%d %d %d %d;" % span for span in group.spans]),
         )
         fields = 0 if group.gated else first.first_argc
         guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + fields, self._guard_prefix, arguments)
@@ -749,20 +765,43 @@ def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
     """What the functions are told of the producers: empty where no batch has an idempotent one."""
     if all(append.stamp is None for append in appends):
         return b""
-    marks = [
-        _mark_of(append.stamp or _NO_PRODUCER, form.record_count)
-        for append, form in zip(appends, forms, strict=True)
-    ]
-    return b"".join(marks)
+    marks = b""
+    first = last = _NO_PRODUCER
+    counts: list[int] = []
+    for append, form in zip(appends, forms, strict=True):
+        stamp = append.stamp or _NO_PRODUCER
+        if counts and not _follows(stamp, last, counts[-1]):
+            marks += _mark_of(first, counts)
+            counts = []
+        if not counts:
+            first = stamp
+        counts.append(form.record_count)
+        last = stamp
+    return marks + _mark_of(first, counts)
 
 
-def _mark_of(stamp: ProducerStamp, record_count: int) -> bytes:
-    return b"%d %d %d %d%b;" % (
-        stamp.producer_id,
-        stamp.producer_epoch,
-        stamp.base_sequence,
-        record_count,
-        b"t" if stamp.transactional else b"",
+def _follows(stamp: ProducerStamp, last: ProducerStamp, count: int) -> bool:
+    """Whether a batch continues what its producer has sent in a batch of so many records before it."""
+    if stamp.producer_id == -1 or last.base_sequence == -1:
+        return stamp.producer_id == last.producer_id == -1
+    return (
+        stamp.base_sequence == (last.base_sequence + count) & _MAX_SEQUENCE
+        and stamp.producer_id == last.producer_id
+        and stamp.producer_epoch == last.producer_epoch
+        and stamp.transactional == last.transactional
+    )
+
+
+def _mark_of(first: ProducerStamp, counts: list[int]) -> bytes:
+    """See check_marks of lua/append.lua."""
+    several = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])
+    return b"%d %d %d %d%b%b;" % (
+        first.producer_id,
+        first.producer_epoch,
+        first.base_sequence,
+        sum(counts),
+        b"t" if first.transactional else b"",
+        several if len(counts) > 1 else b"",
     )
 
 

@@ -10,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.records import kernel
-from korvet.records.batch import AppendArguments, AppendCommands
+from korvet.records.batch import AppendArguments, AppendCommands, Span
 from korvet.storage.cache import as_stored
 from korvet.storage.entries import BATCH_FIELD
 
@@ -158,7 +158,7 @@ class BatchLayout:
             keyless_count=summary.keyless_count,
             largest_bytes=entry_bytes,
             size_bytes=len(first) + size,
-            spans=kernel.index_span(count, 1, entry_bytes, newest_ms),
+            spans=(Span(count, 1, entry_bytes, newest_ms),),
             entry_count=1,
             append_ms=append_ms,
         )

@@ -171,12 +171,12 @@ def test_commands_add_the_same_entries(
         record.timestamp_ms if with_timestamps else entry.ms
         for record, entry in zip(records, entries, strict=True)
     ]
-    spans = b""
+    spans = []
     for at in range(0, len(entries), 256):
         part = entries[at : at + 256]
         size = sum(len(text) for entry in part for text in entry.fields)
-        spans += b"%d %d %d %d;" % (len(part), len(part), size, max(stamps[at : at + 256]))
-    assert commands.spans == spans
+        spans.append((len(part), len(part), size, max(stamps[at : at + 256])))
+    assert commands.spans == tuple(spans)
     assert commands.size_bytes == len(commands.first) + len(commands.rest)
     for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):
         assert getattr(commands, name) == getattr(arguments, name)

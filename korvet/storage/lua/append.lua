@@ -103,7 +103,7 @@ end
 local PRODUCER_BYTES = 16
 local BATCH_FORMAT, BATCH_BYTES = '>ddd', 24
 
--- Returns the batches to be remembered of that, or nil and a duplicate's base offset, or nil, nil and an error reply.
+-- Returns the batches that are remembered, or nil and a duplicate's base offset, or nil, nil and an error reply.
 local function check_producer(packed, epoch, first, last)
   if not packed then
     return ''
@@ -127,8 +127,7 @@ local function check_producer(packed, epoch, first, last)
   end
   local _, newest = struct.unpack(BATCH_FORMAT, packed, #packed - BATCH_BYTES + 1)
   if first == (newest == MAX_SEQUENCE_NUMBER and 0 or newest + 1) then
-    local full = #packed == PRODUCER_BYTES + REMEMBERED_BATCHES * BATCH_BYTES
-    return string.sub(packed, PRODUCER_BYTES + 1 + (full and BATCH_BYTES or 0))
+    return string.sub(packed, PRODUCER_BYTES + 1)
   end
   for at = PRODUCER_BYTES + 1, #packed, BATCH_BYTES do
     local known_first, known_last, base_offset = struct.unpack(BATCH_FORMAT, packed, at)
@@ -146,10 +145,33 @@ local function seen_producer(packed, epoch, now_ms)
   return struct.pack('>dd', epoch, now_ms) .. (same and string.sub(packed, PRODUCER_BYTES + 1) or '')
 end
 
--- Checks an idempotent producer's mark on a batch of `count` records at `base_offset`.  `packed` is the producer's
--- state, nil where it is not known.  Returns the state to be kept, or nil and a duplicate's base offset, or nil, nil
--- and an error reply.
-local function next_producer(packed, epoch, first, count, base_offset, now_ms)
+-- The newest batches of those in `packed` and of a producer's next ones, the newest of which have so many records each
+-- (decimal text, "" where there is one); `total` is that of all, `first` the sequence of the first and `base_offset` its.
+local function with_batches(packed, first, total, counts, base_offset)
+  if counts == '' then
+    local last = (first + total - 1) % (MAX_SEQUENCE_NUMBER + 1)
+    packed = packed .. struct.pack(BATCH_FORMAT, first, last, base_offset)
+  else
+    local newest, known = { packed }, 0
+    for count in string.gmatch(counts, '%d+') do
+      known = known + tonumber(count)
+    end
+    local before = total - known
+    for count in string.gmatch(counts, '%d+') do
+      local begin = (first + before) % (MAX_SEQUENCE_NUMBER + 1)
+      local last = (begin + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
+      newest[#newest + 1] = struct.pack(BATCH_FORMAT, begin, last, base_offset + before)
+      before = before + count
+    end
+    packed = table.concat(newest)
+  end
+  return string.sub(packed, -REMEMBERED_BATCHES * BATCH_BYTES)
+end
+
+-- Checks an idempotent producer's mark on batches of `total` records from `base_offset` on; see with_batches for
+-- `counts`.  `packed` is the producer's state, nil where it is not known.  Returns the state to be kept, or nil and a
+-- duplicate's base offset, or nil, nil and an error reply.
+local function next_producer(packed, epoch, first, total, counts, base_offset, now_ms)
   if first == -1 then
     local known_epoch = packed and struct.unpack('>d', packed)
     if known_epoch and epoch < known_epoch then
@@ -157,12 +179,12 @@ local function next_producer(packed, epoch, first, count, base_offset, now_ms)
     end
     return seen_producer(packed, epoch, now_ms)
   end
-  local last = (first + count - 1) % (MAX_SEQUENCE_NUMBER + 1)
+  local last = (first + total - 1) % (MAX_SEQUENCE_NUMBER + 1)
   local batches, duplicate, fault = check_producer(packed, epoch, first, last)
   if not batches then
     return nil, duplicate, fault
   end
-  return struct.pack('>dd', epoch, now_ms) .. batches .. struct.pack(BATCH_FORMAT, first, last, base_offset)
+  return struct.pack('>dd', epoch, now_ms) .. with_batches(batches, first, total, counts, base_offset)
 end
 
 -- What becomes of the open transactions by a batch of this producer: the same text, or longer where one begins; nil and
@@ -187,18 +209,21 @@ local function first_producer(marks)
 end
 
 -- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
--- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, with the
--- producer id -1 where a batch has none, or "" where no batch has one.  `first_packed` is what first_producer's field
--- holds.
+-- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, and with the
+-- producer id -1 where they have none.  One mark is for all batches of a producer that follow each other by sequence,
+-- too; then it ends with " <records>,<records>" of the newest batches, as many as are remembered.  "" where no batch has
+-- a producer.  `first_packed` is what first_producer's field holds.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
 local function check_marks(meta, state, marks, first_packed, total, base_offset, now_ms)
   if marks == '' then
     return {}
   end
-  local states, several, limit = {}, string.find(marks, ';.'), base_offset + total
+  local states, several, limit = {}, string.find(marks, '[,;].'), base_offset + total
   local open = state.open
-  for id, epoch, first, count, transactional in string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?);') do
+  for id, epoch, first, count, transactional, counts in
+    string.gmatch(marks, '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?)([ %d,]*);')
+  do
     count = tonumber(count)
     if id ~= '-1' then
       local field = 'p:' .. id
@@ -208,7 +233,7 @@ local function check_marks(meta, state, marks, first_packed, total, base_offset,
         packed = redis.call('HGET', meta, field)
       end
       local kept, duplicate, fault =
-        next_producer(packed or nil, tonumber(epoch), tonumber(first), count, base_offset, now_ms)
+        next_producer(packed or nil, tonumber(epoch), tonumber(first), count, counts, base_offset, now_ms)
       if kept then
         open, fault = next_open(open, tonumber(id), transactional == 't', base_offset)
         kept = open and kept

@@ -73,7 +73,7 @@ def test_commands_are_the_same_fields(form: Any) -> None:
         assert head in commands.rest
     sizes = [sum(map(len, entry.fields)) for entry in entries]
     assert commands.largest_bytes == max(sizes)
-    assert commands.spans == b"3 3 %d %d;" % (sum(sizes), BASE_MS + 2)
+    assert commands.spans == ((3, 3, sum(sizes), BASE_MS + 2),)
 
 
 @every_form
