@@ -219,14 +219,16 @@ class _Group:
 
     def _add_span(self, span: Span) -> None:
         """With the one before it where that is short: Redis has work for each."""
-        records, entries, size_bytes, newest_ms = span
-        if self.spans and self.spans[-1].entries + entries <= _SPAN_ENTRIES:
-            before = self.spans.pop()
-            records += before.records
-            entries += before.entries
-            size_bytes += before.size_bytes
-            newest_ms = max(newest_ms, before.newest_ms)
-        self.spans.append(Span(records, entries, size_bytes, newest_ms))
+        if not self.spans or self.spans[-1].entries + span.entries > _SPAN_ENTRIES:
+            self.spans.append(span)
+            return
+        before = self.spans[-1]
+        self.spans[-1] = Span(
+            before.records + span.records,
+            before.entries + span.entries,
+            before.size_bytes + span.size_bytes,
+            max(before.newest_ms, span.newest_ms),
+        )
 
     @property
     def gated(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import struct
 import threading
 import time
 from functools import partial
@@ -455,6 +457,38 @@ def test_producers_of_one_group(bench: Bench, log: PartitionLog) -> None:
         bench.run(produced(log, b"gap", stamp=(1, 0, 7)))
     bench.run(produced(log, b"next", stamp=(1, 0, 6)))
     assert bench.client.xlen(log.stream) == 1 + 14 + 1
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 4])
+@pytest.mark.parametrize("sizes", [(1, 1), (3, 1, 2), (1, 2, 3, 4, 5), (2, 1, 4, 1, 1, 3, 2, 1)])
+def test_a_group_leaves_what_its_batches_would_one_by_one(
+    bench: Bench, first: int, sizes: tuple[int, ...]
+) -> None:
+    """Also where the sequence begins anew behind the largest one (KIP-98)."""
+    batches = [tuple(b"%d-%d" % (number, place) for place in range(n)) for number, n in enumerate(sizes)]
+    starts = itertools.accumulate(sizes, initial=first)
+    stamps = [(7, 0, start % 2**31) for start, _ in zip(starts, sizes, strict=False)]
+    states, indexes = [], []
+    for together in (False, True):
+        log = bench.log(f"t-{together}", offset_assignment="dense")
+        bench.run(produced(log, b"first", stamp=(8, 0, 0)))
+        before = renames(bench.client)
+        if together:
+            bench.run(all_produced(log, batches, [*stamps], followed=True))
+            assert renames(bench.client) == before + 1
+        else:
+            for batch, stamp in zip(batches, stamps, strict=True):
+                bench.run(produced(log, *batch, stamp=stamp))
+        assert bench.run(log.count(0, log.log_end)) == 1 + sum(sizes)
+        # Epoch, time, and for each batch first sequence, last one and offset.
+        numbers = [number for (number,) in struct.iter_unpack(">d", bench.client.hget(log.meta, "p:7"))]
+        states.append((numbers[0], numbers[2:]))
+        # Number of entries and their bytes, the largest one.
+        counts = struct.unpack(">14d", bench.client.hget(log.meta, "log"))
+        indexes.append(counts[4:9])
+    assert len(states[0][1]) == 3 * min(len(sizes), 5)
+    assert states[0] == states[1]
+    assert indexes[0] == indexes[1]
 
 
 def test_a_group_with_a_duplicate_and_a_gap(bench: Bench, log: PartitionLog) -> None:
