@@ -821,7 +821,8 @@ end
 redis.register_function('korvet_append', append_records)
 redis.register_function('korvet_append_batch', append_batch)
 redis.register_function('korvet_guard', guard)
-redis.register_function('korvet_seal', seal)
+-- Whatever became of the memory meanwhile: the stream has to come back.
+redis.register_function({ function_name = 'korvet_seal', callback = seal, flags = { 'allow-oom' } })
 redis.register_function('korvet_mark', mark)
 redis.register_function({ function_name = 'korvet_settle', callback = settle, flags = { 'allow-oom' } })
 redis.register_function('korvet_xadd', native_append)
