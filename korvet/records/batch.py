@@ -92,7 +92,9 @@ class Span(NamedTuple):
 
 
 class AppendCommands(msgspec.Struct, frozen=True, gc=False):
-    """A batch as XADD commands of given entry IDs, but for its first entry, which a function adds."""
+    """A batch as XADD commands of given entry IDs, but for its first entry, of which there are the fields: a
+    function may add it.
+    """
 
     position: int
     """The first record's position, its offset as an entry ID: one number, ms << 10 | sequence."""
@@ -127,7 +129,7 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """The first entry's field arguments and the commands that add the others."""
+        """The first entry's field arguments and the commands that add the others, without copying `batch`."""
         if self.batch:
             return self.first, self.batch, _LINE_END
         return (self.first, self.rest) if self.rest else (self.first,)

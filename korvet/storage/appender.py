@@ -796,14 +796,16 @@ def _follows(stamp: ProducerStamp, last: ProducerStamp, count: int) -> bool:
 
 def _mark_of(first: ProducerStamp, counts: list[int]) -> bytes:
     """See check_marks of lua/append.lua."""
-    several = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])
+    newest = b""
+    if len(counts) > 1:
+        newest = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])
     return b"%d %d %d %d%b%b;" % (
         first.producer_id,
         first.producer_epoch,
         first.base_sequence,
         sum(counts),
         b"t" if first.transactional else b"",
-        several if len(counts) > 1 else b"",
+        newest,
     )
 
 
