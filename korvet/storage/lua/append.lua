@@ -145,8 +145,8 @@ local function seen_producer(packed, epoch, now_ms)
   return struct.pack('>dd', epoch, now_ms) .. (same and string.sub(packed, PRODUCER_BYTES + 1) or '')
 end
 
--- The newest batches of those in `packed` and of a producer's next ones, the newest of which have so many records each
--- (decimal text, "" where there is one); `total` is that of all, `first` the sequence of the first and `base_offset` its.
+-- The newest batches of those in `packed` and of a producer's next ones, which have `total` records from `base_offset`
+-- and the sequence `first` on; `counts` is how many the newest of them have each, "" where there is only one.
 local function with_batches(packed, first, total, counts, base_offset)
   if counts == '' then
     local last = (first + total - 1) % (MAX_SEQUENCE_NUMBER + 1)
@@ -211,8 +211,8 @@ end
 -- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
 -- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, and with the
 -- producer id -1 where they have none.  One mark is for all batches of a producer that follow each other by sequence,
--- too; then it ends with " <records>,<records>" of the newest batches, as many as are remembered.  "" where no batch has
--- a producer.  `first_packed` is what first_producer's field holds.
+-- too; then it ends with " <records>,<records>" of the newest of them, as many as are remembered.  "" where no batch
+-- has a producer.  `first_packed` is what first_producer's field holds.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
 local function check_marks(meta, state, marks, first_packed, total, base_offset, now_ms)
