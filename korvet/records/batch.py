@@ -116,7 +116,7 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     size_bytes: int
     """Of all bulk strings and commands, nearly."""
     spans: tuple[Span, ...]
-    """Of 256 entries each, and of what is left."""
+    """Of 256 records each, and of what is left, or one for all that are one entry."""
     entry_count: int
     append_ms: int = -1
     batch: bytes = b""

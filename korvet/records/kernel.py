@@ -94,8 +94,8 @@ MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 
 SEQUENCE_BITS = cython.declare(cython.longlong, 10)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, 1023)
-# Entries that one point of the log's index stands for.
-SPAN_ENTRIES = cython.declare(cython.longlong, 256)
+# Records that one point of the log's index stands for.
+SPAN_RECORDS = cython.declare(cython.longlong, 256)
 # What begins a bulk string, an array and an integer in RESP.
 BULK_MARK = cython.declare(cython.uint, 36)
 ARRAY_MARK = cython.declare(cython.uint, 42)
@@ -1198,7 +1198,7 @@ def _encode(
                 # The others begin another bytes object.
                 o = 0
                 told_size = 0
-            if index - span_from == SPAN_ENTRIES:
+            if index - span_from == SPAN_RECORDS:
                 spans.append(Span(index - span_from, index - span_from, span_bytes, span_newest))
                 span_from = index
                 span_bytes = 0

@@ -84,8 +84,8 @@ _APART_BYTES: Final = 4096
 _GROUPS_IN_FLIGHT: Final = 2
 # A single entry of this size is XADDed, too: as an argument of a function it would be copied and hashed.
 _THROUGH_GATE_BYTES: Final = 28 << 10
-# As many of a group as one point of the log's index stands for, at least.
-_SPAN_ENTRIES: Final = 256
+# So many of a group's records are told to the index at once, at most: readers divide a log by its points.
+_SPAN_RECORDS: Final = 256
 # A group of this size is sent even so: some ms of Redis's time, during which others wait.
 _GROUP_BYTES: Final = 128 << 10
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
@@ -219,16 +219,14 @@ class _Group:
 
     def _add_span(self, span: Span) -> None:
         """With the one before it where that is short: Redis has work for each."""
-        if not self.spans or self.spans[-1].entries + span.entries > _SPAN_ENTRIES:
-            self.spans.append(span)
-            return
-        before = self.spans[-1]
-        self.spans[-1] = Span(
-            before.records + span.records,
-            before.entries + span.entries,
-            before.size_bytes + span.size_bytes,
-            max(before.newest_ms, span.newest_ms),
-        )
+        if self.spans:
+            before = self.spans[-1]
+            records = before.records + span.records
+            if records <= _SPAN_RECORDS:
+                entries, size_bytes = before.entries + span.entries, before.size_bytes + span.size_bytes
+                self.spans[-1] = Span(records, entries, size_bytes, max(before.newest_ms, span.newest_ms))
+                return
+        self.spans.append(span)
 
     @property
     def gated(self) -> bool:
