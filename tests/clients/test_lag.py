@@ -120,8 +120,9 @@ def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 def test_lag_within_batches(korvet, new_topic, fresh, assignment):
     topic = new_topic(1, {"storage.layout": "batch", "offset.assignment": assignment})
-    # A flush ends the lingering: each call of `send` makes one batch.
+    # A flush ends the lingering: each call of `send` makes one batch, unless its records wait for metadata.
     client = producer(korvet.bootstrap, linger_ms=60_000)
+    client.list_topics(topic, timeout=20)
     offsets = [*send(client, topic, 0, records()), *send(client, topic, 0, records())]
     assert korvet.redis.xlen(stream(topic)) == 2
     for place, offset in enumerate(offsets):
