@@ -355,11 +355,14 @@ def test_a_last_id_that_was_set_ahead(
         bench.client.xdel(log.stream, entry_id(ahead))
     else:
         bench.client.execute_command("XSETID", log.stream, entry_id(ahead))
-    stamps = [(7, 0, number * len(values)) for number in range(20)]
-    appended = [bench.run(produced(log, *values, stamp=stamp)) for stamp in stamps]
+    batches = [[b"%d-%b" % (number, value) for value in values] for number in range(20)]
+    appended = [
+        bench.run(produced(log, *batch, stamp=(7, 0, number * len(values))))
+        for number, batch in enumerate(batches)
+    ]
     assert appended[0].base_offset > ahead
     assert not any(one.duplicate for one in appended)
-    assert values_of(bench.client, log.stream) == [b"first", *values * 20]
+    assert values_of(bench.client, log.stream) == [b"first", *itertools.chain(*batches)]
     assert bench.run(log.count(0, log.log_end)) == 1 + 20 * len(values)
 
 

@@ -554,7 +554,7 @@ local function guard(keys, args)
     return refused('another append came in between')
   end
   if not alone and (not found.exists or redis.call('EXISTS', gate) == 1) then
-    return refused('there is no stream to be renamed')
+    return refused('the gate cannot be opened')
   end
   local now_ms = clock_ms()
   -- What was saved together needs no reckoning, which would parse an ID.
