@@ -129,7 +129,8 @@ def main(
     picture = path.with_suffix(".svg")
     write_picture(picture, rows)
     out = Console(width=None if sys.stdout.isatty() else 200)
-    out.print(table(rows, f"korvet beside {about['store']}, {about['cores']} cores, {about['time']}"))
+    where = f"Python {about['python']}, {about['store']}, {about['cores']} cores"
+    out.print(table(rows, f"korvet on {where}, {about['time']}"))
     out.print(f"samples: {path}, picture: {picture}", highlight=False)
 
 

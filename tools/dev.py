@@ -81,7 +81,9 @@ usage: ./dev COMMAND [ARGUMENT...]
   clean                      remove the environment, caches and build results
   help                       this text
 
-The first command makes the environment (.venv) and takes a few minutes; later ones start at once.
+The first command makes the environment (.venv) and takes a few minutes; later ones start at once. It is of
+the distribution's Python in /usr/bin where that is recent and complete, for its speed; else of one on PATH.
+KORVET_DEV_PYTHON names another one.
 """
 
 

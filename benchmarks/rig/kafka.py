@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +20,17 @@ from tests.support.polling import until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, run
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.rig.programs import Outcome
+
 START_TIMEOUT_S = 60
-# Rounds of sixteen requests each: half a million records, and as many small requests as a JVM needs.
-WARM_UP = ((Shape(100, 64 << 10), 80), (Shape(100, 0), 1_000))
+# What its JVM gets to compile, in steps of so many rounds of sixteen requests: a second or two each.
+WARM_UP = ((Shape(100, 64 << 10), 80), (Shape(100, 16 << 10), 250), (Shape(100, 0), 1_000))
+# It is warm when a step takes hardly less CPU time than the one before, or after so many of them.
+STEADY_SHARE = 0.9
+MOST_STEPS = 8
 # What Kafka's own start scripts pass.
 JVM_OPTIONS = (
     "-Xms1g",
@@ -93,17 +103,31 @@ class Kafka:
         return accepts("127.0.0.1", port)
 
     def _warm_up(self) -> None:
-        """Let its JVM compile what the measurements use: about half a million records each way."""
+        """Let its JVM compile what the measurements use, each way."""
         topic = self.cluster.new_topic()
         address = self.cluster.bootstrap
         records = 0
         for shape, rounds in WARM_UP:
             requests = write_requests("warm-up", produce_requests(topic, 1, shape, 16))
-            records += programs.run("requests", address, requests, "--rounds", rounds).records
+            produce = functools.partial(programs.run, "requests", address, requests, "--rounds", rounds)
+            records += self._until_steady(produce)
             requests.unlink()
-        for _ in range(3):
-            programs.run("fetch", address, topic, "--records", records, "--seconds", 60)
+        options = ("--records", records, "--seconds", 60)
+        self._until_steady(functools.partial(programs.run, "fetch", address, topic, *options))
         self.cluster.drop_topic(topic)
+
+    def _until_steady(self, step: Callable[[], Outcome]) -> int:
+        """Repeat a step until it is as cheap as it gets; the records of all of them."""
+        records = 0
+        before_s = float("inf")
+        for _ in range(MOST_STEPS):
+            with self.cluster.meter() as meter:
+                records += step().records
+            used_s = sum(meter.used.values())
+            if used_s > STEADY_SHARE * before_s:
+                break
+            before_s = used_s
+        return records
 
     def close(self) -> None:
         self._child.terminate(60)
