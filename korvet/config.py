@@ -15,7 +15,6 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
@@ -37,6 +36,9 @@ _SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_
 # Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
 _KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
 _REDIS_SCHEMES = ("redis", "rediss", "unix")
+# What is before the password of a URL's user, and of its query, and that.
+_USERS_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
+_QUERYS_PASSWORD = re.compile(r"([?&]password=)[^&#]*")
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -531,10 +533,8 @@ def clean_environment() -> dict[str, str]:
 
 def redacted(url: str) -> str:
     """A Redis URL without its password, for logs and messages."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{parts.netloc.rpartition('@')[2]}"))
+    hidden = _USERS_PASSWORD.sub(r"\1***@", url)
+    return _QUERYS_PASSWORD.sub(r"\1***", hidden)
 
 
 # A setting and the listener whose it is, None for all.
@@ -757,10 +757,7 @@ def _check_texts(
 
 
 def _check_url(url: str, origin: str) -> None:
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise ConfigError(f"{origin}: not a URL: {error}") from error
+    scheme = url.strip().partition(":")[0].lower()
     if scheme not in _REDIS_SCHEMES:
         raise ConfigError(
             f"{origin}: expected a URL starting with redis://, rediss:// or unix://, got {redacted(url)!r}"

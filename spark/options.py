@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 import click
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -21,7 +21,7 @@ from korvet.spark.browser import BrowserError
 from korvet.spark.failures import in_one_line
 from korvet.spark.jars import JarsMissing
 from korvet.spark.session import JavaMissing, build_session, is_submitted, submitted_session
-from korvet.spark.store import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls
+from korvet.spark.store import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls, split_url
 from korvet.spark.target import ExportError
 
 if TYPE_CHECKING:
@@ -128,15 +128,15 @@ def _absolute(file: str | None) -> str | None:
 def _without_password(url: str) -> tuple[str, str | None, str | None]:
     """The URL without password and without what is said behind its question mark of who we are; these two."""
     try:
-        parts = urlsplit(url)
+        parts, nodes = split_url(url)
         password = None if parts.password is None else unquote(parts.password)
     except ValueError:
         raise SourceError("the redis URL can't be parsed") from None
-    user, at, place = parts.netloc.rpartition("@")
+    user, at, _ = parts.netloc.rpartition("@")
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     name, other = query.pop("username", None), query.pop("password", None)
     named = user.partition(":")[0]
-    netloc = named + at + place if named else place
+    netloc = named + at + nodes if named else nodes
     # Not by urlunsplit, which makes unix:/path of unix:///path.
     rest = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
     return rest, None if named else name, other if password is None else password

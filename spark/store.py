@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
 
 import redis
 from redis.crc import key_slot
@@ -44,6 +45,8 @@ PAGE_TARGET_BYTES = 4 << 20
 # the field `gap` is the position of the first entry that compaction left.
 _LOG_NUMBERS = struct.Struct(">14d")
 _LOG_START = 2
+# What is before a URL's nodes, and these: host:port,host:port.
+_NODES = re.compile(r"(?P<before>[^/?#]*//(?:[^/?#]*@)?)(?P<nodes>[^/?#]*)")
 # A key that is sent after more often than this is chased in circles.
 MOST_REDIRECTIONS = 5
 
@@ -120,6 +123,19 @@ class Tls:
         }
 
 
+def split_url(url: str) -> tuple[SplitResult, str]:
+    """The parts of a Redis URL, with the first of its nodes alone, and all its nodes: host:port,host:port.
+
+    Python's urlsplit takes no IPv6 address behind a comma. Raises ValueError.
+    """
+    found = _NODES.match(url)
+    if found is None:
+        return urlsplit(url), ""
+    before, nodes, rest = found["before"], found["nodes"], url[found.end() :]
+    parts = [urlsplit(before + node + rest) for node in nodes.split(",")]
+    return parts[0], nodes
+
+
 @dataclass(frozen=True, slots=True)
 class Address:
     """A Redis server, or nodes of a cluster, and the keyspace in it.
@@ -135,7 +151,7 @@ class Address:
 
     def __post_init__(self) -> None:
         try:
-            parts = urlsplit(self.url)
+            parts, _ = split_url(self.url)
             password, user = parts.password, parts.username
             query = set(parse_qs(parts.query, keep_blank_values=True))
         except ValueError:
@@ -169,11 +185,11 @@ class Address:
 
     def server_urls(self) -> list[str]:
         """A URL for each node named."""
-        parts = urlsplit(self.url)
-        if "," not in parts.netloc:
+        parts, nodes = split_url(self.url)
+        if "," not in nodes:
             return [self.url]
-        user, at, places = parts.netloc.rpartition("@")
-        return [urlunsplit(parts._replace(netloc=user + at + place)) for place in places.split(",")]
+        user, at, _ = parts.netloc.rpartition("@")
+        return [urlunsplit(parts._replace(netloc=user + at + node)) for node in nodes.split(",")]
 
     def stream(self, topic: str, partition: int) -> str:
         """The key of a partition's stream."""

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from korvet.storage.errors import StoreError
 
 _DEFAULT_PORT: Final = 6379
+# The parts of RFC 3986. Python's urlsplit takes no IPv6 address behind a comma.
+_URL: Final = re.compile(
+    r"(?P<scheme>[^:/?#]*):(?://(?:(?P<user>[^/?#]*)@)?(?P<nodes>[^/?#]*))?(?P<path>[^?#]*)"
+    r"(?:\?(?P<query>[^#]*))?(?:#.*)?"
+)
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
 _LAST_PORT: Final = 65535
 
@@ -35,41 +40,38 @@ def parse_url(url: str) -> tuple[RedisAddress, ...]:
 
     Several nodes of a cluster are separated by commas, as in redis://one:6379,two:6379. Raises StoreError.
     """
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise StoreError(f"{_without_password(url)}: {error}") from error
-    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    if parts.scheme not in {"redis", "rediss", "unix"}:
+    found = _URL.fullmatch(url.strip())
+    scheme = found["scheme"].lower() if found else ""
+    if not found or scheme not in {"redis", "rediss", "unix"}:
         raise StoreError(f"{_without_password(url)}: a Redis URL begins with redis://, rediss:// or unix://")
-    local = parts.scheme == "unix"
-    database = query.get("db", "" if local else parts.path.strip("/")) or "0"
+    path, local = found["path"], scheme == "unix"
+    query = {name: values[-1] for name, values in parse_qs(found["query"] or "").items()}
+    database = query.get("db", "" if local else path.strip("/")) or "0"
     if not database.isdecimal():
         raise StoreError(f"{_without_password(url)}: the database is {database!r}, not a number")
-    if local and not parts.path:
+    if local and not path:
         raise StoreError(f"{_without_password(url)}: no socket path, as in unix:///run/redis.sock")
-    user, _, places = parts.netloc.rpartition("@")
-    username, _, password = user.partition(":")
+    username, _, password = (found["user"] or "").partition(":")
     who = unquote(username) or query.get("username"), unquote(password) or query.get("password")
     return tuple(
         RedisAddress(
             host=host,
             port=port,
-            socket_path=unquote(parts.path) if local else None,
-            tls=parts.scheme == "rediss",
+            socket_path=unquote(path) if local else None,
+            tls=scheme == "rediss",
             username=who[0],
             password=who[1],
             database=int(database),
         )
-        for host, port in (_host_and_port(place, url) for place in places.split(","))
+        for host, port in (_host_and_port(node, url) for node in (found["nodes"] or "").split(","))
     )
 
 
-def _host_and_port(place: str, url: str) -> tuple[str, int]:
-    found = _HOST_AND_PORT.fullmatch(place)
+def _host_and_port(node: str, url: str) -> tuple[str, int]:
+    found = _HOST_AND_PORT.fullmatch(node)
     port = int(found["port"] or _DEFAULT_PORT) if found else 0
     if not found or not 0 < port <= _LAST_PORT:
-        raise StoreError(f"{_without_password(url)}: {place!r} is no host and port")
+        raise StoreError(f"{_without_password(url)}: {node!r} is no host and port")
     return found["ipv6"] or (found["name"] or "localhost").lower(), port
 
 

@@ -241,6 +241,9 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert login("redis://user:p%40ss@host:1/2") == ("redis://user@host:1/2", None, "p@ss")
     assert "p@ss" not in repr(address("redis://user:p%40ss@host:1/2"))
     assert login("redis://:pw@one,two") == ("redis://one,two", None, "pw")
+    several = address("redis://u:pw@one:7,[::1]:8/2")
+    assert several.url == "redis://u@one:7,[::1]:8/2"
+    assert several.server_urls() == ["redis://u@one:7/2", "redis://u@[::1]:8/2"]
     assert login("redis://h?username=me&password=p%40ss&db=2") == ("redis://h?db=2", "me", "p@ss")
     assert login("unix:///run/redis.sock") == ("unix:///run/redis.sock", None, None)
     assert login("unix://me:pw@/run/redis.sock?db=1") == ("unix://me@/run/redis.sock?db=1", None, "pw")

@@ -92,6 +92,7 @@ def test_times_come_before_offsets() -> None:
         ({**TOPIC, "redis": "http://h"}, "starts with redis://"),
         ({**TOPIC, "redis": "redis://h?decode_responses=1"}, "nothing but db behind its question mark"),
         ({**TOPIC, "redis": "redis://[h"}, "can't be parsed"),
+        ({**TOPIC, "redis": "redis://h,[::1"}, "can't be parsed"),
         ({**TOPIC, "redis": "redis://me@h", "redis.user": "you"}, "not in both"),
         ({**TOPIC, "redis.ssl.ca": "/ca.pem"}, "need a redis URL that starts with rediss://"),
         ({**TOPIC, "redis.password": "a", "redis.passwordFile": "b"}, "give one of redis.password, "),

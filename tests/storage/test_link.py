@@ -187,6 +187,7 @@ def test_nobody_listening_is_said(tmp_path: Any) -> None:
         ("rediss://u:p%40@h", ("h", 6379, None, True, "u", "p@", 0)),
         ("unix:///run/r.sock?db=1", ("localhost", 6379, "/run/r.sock", False, None, None, 1)),
         ("redis://:secret@h", ("h", 6379, None, False, None, "secret", 0)),
+        ("unix:/run/r.sock\n", ("localhost", 6379, "/run/r.sock", False, None, None, 0)),
     ],
 )
 def test_urls(url: str, expected: tuple[object, ...]) -> None:
@@ -218,6 +219,8 @@ def test_several_nodes_share_what_the_url_says() -> None:
         "redis://:secret@h:70000",
         "redis://:secret@one:7,two:x",
         "redis://:secret@[::1",
+        "redis://:secret@one:7,[::1",
+        "h:6379",
     ],
 )
 def test_bad_urls_are_refused_without_showing_the_password(url: str) -> None:

@@ -206,6 +206,8 @@ def test_a_flag_that_does_not_fit_is_named() -> None:
         ("redis://:secret@host:1/0", "redis://:***@host:1/0"),
         ("rediss://me:secret@host", "rediss://me:***@host"),
         ("redis://host:6379", "redis://host:6379"),
+        ("redis://me:se/cr@et@one:1,[::1]:2", "redis://me:***@one:1,[::1]:2"),
+        ("redis://host?password=secret&db=1", "redis://host?password=***&db=1"),
         ("unix:///run/redis.sock", "unix:///run/redis.sock"),
     ],
 )
