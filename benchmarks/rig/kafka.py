@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 START_TIMEOUT_S = 60
 # What its JVM gets to compile, in steps of so many rounds of sixteen requests: a second or two each.
 WARM_UP = ((Shape(100, 64 << 10), 80), (Shape(100, 16 << 10), 250), (Shape(100, 0), 1_000))
-# It is warm when a step takes hardly less CPU time than the one before, or after so many of them.
+# It is warm when so many steps after another take hardly less CPU time than the cheapest one before, or at
+# last after so many of them all.
 STEADY_SHARE = 0.9
-MOST_STEPS = 8
+STEADY_STEPS = 2
+MOST_STEPS = 12
 # What Kafka's own start scripts pass.
 JVM_OPTIONS = (
     "-Xms1g",
@@ -118,15 +120,16 @@ class Kafka:
 
     def _until_steady(self, step: Callable[[], Outcome]) -> int:
         """Repeat a step until it is as cheap as it gets; the records of all of them."""
-        records = 0
-        before_s = float("inf")
+        records = steady = 0
+        least_s = float("inf")
         for _ in range(MOST_STEPS):
             with self.cluster.meter() as meter:
                 records += step().records
             used_s = sum(meter.used.values())
-            if used_s > STEADY_SHARE * before_s:
+            steady = steady + 1 if used_s > STEADY_SHARE * least_s else 0
+            if steady == STEADY_STEPS:
                 break
-            before_s = used_s
+            least_s = min(least_s, used_s)
         return records
 
     def close(self) -> None:
