@@ -128,11 +128,12 @@ def _absolute(file: str | None) -> str | None:
 def _without_password(url: str) -> tuple[str, str | None, str | None]:
     """The URL without password and without what is said behind its question mark of who we are; these two."""
     try:
-        parts, nodes = split_url(url)
+        parts, *others = split_url(url)
         password = None if parts.password is None else unquote(parts.password)
     except ValueError:
         raise SourceError("the redis URL can't be parsed") from None
-    user, at, _ = parts.netloc.rpartition("@")
+    user, at, node = parts.netloc.rpartition("@")
+    nodes = ",".join((node, *(other.netloc.rpartition("@")[2] for other in others)))
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     name, other = query.pop("username", None), query.pop("password", None)
     named = user.partition(":")[0]

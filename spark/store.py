@@ -123,17 +123,16 @@ class Tls:
         }
 
 
-def split_url(url: str) -> tuple[SplitResult, str]:
-    """The parts of a Redis URL, with the first of its nodes alone, and all its nodes: host:port,host:port.
+def split_url(url: str) -> list[SplitResult]:
+    """The parts of a Redis URL, once for each node that it names.
 
     Python's urlsplit takes no IPv6 address behind a comma. Raises ValueError.
     """
     found = _NODES.match(url)
     if found is None:
-        return urlsplit(url), ""
+        return [urlsplit(url)]
     before, nodes, rest = found["before"], found["nodes"], url[found.end() :]
-    parts = [urlsplit(before + node + rest) for node in nodes.split(",")]
-    return parts[0], nodes
+    return [urlsplit(before + node + rest) for node in nodes.split(",")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class Address:
 
     def __post_init__(self) -> None:
         try:
-            parts, _ = split_url(self.url)
+            parts = split_url(self.url)[0]
             password, user = parts.password, parts.username
             query = set(parse_qs(parts.query, keep_blank_values=True))
         except ValueError:
@@ -185,11 +184,8 @@ class Address:
 
     def server_urls(self) -> list[str]:
         """A URL for each node named."""
-        parts, nodes = split_url(self.url)
-        if "," not in nodes:
-            return [self.url]
-        user, at, _ = parts.netloc.rpartition("@")
-        return [urlunsplit(parts._replace(netloc=user + at + node)) for node in nodes.split(",")]
+        nodes = split_url(self.url)
+        return [self.url] if len(nodes) == 1 else [urlunsplit(parts) for parts in nodes]
 
     def stream(self, topic: str, partition: int) -> str:
         """The key of a partition's stream."""

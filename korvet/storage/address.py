@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from korvet.config import redacted
 from korvet.storage.errors import StoreError
 
 _DEFAULT_PORT: Final = 6379
@@ -43,14 +44,14 @@ def parse_url(url: str) -> tuple[RedisAddress, ...]:
     found = _URL.fullmatch(url.strip())
     scheme = found["scheme"].lower() if found else ""
     if not found or scheme not in {"redis", "rediss", "unix"}:
-        raise StoreError(f"{_without_password(url)}: a Redis URL begins with redis://, rediss:// or unix://")
+        raise StoreError(f"{redacted(url)}: a Redis URL begins with redis://, rediss:// or unix://")
     path, local = found["path"], scheme == "unix"
     query = {name: values[-1] for name, values in parse_qs(found["query"] or "").items()}
     database = query.get("db", "" if local else path.strip("/")) or "0"
     if not database.isdecimal():
-        raise StoreError(f"{_without_password(url)}: the database is {database!r}, not a number")
+        raise StoreError(f"{redacted(url)}: the database is {database!r}, not a number")
     if local and not path:
-        raise StoreError(f"{_without_password(url)}: no socket path, as in unix:///run/redis.sock")
+        raise StoreError(f"{redacted(url)}: no socket path, as in unix:///run/redis.sock")
     username, _, password = (found["user"] or "").partition(":")
     who = unquote(username) or query.get("username"), unquote(password) or query.get("password")
     return tuple(
@@ -71,10 +72,5 @@ def _host_and_port(node: str, url: str) -> tuple[str, int]:
     found = _HOST_AND_PORT.fullmatch(node)
     port = int(found["port"] or _DEFAULT_PORT) if found else 0
     if not found or not 0 < port <= _LAST_PORT:
-        raise StoreError(f"{_without_password(url)}: {node!r} is no host and port")
+        raise StoreError(f"{redacted(url)}: {node!r} is no host and port")
     return found["ipv6"] or (found["name"] or "localhost").lower(), port
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]
