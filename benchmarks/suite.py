@@ -116,7 +116,7 @@ def main(
         reference = None
         if kafka:
             try:
-                reference = Kafka()
+                reference = Kafka(1) if quick else Kafka()
                 stack.callback(reference.close)
             except KafkaMissing as reason:
                 say.print(f"without Apache Kafka: {reason}", markup=False)

@@ -67,8 +67,11 @@ class KafkaMissing(Exception):
 class Kafka:
     """A broker with its controller in one process, in a folder of its own."""
 
-    def __init__(self) -> None:
-        """Start it; raises KafkaMissing where Java, Maven or the jars are missing."""
+    def __init__(self, most_steps: int = MOST_STEPS) -> None:
+        """Start it, and warm it up in so many steps of a kind at the most.
+
+        Raises KafkaMissing where Java, Maven or the jars are missing.
+        """
         try:
             self.tools = JavaTools.resolve()
         except pytest.skip.Exception as reason:
@@ -90,7 +93,7 @@ class Kafka:
         self.cluster = Cluster(f"127.0.0.1:{port}", {"kafka": self._child.pid})
         try:
             until(lambda: self._ready(port), START_TIMEOUT_S, "Kafka accepts connections")
-            self._warm_up()
+            self._warm_up(most_steps)
         except BaseException:
             self.close()
             raise
@@ -104,7 +107,7 @@ class Kafka:
             raise KafkaMissing(f"it ended with {self._child.exit_code}: {self._child.output()[-500:]}")
         return accepts("127.0.0.1", port)
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, most_steps: int) -> None:
         """Let its JVM compile what the measurements use, each way."""
         topic = self.cluster.new_topic()
         address = self.cluster.bootstrap
@@ -112,17 +115,18 @@ class Kafka:
         for shape, rounds in WARM_UP:
             requests = write_requests("warm-up", produce_requests(topic, 1, shape, 16))
             produce = functools.partial(programs.run, "requests", address, requests, "--rounds", rounds)
-            records += self._until_steady(produce)
+            records += self._until_steady(produce, most_steps)
             requests.unlink()
         options = ("--records", records, "--seconds", 60)
-        self._until_steady(functools.partial(programs.run, "fetch", address, topic, *options))
+        fetch = functools.partial(programs.run, "fetch", address, topic, *options)
+        self._until_steady(fetch, most_steps)
         self.cluster.drop_topic(topic)
 
-    def _until_steady(self, step: Callable[[], Outcome]) -> int:
+    def _until_steady(self, step: Callable[[], Outcome], most_steps: int) -> int:
         """Repeat a step until it is as cheap as it gets; the records of all of them."""
         records = steady = 0
         least_s = float("inf")
-        for _ in range(MOST_STEPS):
+        for _ in range(most_steps):
             with self.cluster.meter() as meter:
                 records += step().records
             used_s = sum(meter.used.values())
