@@ -21,7 +21,11 @@ def jemalloc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_server_on_the_c_library_gets_jemalloc(jemalloc: Path) -> None:
     environ = server_environment(find_server()._replace(allocator="libc"), {"HOME": "/root"})
-    assert environ == {"HOME": "/root", "LD_PRELOAD": str(jemalloc)}
+    assert environ == {
+        "HOME": "/root",
+        "LD_PRELOAD": str(jemalloc),
+        "MALLOC_CONF": "dirty_decay_ms:60000",
+    }
 
 
 def test_a_server_with_an_allocator_of_its_own_is_left_alone(jemalloc: Path) -> None:
@@ -31,6 +35,12 @@ def test_a_server_with_an_allocator_of_its_own_is_left_alone(jemalloc: Path) -> 
 def test_who_preloads_something_has_chosen(jemalloc: Path) -> None:
     chosen = {"LD_PRELOAD": "libmimalloc.so.2"}
     assert server_environment(find_server()._replace(allocator="libc"), chosen) == chosen
+
+
+def test_who_has_options_for_jemalloc_keeps_them(jemalloc: Path) -> None:
+    chosen = {"MALLOC_CONF": "narenas:1"}
+    environ = server_environment(find_server()._replace(allocator="libc"), chosen)
+    assert environ == {"LD_PRELOAD": str(jemalloc), **chosen}
 
 
 def test_without_jemalloc_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
