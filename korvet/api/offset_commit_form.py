@@ -136,8 +136,10 @@ class CommitForm:
         numbers = map(self._gap.unpack_from, [frame] * len(self._gaps), self._gaps)
         asked = self._asked
         topics = tuple(
-            AskedTopic(topic.name, topic.topic_id, tuple(map(_moved, topic.partitions, numbers)))
-            for topic in asked.topics
+            [
+                AskedTopic(topic.name, topic.topic_id, tuple(map(_moved, topic.partitions, numbers)))
+                for topic in asked.topics
+            ]
         )
         return AskedCommit(
             asked.group_id,

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 NO_EXPIRY_MS = -1
 RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timestamp
 TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
-KEEPS_SESSION = frozenset({GroupState.STABLE, GroupState.PREPARING_REBALANCE})
+# Looked up by identity, for each commit: the hash of an Enum is a call of its own.
+KEEPS_SESSION = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 AnyGroup: TypeAlias = "Group | ConsumerGroup"
 IsExpired = Callable[[OffsetCommitValue], bool]
