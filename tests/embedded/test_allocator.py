@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from korvet.embedded import EmbeddedServer, allocator, find_server
 from korvet.embedded.allocator import find_jemalloc, server_environment
+from tests.support.polling import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.fixture
@@ -24,7 +30,7 @@ def test_a_server_on_the_c_library_gets_jemalloc(jemalloc: Path) -> None:
     assert environ == {
         "HOME": "/root",
         "LD_PRELOAD": str(jemalloc),
-        "MALLOC_CONF": "dirty_decay_ms:60000",
+        "MALLOC_CONF": "dirty_decay_ms:60000,muzzy_decay_ms:-1,lg_extent_max_active_fit:64",
     }
 
 
@@ -48,13 +54,44 @@ def test_without_jemalloc_the_environment_stays(monkeypatch: pytest.MonkeyPatch)
     assert server_environment(find_server()._replace(allocator="libc"), {"A": "b"}) == {"A": "b"}
 
 
-@pytest.mark.skipif(sys.platform != "linux" or find_jemalloc() is None, reason="no jemalloc on this machine")
-def test_the_running_server_has_it(tmp_path: Path) -> None:
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
+    """A running server with jemalloc."""
+    if sys.platform != "linux" or find_jemalloc() is None:
+        pytest.skip("no jemalloc on this machine")
     if find_server().allocator != "libc":
         pytest.skip(f"{find_server()} was built with {find_server().allocator}")
-    server = EmbeddedServer(tmp_path)
-    server.start()
-    try:
-        assert "libjemalloc" in Path(f"/proc/{server.pid}/maps").read_text()
-    finally:
-        server.stop()
+    running = EmbeddedServer(tmp_path)
+    running.start()
+    yield running
+    running.stop()
+
+
+def test_the_running_server_has_it(server: EmbeddedServer) -> None:
+    assert "libjemalloc" in Path(f"/proc/{server.pid}/maps").read_text()
+
+
+def test_new_records_take_the_memory_of_deleted_ones(server: EmbeddedServer) -> None:
+    with redis.Redis.from_url(server.url) as client:
+        # A page is touched again by the first write after the fork of a rewrite.
+        client.config_set("auto-aof-rewrite-percentage", 0)
+        first = pages_touched_by_filling(server, client)
+        client.unlink("stream")
+        until(lambda: not client.info("memory")["lazyfree_pending_objects"], 20, "the stream is freed")
+        assert pages_touched_by_filling(server, client) < first / 5
+
+
+def pages_touched_by_filling(server: EmbeddedServer, client: redis.Redis) -> int:
+    """How many pages the server had to ask for while it took 64 MB of batches into a stream."""
+    before = minor_faults(server.pid)
+    with client.pipeline(transaction=False) as pipeline:
+        for _ in range(32):
+            for _ in range(128):
+                pipeline.xadd("stream", {"batch": bytes(16 << 10)})
+            pipeline.execute()
+    return minor_faults(server.pid) - before
+
+
+def minor_faults(pid: int) -> int:
+    """The page faults of a process that Linux served from memory: proc_pid_stat(5), `minflt`."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
