@@ -271,9 +271,11 @@ class Commits:
     # Expiry (KIP-211)
 
     def expire(self) -> None:
-        """Remove the offsets whose time is up, and the groups that have neither members nor offsets left."""
+        """Remove the offsets whose time is up, and the groups that have neither offsets left nor members, nor
+        any about to join.
+        """
         for group in self._context.groups.values():
-            if self._expire_offsets(group) and group.is_empty:
+            if self._expire_offsets(group) and group.is_unused:
                 self._context.records += group.tombstones()
 
     def _expire_offsets(self, group: AnyGroup) -> bool:

@@ -220,8 +220,13 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members, nor any that are about to join."""
+        """Whether it has no members."""
         return self.state is GroupState.EMPTY
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether it has no members, nor given out a member id that may still come back (KIP-394)."""
+        return self.is_empty and not self.pending_joins
 
     @property
     def state_name(self) -> str:

@@ -169,6 +169,11 @@ class ConsumerGroup:
         return not self.members
 
     @property
+    def is_unused(self) -> bool:
+        """Whether it has no members: who joins is one at once."""
+        return self.is_empty
+
+    @property
     def state_name(self) -> str:
         """The state as ListGroups and ConsumerGroupDescribe show it."""
         if not self.members:

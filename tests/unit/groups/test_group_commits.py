@@ -412,6 +412,26 @@ def test_offsets_of_a_group_that_had_members_expire_after_it_became_empty() -> N
     assert driver.advance(2 * CHECK_MS) == [(ORDERS_0, None), (GroupMetadataKey("g"), None)]
 
 
+def test_a_group_that_gave_out_a_member_id_does_not_expire_before_its_owner_is_back() -> None:
+    driver = Driver()
+    driver.advance(CHECK_MS - 1)
+    driver.join(client_id="a", needs_member_id=True)
+    assert driver.advance(1) == []
+    joined = driver.join("a-1")
+    driver.advance(GroupConfig().initial_rebalance_delay_ms)
+    assert (driver.replies[joined].error, driver.replies[joined].generation_id) == (NONE, 1)
+
+
+def test_a_group_whose_member_id_nobody_came_back_with_expires() -> None:
+    driver = Driver()
+    driver.advance(CHECK_MS - 1)
+    driver.join(client_id="a", needs_member_id=True)
+    driver.advance(1)
+    assert driver.state() == "Empty"
+    assert driver.advance(CHECK_MS) == [(GroupMetadataKey("g"), None)]
+    assert driver.state() == "Dead"
+
+
 def test_stable_group_loses_old_offsets_of_topics_that_it_does_not_read() -> None:
     config = GroupConfig(max_session_timeout_ms=100 * DAY_MS)
     driver = Driver(config)
