@@ -275,6 +275,7 @@ def _group_config(config: Config) -> GroupConfig:
         max_size=config.group_max_size,
         offset_metadata_max_units=config.offset_metadata_max_bytes,
         offsets_retention_ms=config.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         commit_value_version=config.offsets_commit_value_version,
         assignors=config.consumer_assignors,
         consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,

@@ -334,6 +334,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offsets_retention_minutes: Annotated[
         Size, Meta(description="How long the offsets of a group without members are kept.")
     ] = 10_080
+    offsets_retention_check_interval_ms: Annotated[
+        Size, Meta(description="How often it is looked for such offsets, and for empty groups without any.")
+    ] = 600_000
     offsets_history_retention_ms: Annotated[
         Duration,
         Meta(description="How long superseded records of `__consumer_offsets` are kept as history."),

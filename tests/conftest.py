@@ -109,7 +109,8 @@ def broker() -> Iterator[Broker]:
         host, _, port = address.rpartition(":")
         yield Broker(host, int(port), None)
         return
-    server = KorvetServer()
+    # Tests look for groups that they have just emptied.
+    server = KorvetServer("--set", "offsets.retention.check.interval.ms=86400000")
     try:
         server.start()
         yield Broker(server.host, server.port, server)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.api.asking import newest, versions
+from tests.api.asking import Client, connect, newest, versions
 from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 UNKNOWN_TOPIC, METADATA_TOO_LARGE, NOT_FOUND, INVALID_REQUEST = 3, 12, 69, 42
 ILLEGAL_GENERATION, INCONSISTENT_PROTOCOL, INVALID_GROUP_ID, UNKNOWN_MEMBER = 22, 23, 24, 25
@@ -205,6 +210,35 @@ def test_list_groups(ask, group, fresh, version):
         assert listed()[group].group_type == "classic"
         assert group in listed(types_filter=["classic"])
         assert group not in listed(types_filter=["consumer"])
+
+
+@pytest.fixture(scope="module")
+def sweeping() -> Iterator[Client]:
+    """A connection to a server that looks for groups to remove all the time."""
+    settings = ("offsets.topic.num.partitions=1", "offsets.retention.check.interval.ms=1")
+    server = KorvetServer(*(f"--set={setting}" for setting in settings))
+    try:
+        client = connect(server.start())
+        with client.raw:
+            yield client
+    finally:
+        server.discard()
+
+
+def test_an_empty_group_without_offsets_is_removed(sweeping):
+    leave(sweeping, "left", stable(sweeping, "left").member_id, 0)
+
+    def is_gone():
+        (described,) = sweeping("DescribeGroups", 5, groups=["left"]).groups
+        return described.group_state == "Dead"
+
+    until(is_gone, 20, "the group's removal")
+    assert "left" not in {each.group_id for each in sweeping("ListGroups", 4).groups}
+
+
+def test_a_member_id_that_was_given_out_outlives_every_check(sweeping):
+    for number in range(50):
+        assert stable(sweeping, f"new-{number}").generation_id == 1
 
 
 @versions("DeleteGroups")

@@ -22,6 +22,7 @@ def test_defaults_are_kafkas_where_kafka_has_them() -> None:
     assert loaded.listen_address == Address("127.0.0.1", 9092)
     assert loaded.message_max_bytes == 1_048_588
     assert loaded.offsets_retention_minutes == 10_080
+    assert loaded.offsets_retention_check_interval_ms == 600_000
     assert loaded.offset_metadata_max_bytes == 4_096
     assert loaded.group_initial_rebalance_delay_ms == 100
     assert loaded.auto_create_topics_enable is True
