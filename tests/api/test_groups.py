@@ -215,8 +215,7 @@ def test_list_groups(ask, group, fresh, version):
 @pytest.fixture(scope="module")
 def sweeping() -> Iterator[Client]:
     """A connection to a server that looks for groups to remove all the time."""
-    settings = ("offsets.topic.num.partitions=1", "offsets.retention.check.interval.ms=1")
-    server = KorvetServer(*(f"--set={setting}" for setting in settings))
+    server = KorvetServer("--set", "offsets.retention.check.interval.ms=1")
     try:
         client = connect(server.start())
         with client.raw:
@@ -236,9 +235,12 @@ def test_an_empty_group_without_offsets_is_removed(sweeping):
     assert "left" not in {each.group_id for each in sweeping("ListGroups", 4).groups}
 
 
-def test_a_member_id_that_was_given_out_outlives_every_check(sweeping):
-    for number in range(50):
-        assert stable(sweeping, f"new-{number}").generation_id == 1
+def test_a_member_id_that_was_given_out_outlives_the_checks(sweeping):
+    asked = {name: sweeping("JoinGroup", 5, **join_fields(name)) for name in map("new-{}".format, range(10))}
+    assert {answer.error_code for answer in asked.values()} == {MEMBER_ID_REQUIRED}
+    stable(sweeping, "meanwhile")
+    for name, answer in asked.items():
+        assert stable(sweeping, name, member_id=answer.member_id).member_id == answer.member_id
 
 
 @versions("DeleteGroups")
