@@ -158,6 +158,16 @@ class Reader:
             raise DecodeError(f"{left} bytes are left over at byte {self._position}")
 
 
+def fits_string(text: str) -> bool:
+    """Whether Kafka's records can hold `text`: it has at most 32,767 bytes in UTF-8."""
+    if len(text) <= MAX_STRING_BYTES // 4:
+        return True
+    try:
+        return len(text) <= MAX_STRING_BYTES and len(text.encode()) <= MAX_STRING_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 class Writer:
     """Builds one message; every write raises EncodeError where the value does not fit its type."""
 

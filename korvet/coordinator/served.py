@@ -1,10 +1,13 @@
 """What one loaded life of a coordinator's partition does, of whichever coordinator: from the epoch's
 acquisition to its loss or a failed append.
 
-Data flows one way: request → shard's handler → records → replay → append → replies. Records that come while
-an append is under way go with the next one. The shard is ahead of the log by what waits and what is in
-flight; no reply leaves before everything that came earlier is safe, so nobody sees what could still be lost.
-A life in which an append failed is thrown away whole: its shard knows more than the log.
+Data flows one way: request → shard's handler → records → their bytes → replay → append → replies. Records
+that come while an append is under way go with the next one. The shard is ahead of the log by what waits and
+what is in flight; no reply leaves before everything that came earlier is safe, so nobody sees what could
+still be lost. A life in which an append failed is thrown away whole: its shard knows more than the log.
+
+Until its records are replayed, an outcome has changed nothing that lasts. So when a handler raises, or a
+record does not fit Kafka's format, only those who wait for that outcome are refused.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, Ty
 
 from kio.schema.errors import ErrorCode
 
+from korvet.offsets.wire import EncodeError
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError
 
@@ -47,7 +51,7 @@ _Step = TypeVar("_Step", bound="Step")
 class Claim(NamedTuple):
     """A partition that was taken over, and whom its life tells.
 
-    on_failure(error) is called when an append or a handler failed; the owner then closes the life.
+    on_failure(error) is called when an append, a replay or an event failed; the owner then closes the life.
     on_deadline(at_ms) tells when `tick` is to be called next (None: not at all).
     """
 
@@ -115,7 +119,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     @abstractmethod
     def _encode(self, record: Any) -> EncodedRecord:
-        """A record as it is in the log."""
+        """A record as it is in the log. Raises EncodeError if a field does not fit."""
 
     @abstractmethod
     def _refuse(self, request: Any, error: ErrorCode) -> Any:
@@ -132,22 +136,29 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     def submit(self, handler: Any, request: Any, done: Done) -> Token:
         """Handle a request; done(reply) is called once, before this returns or later, unless the token is
-        withdrawn.
+        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format.
 
-        Whatever the handler raises is raised here, and ends the life: nobody knows what the shard holds then.
+        Whatever the handler raises is raised here, without a call of done.
         """
         token = next(self._tokens)
         now_ms = self._clock()
         try:
             outcome = handler(self._shard, request, token, now_ms)
-            replies = outcome.replies
-            if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
-                # A heartbeat of a quiet group, mostly: it rests on nothing that is not safe.
-                self._on_deadline(self._shard.next_deadline_ms())
-                call(done, replies[0][1])
-                return token
-            self._waiting[token] = (request, done)
+        except Exception:
+            self._discard(self._shard.take_outcome())
+            raise
+        replies = outcome.replies
+        if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
+            # A heartbeat of a quiet group, mostly: it rests on nothing that is not safe.
+            self._on_deadline(self._shard.next_deadline_ms())
+            call(done, replies[0][1])
+            return token
+        self._waiting[token] = (request, done)
+        try:
             self._apply(self._step(outcome), now_ms)
+        except EncodeError as error:
+            logger.warning("%s of %s is refused: %s", type(request).__name__, self._log.topic.name, error)
+            self._discard(outcome, token)
         except Exception as error:
             self._waiting.pop(token, None)
             self._on_failure(error)
@@ -184,21 +195,43 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         step_of: Callable[[Any], _Step] | None = None,
         settled: Settled | None = None,
     ) -> None:
-        """Handle what no client asked for: nobody is there to take the exception, so it is logged."""
+        """Handle what no client asked for: nobody is there to take the exception, so it is logged.
+
+        An event that raises ends the life: the shard has lost a deadline, which only a load brings back.
+        """
         now_ms = self._clock()
+        error = ErrorCode.coordinator_not_available
         try:
-            step = (step_of or self._step)(event(now_ms))
+            outcome = event(now_ms)
+            step = (step_of or self._step)(outcome)
             step.settled = settled
             self._apply(step, now_ms)
-        except Exception as error:
+            return
+        except EncodeError:
+            logger.exception("an event of %s is left out", self._log.topic.name)
+            error = ErrorCode.unknown_server_error
+            self._discard(outcome)
+        except Exception as failure:
             logger.exception("a shard of %s failed", self._log.topic.name)
-            if settled is not None:
-                call(settled, ErrorCode.coordinator_not_available)
-            self._on_failure(error)
+            self._on_failure(failure)
+        if settled is not None:
+            call(settled, error)
+
+    def _discard(self, outcome: Any, *tokens: Token) -> None:
+        """Nothing of an outcome is replayed: refuse those who wait for it, and these."""
+        self._shard.discard(outcome, tokens)
+        for token in dict.fromkeys((*(answered for answered, _ in outcome.replies), *tokens)):
+            waiting = self._waiting.pop(token, None)
+            if waiting is not None:
+                request, done = waiting
+                call(done, self._refuse(request, ErrorCode.unknown_server_error))
+        self._on_deadline(self._shard.next_deadline_ms())
 
     def _apply(self, step: _Step, now_ms: int) -> None:
+        """Replay a step's records and have them appended. Raises EncodeError before anything is replayed."""
         outcome = step.outcome
         records = outcome.records
+        encoded = [Pending(step, record, (*self._encode(record), now_ms)) for record in records]
         if records:
             self._replay(outcome)
         self._on_deadline(self._shard.next_deadline_ms())
@@ -206,9 +239,8 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._release(step)
             return
         self._steps.append(step)
-        for record in records:
-            self._pending.append(Pending(step, record, (*self._encode(record), now_ms)))
         if records:
+            self._pending += encoded
             self._append_soon()
 
     def _append_soon(self) -> None:

@@ -134,9 +134,8 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
         try:
             super().submit(held.handler, held.request, held.done)
         except Exception:
-            # That has ended this life.
             logger.exception("a transaction of %s failed", self._log.topic.name)
-            call(held.done, self._refuse(held.request, ErrorCode.coordinator_not_available))
+            call(held.done, self._refuse(held.request, ErrorCode.unknown_server_error))
 
     def _step(self, outcome: Outcome) -> Step:
         return Step(outcome)

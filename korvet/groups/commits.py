@@ -37,6 +37,7 @@ from korvet.groups.native import Decision, decide
 from korvet.groups.offset_table import value_of
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.offsets.wire import fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from korvet.groups.offset_table import OffsetTable
 
 NO_EXPIRY_MS = -1
+LAST_TIME_MS = 2**63 - 1  # timestamps in records are int64
 RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timestamp
 TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
 # Looked up by identity, for each commit: the hash of an Enum is a call of its own.
@@ -93,6 +95,8 @@ class Commits:
     @staticmethod
     def _refuse_commit(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
         """Without a generation commits are for groups without members: simple consumers, administrators."""
+        if not fits_string(request.group_id):
+            return ErrorCode.invalid_group_id
         if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
         if not request.knows_member_epochs and group is not None and group.has_epochs(request.member_id):
@@ -105,7 +109,7 @@ class Commits:
     @staticmethod
     def _refuse_in_transaction(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
         """Producers before KIP-447 name no member: the transaction alone protects their commits then."""
-        if not request.group_id:
+        if not request.group_id or not fits_string(request.group_id):
             return ErrorCode.invalid_group_id
         names_member = bool(request.member_id) or request.group_instance_id is not None
         if request.generation_id < 0 and (group is None or group.is_empty):
@@ -120,7 +124,8 @@ class Commits:
         self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition
     ) -> ErrorCode:
         metadata = partition.metadata or ""
-        if exceeds_units(metadata, self._context.config.offset_metadata_max_units):
+        limit = self._context.config.offset_metadata_max_units
+        if exceeds_units(metadata, limit) or not fits_string(metadata):
             return ErrorCode.offset_metadata_too_large
         if partition.refusal is not ErrorCode.none:
             return partition.refusal
@@ -137,7 +142,7 @@ class Commits:
                 offset=partition.offset,
                 metadata=metadata,
                 commit_timestamp_ms=now_ms,
-                expire_timestamp_ms=now_ms + request.retention_time_ms,
+                expire_timestamp_ms=min(now_ms + request.retention_time_ms, LAST_TIME_MS),
                 version=RETENTION_VALUE_VERSION,
             )
         return OffsetCommitValue(

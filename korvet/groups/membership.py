@@ -31,6 +31,7 @@ from korvet.groups.messages import (
 )
 from korvet.groups.state import GroupState
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
+from korvet.offsets.wire import fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +39,25 @@ if TYPE_CHECKING:
     from korvet.groups.context import Context
 
 NO_MEMBER_ID = ""
+SUFFIX_ROOM = " " * 37  # "-" and a UUID
 ONE_TICK_MS = 1  # the least time until a deadline that a deadline sets, so that no tick goes on for ever
 
 HEARTBEAT_REPLIES = {error: HeartbeatReply(error) for error in ErrorCode}
 AFTER_JOIN = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
+
+
+def refuse_strings(request: JoinRequest) -> ErrorCode:
+    """Whether the group's record can hold what a member says of itself; its member id is made from its
+    instance id or client id.
+    """
+    if not fits_string(request.group_id):
+        return ErrorCode.invalid_group_id
+    instance_id = request.group_instance_id
+    name = request.client_id if instance_id is None else instance_id
+    texts = (request.client_id, name + SUFFIX_ROOM, request.protocol_type)
+    if all(map(fits_string, texts)) and all(fits_string(protocol.name) for protocol in request.protocols):
+        return ErrorCode.none
+    return ErrorCode.invalid_request
 
 
 class Membership:

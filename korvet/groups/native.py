@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.offsets.wire import MAX_STRING_BYTES
+
 if TYPE_CHECKING:
     from korvet.offsets.schema import OffsetCommitValue
 
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 # (auto.commit.interval.ms), and would take faster native ones back each time: until they have committed
 # nothing for so long, they lead.
 QUIET_MS: Final = 6_000
-# Length of a string in Kafka's records: an int16.
-_MAX_NAME_BYTES: Final = 32_767
+# An offset in Kafka's records is an int64; the entry ID of a native writer may lie beyond it.
+_MAX_OFFSET: Final = 2**63 - 1
 
 
 class Projected(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +69,7 @@ class NativeGroup(msgspec.Struct, frozen=True, gc=False):
     @property
     def offset(self) -> int:
         """What this is as a commit."""
-        return max(self.at, self.log_start)
+        return min(max(self.at, self.log_start), _MAX_OFFSET)
 
 
 class Decision(Enum):
@@ -107,7 +109,7 @@ def group_id_of(name: bytes) -> str | None:
     """The Kafka group of a Redis group's name; None where there can be none of that name: it is empty, too
     long, or no UTF-8.
     """
-    if not 0 < len(name) <= _MAX_NAME_BYTES:
+    if not 0 < len(name) <= MAX_STRING_BYTES:
         return None
     try:
         return name.decode()

@@ -26,7 +26,7 @@ from korvet.groups.consumer.migration import Migration
 from korvet.groups.consumer.topics import NoTopics
 from korvet.groups.context import Context
 from korvet.groups.group import UNKNOWN_TIMESTAMP_MS, Group
-from korvet.groups.membership import Membership
+from korvet.groups.membership import Membership, refuse_strings
 from korvet.groups.messages import (
     CommitRequest,
     ConsumerDescribeReply,
@@ -40,6 +40,7 @@ from korvet.groups.messages import (
     DescribeRequest,
     FetchRequest,
     HeartbeatRequest,
+    JoinReply,
     JoinRequest,
     LeaveRequest,
     ListedGroup,
@@ -116,6 +117,10 @@ class GroupShard:
     def join(self, request: JoinRequest, token: Token, now_ms: int) -> Outcome:
         """JoinGroup; the JoinReply comes with this outcome or a later one."""
         self._begin(now_ms)
+        refusal = refuse_strings(request)
+        if refusal is not ErrorCode.none:
+            self._context.reply(token, JoinReply(refusal, request.member_id))
+            return self._context.take_outcome()
         group = self._context.groups.get(request.group_id)
         if isinstance(group, ConsumerGroup) and not group.is_empty:
             self._classic_members.join(group, request, token)
@@ -243,6 +248,19 @@ class GroupShard:
     def committed(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
         """What is committed there: one object as long as nothing newer is replayed."""
         return self._offsets.get(group_id, topic, partition)
+
+    def take_outcome(self) -> Outcome:
+        """What a handler that raised has put together; for `discard`."""
+        return self._context.take_outcome()
+
+    def discard(self, outcome: Outcome, tokens: Iterable[Token] = ()) -> None:
+        """Forget an outcome whose records are not replayed, and these requests if they wait."""
+        for key, value in outcome.records:
+            group = self._context.classic(key.group) if isinstance(key, GroupMetadataKey) else None
+            if group is not None and value in group.unconfirmed:
+                group.unconfirmed.remove(value)
+        for token in tokens:
+            self._context.forget(token)
 
     def disconnect(self, token: Token) -> None:
         """The client of a waiting request went away: no reply. Its membership ends with its session, as in

@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.timers import Deadline, TimerQueue
 from korvet.offsets.transaction_log import TransactionLogValue
+from korvet.offsets.wire import fits_string
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,
     NO_EPOCH,
@@ -104,26 +105,26 @@ class TransactionShard:
         """
         self._begin(now_ms)
         self._replies.append((token, self._init_producer(request)))
-        return self._take_outcome()
+        return self.take_outcome()
 
     def add_partitions(self, request: AddRequest, token: Token, now_ms: int) -> Outcome:
         """AddPartitionsToTxn, AddOffsetsToTxn -> AddReply."""
         self._begin(now_ms)
         self._replies.append((token, self._add_partitions(request)))
-        return self._take_outcome()
+        return self.take_outcome()
 
     def end(self, request: EndRequest, token: Token, now_ms: int) -> Outcome:
         """EndTxn -> EndReply, when the outcome is decided; the markers follow."""
         self._begin(now_ms)
         self._replies.append((token, self._end(request)))
-        return self._take_outcome()
+        return self.take_outcome()
 
     def describe(self, request: DescribeRequest, token: Token, now_ms: int) -> Outcome:
         """DescribeTransactions -> DescribeReply."""
         self._begin(now_ms)
         described = tuple(self._describe(each) for each in request.transactional_ids)
         self._replies.append((token, DescribeReply(described)))
-        return self._take_outcome()
+        return self.take_outcome()
 
     def list_transactions(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
         """ListTransactions, of this partition -> ListReply."""
@@ -134,7 +135,7 @@ class TransactionShard:
             if self._is_asked_for(each, request)
         )
         self._replies.append((token, ListReply(listed)))
-        return self._take_outcome()
+        return self.take_outcome()
 
     # Events
 
@@ -151,14 +152,14 @@ class TransactionShard:
                 transaction.unmarked -= markers.partitions
                 if not transaction.unmarked:
                     self._record(transaction, completed(transaction.value, now_ms))
-        return self._take_outcome()
+        return self.take_outcome()
 
     def tick(self, now_ms: int) -> Outcome:
         """Do what is due."""
         self._begin(now_ms)
         while (deadline := self._timers.pop_due(now_ms)) is not None:
             deadline.action()
-        return self._take_outcome()
+        return self.take_outcome()
 
     def next_deadline_ms(self) -> int | None:
         """When tick is to be called next, at the latest."""
@@ -168,6 +169,15 @@ class TransactionShard:
         """Whether the id's outcome is decided, and its last marker not written yet."""
         transaction = self._transactions.get(transactional_id)
         return transaction is not None and transaction.state in PREPARED
+
+    def take_outcome(self) -> Outcome:
+        """What has come together since the last time; what a handler that raised leaves is for `discard`."""
+        outcome = Outcome(self._records, self._replies, self._markers)
+        self._records, self._replies, self._markers = [], [], []
+        return outcome
+
+    def discard(self, outcome: Outcome, tokens: Iterable[Token] = ()) -> None:
+        """An outcome is not replayed. Nothing is left of it here, and no request waits in the shard."""
 
     # Replay
 
@@ -202,12 +212,12 @@ class TransactionShard:
         for transaction in self._transactions.values():
             if transaction.state in PREPARED:
                 self._mark(transaction.transactional_id, transaction.value, transaction.unmarked)
-        return self._take_outcome()
+        return self.take_outcome()
 
     # InitProducerId
 
     def _init_producer(self, request: InitRequest) -> InitReply:
-        if not request.transactional_id:
+        if not request.transactional_id or not fits_string(request.transactional_id):
             return InitReply(ErrorCode.invalid_request)
         if not 0 < request.timeout_ms <= self._config.max_timeout_ms:
             return InitReply(ErrorCode.invalid_transaction_timeout)
@@ -441,11 +451,6 @@ class TransactionShard:
         if not self._is_loaded:
             raise NotLoaded
         self._now_ms = now_ms
-
-    def _take_outcome(self) -> Outcome:
-        outcome = Outcome(self._records, self._replies, self._markers)
-        self._records, self._replies, self._markers = [], [], []
-        return outcome
 
 
 def unknown_states(names: Iterable[str]) -> tuple[str, ...]:

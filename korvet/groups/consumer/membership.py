@@ -29,6 +29,7 @@ from korvet.groups.consumer.topics import metadata_hash
 from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic, Token
 from korvet.groups.timers import Deadline
 from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
+from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -76,6 +77,7 @@ class ConsumerMembership:
         self._context.reply(token, reply)
 
     def _check(self, request: ConsumerHeartbeatRequest) -> None:
+        _check_strings(request)
         for value, name in (
             (request.group_id, "GroupId"),
             (request.instance_id, "InstanceId"),
@@ -483,6 +485,21 @@ class ConsumerMembership:
         member = group.members.get(member_id)
         if member is not None and member.epoch == epoch and member.state is MemberState.UNREVOKED_PARTITIONS:
             self.remove(group, [member_id])
+
+
+def _check_strings(request: ConsumerHeartbeatRequest) -> None:
+    """Refuse what the group's records cannot hold."""
+    for name, texts in (
+        ("GroupId", (request.group_id,)),
+        ("MemberId", (request.member_id,)),
+        ("InstanceId", (request.instance_id,)),
+        ("RackId", (request.rack_id,)),
+        ("ClientId", (request.client_id,)),
+        ("SubscribedTopicNames", request.subscribed_topic_names or ()),
+        ("SubscribedTopicRegex", (request.subscribed_topic_regex,)),
+    ):
+        if not all(text is None or fits_string(text) for text in texts):
+            raise Refused(ErrorCode.invalid_request, f"{name} can't be longer than {MAX_STRING_BYTES} bytes.")
 
 
 def _check_regex(regex: str) -> None:

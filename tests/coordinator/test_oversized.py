@@ -1,0 +1,204 @@
+"""What does not fit Kafka's records is refused to its sender; the partition's other groups notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.groups.messages import (
+    CommitPartition,
+    CommitRequest,
+    CommitTopic,
+    ConsumerHeartbeatRequest,
+    HeartbeatRequest,
+    JoinProtocol,
+    JoinRequest,
+    Outcome,
+    SyncReply,
+)
+from korvet.groups.native import NativeGroup
+from korvet.groups.shard import GroupShard
+from korvet.offsets.partition import partition_for
+from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
+from korvet.transactions.messages import InitRequest
+from korvet.transactions.shard import TransactionShard
+from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
+from tests.coordinator.test_transactions import running as running_transactions
+from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    from tests.storage.conftest import Server
+
+LONG = "x" * 40_000
+# Few characters, but 33,000 bytes.
+WIDE = "\N{SNOWMAN}" * 11_000
+ANY_METADATA = msgspec.structs.replace(CONFIG, offset_metadata_max_units=1_000_000)
+
+COMMIT = CommitRequest("attacker", (CommitTopic(TOPIC, (CommitPartition(0, 1),)),))
+JOIN = JoinRequest("attacker", "", "consumer", (JoinProtocol("range", b"s"),), 30_000, 30_000)
+HEARTBEAT = ConsumerHeartbeatRequest(
+    "attacker", "m", 0, rebalance_timeout_ms=30_000, subscribed_topic_names=(TOPIC,), owned=()
+)
+
+
+def committing(metadata: str) -> CommitRequest:
+    return CommitRequest("attacker", (CommitTopic(TOPIC, (CommitPartition(0, 1, metadata=metadata),)),))
+
+
+def changed(request: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(request, **fields)
+
+
+INVALID = ErrorCode.invalid_request
+CASES: dict[str, tuple[Any, Any, ErrorCode]] = {
+    "commit: group": (GroupShard.commit, changed(COMMIT, group_id=LONG), ErrorCode.invalid_group_id),
+    "commit: wide group": (GroupShard.commit, changed(COMMIT, group_id=WIDE), ErrorCode.invalid_group_id),
+    "commit: group in a transaction": (
+        GroupShard.commit,
+        changed(COMMIT, group_id=LONG, producer=(1, 0)),
+        ErrorCode.invalid_group_id,
+    ),
+    "commit: metadata": (GroupShard.commit, committing(LONG), ErrorCode.offset_metadata_too_large),
+    "commit: wide metadata": (GroupShard.commit, committing(WIDE), ErrorCode.offset_metadata_too_large),
+    "commit: retention": (
+        GroupShard.commit,
+        changed(COMMIT, retention_time_ms=2**63 - 1),
+        ErrorCode.none,
+    ),
+    "join: group": (GroupShard.join, changed(JOIN, group_id=LONG), ErrorCode.invalid_group_id),
+    "join: member": (GroupShard.join, changed(JOIN, member_id=LONG), ErrorCode.unknown_member_id),
+    "join: instance": (GroupShard.join, changed(JOIN, group_instance_id=LONG), INVALID),
+    # A member id is made from it, and that does not fit.
+    "join: client": (GroupShard.join, changed(JOIN, client_id="x" * 32_767), INVALID),
+    "join: protocol type": (GroupShard.join, changed(JOIN, protocol_type=LONG), INVALID),
+    "join: protocol": (GroupShard.join, changed(JOIN, protocols=(JoinProtocol(LONG, b"s"),)), INVALID),
+    "heartbeat: group": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, group_id=LONG), INVALID),
+    "heartbeat: member": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, member_id=LONG), INVALID),
+    "heartbeat: instance": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, instance_id=LONG), INVALID),
+    "heartbeat: rack": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, rack_id=LONG), INVALID),
+    "heartbeat: wide rack": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, rack_id=WIDE), INVALID),
+    "heartbeat: client": (GroupShard.consumer_heartbeat, changed(HEARTBEAT, client_id=LONG), INVALID),
+    "heartbeat: topic": (
+        GroupShard.consumer_heartbeat,
+        changed(HEARTBEAT, subscribed_topic_names=(TOPIC, LONG)),
+        INVALID,
+    ),
+    "heartbeat: expression": (
+        GroupShard.consumer_heartbeat,
+        changed(HEARTBEAT, subscribed_topic_names=None, subscribed_topic_regex=LONG),
+        INVALID,
+    ),
+}
+
+
+def neighbour_of(group: str) -> str:
+    """Another group of the same partition of `__consumer_offsets`."""
+    names = (f"innocent{number}" for number in count())
+    return next(name for name in names if partition_for(name) == partition_for(group))
+
+
+def error_of(reply: Any) -> ErrorCode:
+    topics = getattr(reply, "topics", None)
+    return ErrorCode(topics[0].partitions[0].error if topics else reply.error)
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_no_record_holds_is_refused_to_its_sender(server: Server, prefix: str, case: str) -> None:
+    handler, request, expected = CASES[case]
+    innocent = neighbour_of(request.group_id)
+    async with running(server, prefix, config=ANY_METADATA) as run:
+        for offset in range(10):
+            reply, error = await asyncio.gather(
+                run.service.call(request.group_id, handler, request), run.commit(innocent, offset)
+            )
+            assert error == ErrorCode.none
+            assert error_of(reply) is expected
+        assert (await run.committed(innocent)).offset == 9
+        assert run.service.reloads == 0
+    async with running(server, prefix) as run:
+        assert (await run.committed(innocent)).offset == 9
+
+
+async def test_an_oversized_transactional_id_is_refused(server: Server, prefix: str) -> None:
+    async with running_transactions(server, prefix) as run:
+        for name, expected in ((LONG, INVALID), (WIDE, INVALID), ("x" * 32_767, ErrorCode.none)):
+            reply = await run.service.call(name, TransactionShard.init_producer, InitRequest(name, 60_000))
+            assert reply.error is expected
+            # The id in whose transaction records are being written is of another client.
+        identity = await run.begun()
+        refused = run.service.call(LONG, TransactionShard.init_producer, InitRequest(LONG, 60_000))
+        assert (await refused).error is INVALID
+        assert await run.end(identity, committed=True) is ErrorCode.none
+
+
+async def test_a_record_that_does_not_fit_refuses_its_own_group_only(
+    server: Server, prefix: str, group: str
+) -> None:
+    """Whatever gets past the checks: a sync whose record cannot be written."""
+
+    def with_long_name(shard: GroupShard, request: Any, token: Any, now_ms: int) -> Outcome:
+        value = GroupMetadataValue(LONG, 1, None, None, now_ms, ())
+        return Outcome([(GroupMetadataKey(group), value)], [(token, SyncReply(ErrorCode.none))])
+
+    innocent = neighbour_of(group)
+    async with running(server, prefix) as run:
+        joined = await run.join(group)
+        await run.sync(group, joined)
+        request = HeartbeatRequest(group, joined.generation_id, joined.member_id)
+        for offset in range(10):
+            reply, error = await asyncio.gather(
+                run.service.call(group, with_long_name, request), run.commit(innocent, offset)
+            )
+            assert (reply.error, error) == (ErrorCode.unknown_server_error, ErrorCode.none)
+        assert await run.heartbeat(group, joined) == ErrorCode.none
+        assert run.service.reloads == 0
+
+
+async def test_a_handler_that_raises_ends_its_own_request_only(
+    server: Server, prefix: str, group: str
+) -> None:
+    class Defect(Exception):
+        pass
+
+    def defective(shard: GroupShard, request: Any, token: Any, now_ms: int) -> Outcome:
+        # What it has put together by then is not to go with the next request's records.
+        shard.commit(msgspec.structs.replace(COMMIT, group_id=group), token, now_ms)
+        shard._context.records.append((GroupMetadataKey(group), None))
+        raise Defect
+
+    async with running(server, prefix) as run:
+        assert await run.commit(group, 5) == ErrorCode.none
+        with pytest.raises(Defect):
+            await run.service.call(group, defective, COMMIT)
+        assert await run.commit(group, 6) == ErrorCode.none
+        assert (await run.committed(group)).offset == 6
+        assert run.service.reloads == 0
+    async with running(server, prefix) as run:
+        assert (await run.committed(group)).offset == 6
+
+
+async def _exported(run: Running, groups: list[NativeGroup]) -> bool:
+    with run.service.watch() as watch:
+        if watch is not None:
+            run.service.export(groups, watch)
+        return watch is not None
+
+
+@pytest.mark.parametrize("at", [2**63, 2**64 * 1024])
+async def test_a_native_group_beyond_the_last_offset(
+    server: Server, prefix: str, group: str, at: int
+) -> None:
+    async with running(server, prefix) as run:
+        topic = run.store.catalogue.get(TOPIC)
+        assert topic is not None
+        native = NativeGroup(group, TOPIC, 0, at, 0, None, topic.topic_id.bytes)
+        other = NativeGroup(neighbour_of(group), TOPIC, 0, 7, 0, None, topic.topic_id.bytes)
+        await until_async(lambda: _exported(run, [native, other]), 20, "a round")
+        assert (await run.committed(other.group)).offset == 7
+        assert (await run.committed(group)).offset == 2**63 - 1
+        assert run.service.reloads == 0
