@@ -10,9 +10,11 @@ way when a partition is loaded and when it is served. So whatever was decided be
 by `loaded`, which asks for its markers again: a marker that is written twice does no harm. When an append
 fails, throw the shard away and load a new one.
 
-An id whose outcome is decided takes no requests before its last marker (CONCURRENT_TRANSACTIONS, clients try
-again). Every producer before the newest is fenced by its epoch, which goes up with each InitProducerId, with
-each time-out and, in protocol version 2, with each transaction.
+An id whose outcome is decided takes no requests before its last marker is written: the answer is
+CONCURRENT_TRANSACTIONS, and clients try again. As in Kafka that goes before the check of the epoch, since a
+client may use its next epoch as soon as EndTxn is answered; but EndTxn of the first protocol and verification
+check the epoch first. Every producer before the newest is fenced by its epoch, which goes up with each
+InitProducerId, with each time-out and, in protocol version 2, with each transaction.
 """
 
 from __future__ import annotations
@@ -224,10 +226,10 @@ class TransactionShard:
         transaction = self._transactions.get(request.transactional_id)
         if transaction is None:
             return self._first_producer(request)
-        if not _may_initialise(transaction, request):
-            return InitReply(ErrorCode.producer_fenced)
         if transaction.state in PREPARED:
             return InitReply(ErrorCode.concurrent_transactions)
+        if not _may_initialise(transaction, request):
+            return InitReply(ErrorCode.producer_fenced)
         if transaction.state is TransactionState.ONGOING:
             return InitReply(self._fence(transaction) or ErrorCode.concurrent_transactions)
         return self._next_producer(transaction, request)
@@ -276,9 +278,12 @@ class TransactionShard:
         transaction, error = self._of_producer(request)
         if transaction is None:
             return AddReply(error)
+        is_ending = transaction.state in PREPARED
+        if is_ending and not request.verify_only:
+            return AddReply(ErrorCode.concurrent_transactions)
         if request.producer_epoch != transaction.value.producer_epoch or _is_beyond(request):
             return AddReply(ErrorCode.producer_fenced)
-        if transaction.state in PREPARED:
+        if is_ending:
             return AddReply(ErrorCode.concurrent_transactions)
         absent = request.partitions - transaction.partitions
         if request.verify_only:
@@ -295,13 +300,16 @@ class TransactionShard:
         if transaction is None:
             return EndReply(error)
         bumps = request.protocol >= BUMPING_PROTOCOL
+        is_ending = transaction.state in PREPARED
+        if is_ending and bumps:
+            # Before the epoch is checked: whether it is the present one shows when the markers are written.
+            return EndReply(ErrorCode.concurrent_transactions)
         is_retry = bumps and _is_repeated(transaction, request)
         if not self._is_valid_epoch(transaction, request, is_retry=is_retry):
             return EndReply(ErrorCode.producer_fenced)
+        if is_ending:
+            return EndReply(ErrorCode.concurrent_transactions)
         state, wanted = transaction.state, _complete_state(request.committed)
-        if state in PREPARED:
-            same = (state is TransactionState.PREPARE_COMMIT) == request.committed
-            return EndReply(ErrorCode.concurrent_transactions if same else ErrorCode.invalid_txn_state)
         if state is not TransactionState.ONGOING:
             if state is wanted and (is_retry or not bumps):
                 return self._ended(transaction.value, bumps=bumps)
@@ -311,14 +319,10 @@ class TransactionShard:
         return self._decide(transaction, request, bumps=bumps)
 
     def _is_valid_epoch(self, transaction: Transaction, request: EndRequest, *, is_retry: bool) -> bool:
-        is_current = request.producer_epoch == transaction.value.producer_epoch and not _is_beyond(request)
-        if request.protocol < BUMPING_PROTOCOL:
-            return is_current
-        if transaction.state in PREPARED:
-            return is_retry
-        if transaction.state in (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT):
-            return is_current or is_retry
-        return is_current
+        if request.producer_epoch == transaction.value.producer_epoch and not _is_beyond(request):
+            return True
+        over = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+        return is_retry and transaction.state in over
 
     def _decide(self, transaction: Transaction, request: EndRequest, *, bumps: bool) -> EndReply:
         value = transaction.value
@@ -433,14 +437,18 @@ class TransactionShard:
     # What handlers share
 
     def _of_producer(self, request: AddRequest | EndRequest) -> tuple[Transaction | None, ErrorCode]:
-        """The id's transaction, where the producer is its own, or has been and may repeat itself."""
+        """The id's transaction, if the producer is the present one, the next one, or the one before and may
+        repeat its request.
+        """
         if not request.transactional_id:
             return None, ErrorCode.invalid_request
         transaction = self._transactions.get(request.transactional_id)
         if transaction is None:
             return None, ErrorCode.invalid_producer_id_mapping
+        value = transaction.value
+        is_known = request.producer_id in {value.producer_id, value.next_producer_id} - {NO_PRODUCER_ID}
         repeats = isinstance(request, EndRequest) and _is_repeated_at_rotation(transaction, request)
-        if transaction.value.producer_id != request.producer_id and not repeats:
+        if not is_known and not repeats:
             return None, ErrorCode.invalid_producer_id_mapping
         return transaction, _SUCCESS
 

@@ -171,6 +171,20 @@ def test_end_txn(ask, topic, version):
     assert stable(ask, topic) == [b"v"]
 
 
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_empty_transaction_may_end_while_the_last_ones_markers_are_written(ask, topic, committed):
+    producer = Producer(ask, topic, SECOND_PROTOCOL)
+    producer.init()
+    for number in range(20):
+        producer.write(b"%d" % number)
+        epoch = producer.identity[1]
+        assert producer.end(committed) == 0
+        # Asked at once, and again as long as the answer is CONCURRENT_TRANSACTIONS.
+        assert producer.end(committed=False) == 0
+        assert producer.identity[1] == epoch + 2
+    assert len(stable(ask, topic)) == (20 if committed else 0)
+
+
 @versions("AddPartitionsToTxn", until=3)
 def test_add_partitions_to_txn(ask, topic, version):
     producer = Producer(ask, topic)

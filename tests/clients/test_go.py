@@ -1,4 +1,6 @@
-"""Go's clients, franz-go, sarama and segmentio's kafka-go: one whole session of each."""
+"""Go's clients, franz-go, sarama and segmentio's kafka-go: one whole session of each, and transactions of
+franz-go.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +26,10 @@ def test_a_whole_session(broker, go, fresh, program, newest):
     names = {"topic": fresh(program), "group": fresh(program)}
     answer = go.run(program, {"bootstrap": broker.bootstrap, "count": COUNT, "newest": newest, **names})
     check_session(answer, CODECS)
+
+
+def test_franz_go_ends_empty_transactions_at_once(broker, go, fresh, topic):
+    """The abort comes while the markers of the transaction before are written."""
+    arguments = {"bootstrap": broker.bootstrap, "topic": topic, "group": fresh("producer"), "count": 20}
+    answer = go.run("transactions", arguments)
+    assert answer == {"committed": [""] * 20, "aborted": [""] * 20}

@@ -150,7 +150,6 @@ def test_the_first_protocol(committed: bool) -> None:
     driver, producer_id, epoch = begun()
     assert driver.end(producer_id, epoch, committed=committed).error is NONE
     assert driver.end(producer_id, epoch, committed=committed).error is ErrorCode.concurrent_transactions
-    assert driver.end(producer_id, epoch, committed=not committed).error is ErrorCode.invalid_txn_state
     (markers,) = driver.write_markers()
     assert markers == Markers("t", producer_id, epoch, committed, frozenset({PARTITION}))
     assert driver.state == ("CompleteCommit" if committed else "CompleteAbort")
@@ -171,14 +170,96 @@ def test_the_second_protocol_bumps_the_epoch(committed: bool) -> None:
 
     assert end(epoch) == (NONE, epoch + 1)
     assert end(epoch)[0] is ErrorCode.concurrent_transactions
-    assert end(epoch, opposite=True)[0] is ErrorCode.invalid_txn_state
-    assert end(epoch + 1)[0] is ErrorCode.producer_fenced
     (markers,) = driver.write_markers()
     assert markers.producer_epoch == epoch + 1
     assert end(epoch) == (NONE, epoch + 1)  # the reply was lost
     assert end(epoch, opposite=True)[0] is ErrorCode.invalid_txn_state
     assert driver.add(producer_id, epoch, protocol=2).error is ErrorCode.producer_fenced
     assert driver.add(producer_id, epoch + 1, protocol=2).error is NONE
+
+
+ITS, PF, BUSY = ErrorCode.invalid_txn_state, ErrorCode.producer_fenced, ErrorCode.concurrent_transactions
+# Kafka's answers to EndTxn by protocol and state. The columns are epoch by epoch: abort and commit with the
+# epoch before the present one, with the present one, and with the one after it.
+END_TABLE = {
+    0: {
+        "Empty": (PF, PF, ITS, ITS, PF, PF),
+        "Ongoing": (PF, PF, NONE, NONE, PF, PF),
+        "PrepareCommit": (PF, PF, BUSY, BUSY, PF, PF),
+        "PrepareAbort": (PF, PF, BUSY, BUSY, PF, PF),
+        "CompleteCommit": (PF, PF, ITS, NONE, PF, PF),
+        "CompleteAbort": (PF, PF, NONE, ITS, PF, PF),
+    },
+    2: {
+        "Empty": (PF, PF, NONE, ITS, PF, PF),
+        "Ongoing": (PF, PF, NONE, NONE, PF, PF),
+        "PrepareCommit": (BUSY,) * 6,
+        "PrepareAbort": (BUSY,) * 6,
+        "CompleteCommit": (ITS, NONE, NONE, ITS, PF, PF),
+        "CompleteAbort": (NONE, ITS, NONE, ITS, PF, PF),
+    },
+}
+
+
+def in_state(state: str, protocol: int) -> Driver:
+    """A driver whose id is in this state, after an earlier producer."""
+    driver = Driver()
+    driver.init()
+    driver.init()
+    if state != "Empty":
+        driver.add(100, 1, protocol=protocol)
+    if state not in {"Empty", "Ongoing"}:
+        driver.end(100, 1, committed=state.endswith("Commit"), protocol=protocol)
+    if state.startswith("Complete"):
+        driver.write_markers()
+    assert driver.state == state
+    return driver
+
+
+@pytest.mark.parametrize("state", END_TABLE[0])
+@pytest.mark.parametrize("protocol", END_TABLE)
+def test_how_a_transaction_may_be_ended_in_each_state(protocol: int, state: str) -> None:
+    answers = []
+    for by in (-1, 0, 1):
+        for committed in (False, True):
+            driver = in_state(state, protocol)
+            epoch = driver.describe().producer_epoch
+            answers.append(driver.end(100, epoch + by, committed=committed, protocol=protocol).error)
+    assert tuple(answers) == END_TABLE[protocol][state]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_an_empty_transaction_is_aborted_once_the_markers_of_the_last_one_are_written(
+    committed: bool,
+) -> None:
+    driver, producer_id, epoch = begun(protocol=2)
+    ended = driver.end(producer_id, epoch, committed=committed, protocol=2)
+    for _ in range(2):
+        early = driver.end(producer_id, ended.producer_epoch, committed=False, protocol=2)
+        assert early.error is ErrorCode.concurrent_transactions
+    driver.write_markers()
+    reply = driver.end(producer_id, ended.producer_epoch, committed=False, protocol=2)
+    assert (reply.error, reply.producer_epoch) == (NONE, epoch + 2)
+
+
+def test_the_next_producer_id_waits_for_the_markers_of_the_one_before() -> None:
+    driver, producer_id, epoch = begun(protocol=2, epoch=LAST_CLIENT_EPOCH)
+    ended = driver.end(producer_id, epoch, protocol=2)
+    name = ended.producer_id, ended.producer_epoch
+    assert driver.add(*name, protocol=2).error is ErrorCode.concurrent_transactions
+    assert driver.end(*name, committed=False, protocol=2).error is ErrorCode.concurrent_transactions
+    assert driver.init("t", *name).error is ErrorCode.concurrent_transactions
+    driver.write_markers()
+    assert driver.add(*name, protocol=2).error is NONE
+    assert driver.end(*name, protocol=2).error is NONE
+
+
+def test_a_foreign_producer_id_ends_nothing() -> None:
+    driver, producer_id, epoch = begun(protocol=2)
+    driver.end(producer_id, epoch, protocol=2)
+    for number in (producer_id + 1, -1):
+        foreign = driver.end(number, epoch + 1, protocol=2)
+        assert foreign.error is ErrorCode.invalid_producer_id_mapping
 
 
 @pytest.mark.parametrize("before", ["Empty", "CompleteCommit", "CompleteAbort"])

@@ -90,7 +90,7 @@ func Until(ctx context.Context, what string, ready func() bool) {
 }
 
 // Run plays the session and prints its answer.
-func Run(play func(context.Context, Arguments) Answer) {
+func Run[T any](play func(context.Context, Arguments) T) {
 	var asked Arguments
 	Check(json.Unmarshal([]byte(os.Args[1]), &asked))
 	ctx, cancel := context.WithTimeout(context.Background(), Deadline)
