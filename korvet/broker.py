@@ -6,7 +6,8 @@ import asyncio
 import gc
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from korvet import api
 from korvet.api.deadlines import Deadlines
@@ -30,13 +31,14 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.mailbox import Mailbox
 from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
+from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable
 
     from korvet.config import Config
     from korvet.storage.membership import Membership
@@ -83,7 +85,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         transactions = TransactionService(
             store, store.catalogue, _transaction_config(config), MarkerWriter(peers.mark), peers
         )
-        mail = _at_work(mailbox.run(), "taking mail")
+        mail = keep("mail", mailbox.run)
         try:
             await _run(
                 config,
@@ -154,10 +156,10 @@ async def _run(
     )
     security.quotas.on_change = listener.forget_repeats
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
-    scheduling = keep_scheduling(backpressure, config.bulk_scheduling_bytes_per_second)
+    scheduling = partial(keep_scheduling, backpressure, config.bulk_scheduling_bytes_per_second)
     housekeeping = [
         *_housekeeping(config, store, security, topics, coordinator),
-        _at_work(scheduling, "scheduling"),
+        keep("scheduling", scheduling),
     ]
     try:
         spare_the_collector()
@@ -185,30 +187,18 @@ def _housekeeping(
     security: SecurityStore,
     topics: TopicDirectory,
     coordinator: CoordinatorService,
-) -> list[asyncio.Task[object]]:
-    """What goes on beside the clients."""
+) -> list[asyncio.Task[None]]:
+    """The work beside that for clients."""
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
     tasks = [
-        _at_work(keep_retention(topics, config, _now_ms), "retention"),
-        _at_work(LogCleaner(store, topics, config, _now_ms).run(), "compaction"),
-        _at_work(security.keep_up(guards=guards), "following users, ACLs and quotas"),
+        keep("retention", partial(keep_retention, topics, config, _now_ms)),
+        keep("compaction", LogCleaner(store, topics, config, _now_ms).run),
+        keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
     if config.native_groups_enable:
         exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
-        tasks.append(_at_work(exporter.run(), "following Redis groups"))
+        tasks.append(keep("Redis groups", exporter.run))
     return tasks
-
-
-def _at_work(work: Coroutine[Any, Any, object], name: str) -> asyncio.Task[object]:
-    """A task that goes on until it is cancelled. That a defect of ours has ended it must not go unnoticed."""
-    task = asyncio.create_task(work, name=name)
-    task.add_done_callback(_ended)
-    return task
-
-
-def _ended(task: asyncio.Task[object]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        log.error("%s has ended", task.get_name(), exc_info=task.exception())
 
 
 class _Follower:
@@ -243,7 +233,7 @@ class _Follower:
             raise StorageFault(f"offsets of a deleted topic cannot be forgotten: {error}") from error
         busy = self._finishing is not None and not self._finishing.done()
         if self._member.controls and not busy and self._topics.deletes_are_pending:
-            self._finishing = asyncio.create_task(self._finish_deletes(), name="deletions")
+            self._finishing = once("deletions", self._finish_deletes())
 
     async def close(self) -> None:
         """End what is under way; it is finished by another broker, or after the next start."""

@@ -111,7 +111,12 @@ class MarkerWriter:
         """Whether a partition has its marker, or needs none any more."""
         delay_s = _FIRST_RETRY_S
         while not is_over():
-            error = await self._write_one(partition, marker)
+            try:
+                error = await self._write_one(partition, marker)
+            except Exception:
+                # The transaction's other partitions get their markers; this one is tried again.
+                logger.exception("a marker for %s-%d cannot be written", *partition)
+                error = ErrorCode.unknown_server_error
             if error is ErrorCode.none or error in _NEEDED_NO_MORE:
                 return True
             if error is ErrorCode.transaction_coordinator_fenced:

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
+from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -149,17 +150,12 @@ class Partitions(Generic[_Term]):
         self._alarms.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a task until it ends or the partitions are closed."""
-        task = asyncio.get_running_loop().create_task(work)
+    def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Run `work()` until it returns or the partitions are closed; again whenever an exception ends it."""
+        task = keep(f"the coordinator of {self._name}", work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
         return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a task of the coordinator of %s failed", self._name, exc_info=task.exception())
 
     # Loading
 
@@ -167,7 +163,7 @@ class Partitions(Generic[_Term]):
         partition.error = ErrorCode.coordinator_load_in_progress
         partition.changed.clear()
         assert self.topic is not None
-        partition.loading = self.spawn(self._load(self.topic, partition))
+        partition.loading = self.spawn(partial(self._load, self.topic, partition))
 
     async def _load(self, topic: Topic, partition: Partition[_Term]) -> None:
         """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""

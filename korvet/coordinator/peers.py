@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
 from korvet.storage.log import Marker  # noqa: TC001 - decoded
+from korvet.supervisor import once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Peers:
         if self._store.leads(*request.partition) != request.leader_epoch:
             answer(_encode(ErrorCode.not_leader_or_follower))
             return
-        task = asyncio.get_running_loop().create_task(self._write(request, answer))
+        task = once("markers for a coordinator", self._write(request, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -20,6 +20,7 @@ from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
 from korvet.storage.futures import settle
 from korvet.storage.projection import GroupCommit, Projection
+from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -415,7 +416,7 @@ class Projector:
             )
         self._failed[change.place] = change
         if self._retrying is None and not self._closed:
-            self._retrying = asyncio.get_running_loop().create_task(self._retry())
+            self._retrying = keep("Redis groups that did not follow", self._retry)
 
     async def _retry(self) -> None:
         """Try what failed again, less and less often, until nothing is left."""

@@ -306,20 +306,18 @@ class CoordinatorService:
     def _reconcile_soon(self) -> None:
         if self._projector.expects and not self._reconciling:
             self._reconciling = True
-            self._partitions.spawn(self._reconcile())
+            self._partitions.spawn(self._reconcile)
 
     async def _reconcile(self) -> None:
         """Let Redis groups catch up with what was loaded; what fails is tried again with the next load or
         commit.
         """
-        try:
-            delay_s = FIRST_RETRY_S
-            while self._projector.expects:
-                try:
-                    await self._projector.reconcile(len(self._partitions))
-                except StorageError as error:
-                    logger.warning("Redis groups are not compared with their commits yet: %s", error)
-                    await asyncio.sleep(delay_s)
-                    delay_s = min(2 * delay_s, LAST_RETRY_S)
-        finally:
-            self._reconciling = False
+        delay_s = FIRST_RETRY_S
+        while self._projector.expects:
+            try:
+                await self._projector.reconcile(len(self._partitions))
+            except StorageError as error:
+                logger.warning("Redis groups are not compared with their commits yet: %s", error)
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LAST_RETRY_S)
+        self._reconciling = False

@@ -159,7 +159,7 @@ class TransactionService:
             return self._producer_ids.pop()
         if not self._refilling and not self._partitions.closed:
             self._refilling = True
-            self._partitions.spawn(self._refill())
+            self._partitions.spawn(self._refill)
         return None
 
     async def _refill(self) -> None:
@@ -167,8 +167,7 @@ class TransactionService:
             self._producer_ids.append(await self._store.new_producer_id())
         except StorageError as error:
             logger.warning("no producer id is to be had yet: %s", error)
-        finally:
-            self._refilling = False
+        self._refilling = False
 
     # Partitions
 
@@ -180,5 +179,5 @@ class TransactionService:
 
     def _mark(self, term: TransactionTerm, markers: Markers) -> None:
         self._partitions.spawn(
-            self._markers.write(markers, term.leader_epoch, term.written, lambda: term.closed)
+            partial(self._markers.write, markers, term.leader_epoch, term.written, lambda: term.closed)
         )

@@ -24,6 +24,7 @@ from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.connection import CORRELATION_AT, NextFetch, Repeat
 from korvet.server.throttle import ThrottledSlot
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,7 +128,7 @@ class Dispatcher:
         """Handle a request of a client that has quotas; its next one takes no shorter way."""
         if api.submit is None:
             handle = partial(self._handle, api, context, throttled.request, throttled)
-            self._keep(api, context, self._loop.create_task(throttled.timed(handle)))
+            self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
         if api.key == _PRODUCE:
             slot.on_answer = self.backpressure.take(size_bytes)
@@ -143,7 +144,7 @@ class Dispatcher:
             # A failure has no place in the answer: the connection ends without one.
             slot(None if isinstance(answer, SaslFailure) else [answer.token])
 
-        task = self._loop.create_task(take())
+        task = once("raw SASL token", take())
         self._end_with(connection, task)
 
     def _note_commit(
@@ -204,7 +205,7 @@ class Dispatcher:
 
     def _start(self, api: registry.Api, context: RequestContext, request: Any, slot: Slot) -> None:
         """Handle the request in a task."""
-        self._keep(api, context, self._loop.create_task(self._handle(api, context, request, slot)))
+        self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
 
     def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:
         """Wait for a handler's task at the end; one that merely waits ends with its connection."""

@@ -13,6 +13,7 @@ from korvet.server.connection import Connection
 from korvet.server.connections import Connections
 from korvet.server.door import Door, GuardedDoor
 from korvet.server.tls import ServerTls
+from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -91,9 +92,9 @@ class Listener:
     async def start(self, dispatch: Dispatcher) -> None:
         """Accept clients."""
         self._dispatch = dispatch
-        self._watches.append(asyncio.create_task(self._connections.keep_watch(), name="connections"))
+        self._watches.append(keep("connections", self._connections.keep_watch))
         for tls in self._tls.values():
-            self._watches.append(asyncio.create_task(tls.keep_up(), name="TLS files"))
+            self._watches.append(keep("TLS files", tls.keep_up))
         for server in self._servers:
             await server.start_serving()
 

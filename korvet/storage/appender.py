@@ -44,6 +44,7 @@ from korvet.storage.errors import (
 from korvet.storage.layouts import layout_of
 from korvet.storage.link import parse_reply
 from korvet.storage.slots import REDIRECTIONS
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -695,7 +696,7 @@ class Appender:
             return
         self._drop_gathered()
         if any(unknown for _, unknown in self._undone):
-            self._settling = asyncio.get_running_loop().create_task(self._settle())
+            self._settling = once("unknown outcomes of appends", self._settle())
         else:
             self._resend()
 
@@ -720,12 +721,15 @@ class Appender:
             group, unknown = self._undone[0]
             try:
                 outcome = await self._read_back(group.forms[0], deadline_s) if unknown else None
-            except StorageError as error:
+            except Exception as error:
+                fault = error if isinstance(error, StorageError) else LinkLost(repr(error))
+                if fault is not error:
+                    log.exception("%s: what became of an append is unknown", self._log.stream.decode())
                 self._undone.pop(0)
                 # Who says that nothing was written means the question.
-                lost = isinstance(error, SlotUnavailable)
+                lost = isinstance(fault, SlotUnavailable)
                 for append in group.appends:
-                    self._failed(append, LinkLost(f"the outcome is unknown: {error}") if lost else error)
+                    self._failed(append, LinkLost(f"the outcome is unknown: {fault}") if lost else fault)
                 continue
             self._undone.pop(0)
             if outcome is None:

@@ -17,7 +17,7 @@ import random
 from collections import deque
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -27,6 +27,7 @@ from korvet.storage.library import ensure_library, is_library_missing
 from korvet.storage.link import Caller, RedisLink, answer, fault_of
 from korvet.storage.server import Server
 from korvet.storage.slots import REDIRECTIONS, SLOTS, parse_slots, redirected_to, slot_of
+from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -154,7 +155,7 @@ class Lane(Caller):
             return
         self._held.extendleft(reversed(self._refused))
         self._refused.clear()
-        self._cluster.spawn(self._send_on(fault))
+        self._cluster.spawn("redirected commands", partial(self._send_on, fault))
 
     def _go_on(self) -> None:
         """Send what was held together."""
@@ -165,8 +166,17 @@ class Lane(Caller):
             self.send(payload, on_reply)
 
     async def _send_on(self, fault: RedisFault) -> None:
-        """Send what was refused and held, one by one, to whom it is redirected, until that one serves it."""
+        """Send on what was refused and held, or refuse all of it."""
         log.info("slot %d: %s", self._slot, fault.message)
+        try:
+            await self._follow(fault)
+        except Exception as error:
+            log.exception("slot %d: commands cannot be redirected", self._slot)
+            self._refuse_all(error)
+        self._go_on()
+
+    async def _follow(self, fault: RedisFault) -> None:
+        """Send what was refused and held, one by one, to whom it is redirected, until that one serves it."""
         clock = asyncio.get_running_loop().time
         began = clock()
         deadline = began + SERVED_TIMEOUT_S
@@ -188,7 +198,6 @@ class Lane(Caller):
             if fault.code != "ASK" or clock() - began > _ASKING_TURN_S:
                 break
             deadline = clock() + SERVED_TIMEOUT_S
-        self._go_on()
 
     def _refuse_all(self, fault: object) -> None:
         held, self._held = self._held, deque()
@@ -285,7 +294,7 @@ class Cluster:
         except BaseException:
             await cluster.close()
             raise
-        cluster.spawn(cluster._keep())
+        cluster.spawn("map of the cluster", cluster._keep)
         return cluster
 
     async def _connect(self) -> None:
@@ -363,26 +372,20 @@ class Cluster:
         """Have the map read again."""
         self._wanted.set()
 
-    def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Run a task until the cluster is closed."""
+    def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work()` until it returns or the cluster is closed; again whenever an exception ends it."""
         if self._closed:
-            work.close()
             return
-        task = asyncio.get_running_loop().create_task(work)
+        task = keep(name, work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a task of the cluster failed", exc_info=task.exception())
+        task.add_done_callback(self._tasks.discard)
 
     # The map
 
     async def refresh(self) -> None:
         """Read the map (CLUSTER SLOTS), or wait for who does so already. Raises LinkLost: nobody answers."""
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.get_running_loop().create_task(self._read_map())
+            self._reading = once("reading the map of the cluster", self._read_map())
         await asyncio.shield(self._reading)
 
     async def _read_map(self) -> None:
@@ -454,7 +457,7 @@ class Cluster:
             elif now - self._idle.setdefault(server, now) > _IDLE_S:
                 log.info("node %s of the cluster holds no slots any more", server.address)
                 del self._servers[place], self._idle[server]
-                self.spawn(server.close())
+                self.spawn("links to a former node", server.close)
 
     def _came_up(self, server: Server) -> None:
         self.refresh_soon()

@@ -24,6 +24,7 @@ from korvet.records.batch import BatchError
 from korvet.records.kernel import ReplyScanner, pack
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
 from korvet.storage.futures import settle
+from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from korvet.storage.address import RedisAddress
@@ -403,7 +404,7 @@ class RedisLink(Caller):
             self.on_down()
 
     def _come_back(self) -> None:
-        self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+        self._reconnecting = keep("connection to Redis", self._reconnect)
 
     async def _reconnect(self) -> None:
         pause_s = _BACKOFF_FIRST_S

@@ -52,6 +52,7 @@ from korvet.storage.transactions import (
     parse_open,
     parse_producer,
 )
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -776,7 +777,7 @@ class PartitionLog:
 
     def _fold_soon(self) -> None:
         if self._folding is None or self._folding.done():
-            self._folding = asyncio.get_running_loop().create_task(self._fold_quietly())
+            self._folding = once("index", self._fold_quietly())
 
     async def _fold_quietly(self) -> None:
         try:

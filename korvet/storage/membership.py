@@ -13,8 +13,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.storage.assignment import Assignment, leader_epoch_of
-from korvet.storage.errors import FencedEpoch, StorageError
+from korvet.storage.errors import FencedEpoch, StorageError, StoreError
 from korvet.storage.lease import NO_VERSION, Lease, NodeIdTaken, Standing
+from korvet.supervisor import keep, once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ _LEAST_BETWEEN_S: Final = 0.02
 # Longer than others take to hear of us and to load nothing more.
 _MADE_KNOWN_S: Final = 3.0
 _CLAIMS_AT_ONCE: Final = 256
+# Failures in a row that no error of Redis explains, some ten seconds of them: the broker is of no use then.
+_MOST_FAILURES: Final = 6
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,9 @@ class Membership:
         self.assignment: Assignment = standing.assignment
         """Who leads what, as last heard."""
         self.on_lost: Callable[[Exception], None] | None = None
-        """Called once when another broker has our node id: we must stop serving."""
+        """Called once when this process can be no broker any longer: another one has the node id, or the
+        membership keeps failing.
+        """
         self._store = store
         self._lease = lease
         self._lease_s = lease_ms / 1000
@@ -90,7 +95,9 @@ class Membership:
         """
         lease, standing = await Lease.take(store, node_id, endpoint, lease_ms, listeners or {})
         member = cls(store, node_id, lease, lease_ms, standing)
-        member._tasks.append(asyncio.create_task(member._keep_up(), name="membership"))
+        member._tasks.append(
+            keep("membership", member._keep_up, most_failures=_MOST_FAILURES, give_up=member._cannot_go_on)
+        )
         return member
 
     # Who leads
@@ -200,6 +207,10 @@ class Membership:
             # Many appends may be refused at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
+    def _cannot_go_on(self, error: Exception) -> None:
+        if self.on_lost is not None:
+            self.on_lost(StoreError(f"the membership of node id {self.node_id} keeps failing: {error!r}"))
+
     def _poll_s(self) -> float:
         quarter_s = self._lease_s / _RENEWALS_PER_LEASE
         if self.alone:
@@ -228,7 +239,7 @@ class Membership:
         self._notify()
         if self._claiming is not None:
             self._claiming.cancel()
-        self._claiming = asyncio.create_task(self._claim(), name="claims")
+        self._claiming = once("claims", self._claim())
 
     def _notify(self) -> None:
         self._store.follow_assignment()
@@ -263,7 +274,7 @@ class Membership:
         wanted = self.assignment.version, self._store.catalogue.version
         busy = self._settling is not None and not self._settling.done()
         if wanted != self._settled and not busy:
-            self._settling = asyncio.create_task(self._settle(wanted), name="settling")
+            self._settling = once("settling", self._settle(wanted))
 
     async def _settle(self, wanted: tuple[int, int]) -> None:
         try:

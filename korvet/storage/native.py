@@ -48,7 +48,12 @@ class NativeGroups:
         while asked:
             further = []
             for topic, partition, reply in await self._ask(asked):
-                found += self._groups(topic, partition, reply)
+                try:
+                    found += self._groups(topic, partition, reply)
+                except Exception:
+                    # Damaged data of one partition must not keep the groups of others from being exported.
+                    log.exception("the Redis groups of %s-%d cannot be read", topic.name, partition)
+                    continue
                 if reply[0]:
                     further.append((topic, partition, reply[0]))
             asked = further
@@ -76,10 +81,12 @@ class NativeGroups:
         def arrived(topic: Topic, partition: int, reply: memoryview | StorageError) -> None:
             nonlocal left
             left -= 1
-            if isinstance(reply, StorageError):
-                log.debug("the Redis groups of %s-%d cannot be read: %s", topic.name, partition, reply)
-            elif bytes(reply[: len(_NONE_MOVED)]) != _NONE_MOVED:
-                replies.append((topic, partition, parse_reply(reply)))
+            if isinstance(reply, StorageError) or bytes(reply[: len(_NONE_MOVED)]) != _NONE_MOVED:
+                parsed = reply if isinstance(reply, StorageError) else parse_reply(reply)
+                if isinstance(parsed, StorageError):
+                    log.debug("the Redis groups of %s-%d cannot be read: %s", topic.name, partition, parsed)
+                else:
+                    replies.append((topic, partition, parsed))
             if not left:
                 settle(answered, replies)
 

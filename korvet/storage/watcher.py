@@ -13,6 +13,7 @@ from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.futures import settle
 from korvet.storage.link import parse_replies
 from korvet.storage.slots import REDIRECTIONS
+from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -121,7 +122,7 @@ class NativeWatcher:
         self._groups = None
         self._wanted.set()
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = keep("watch for native entries", self._run)
 
     def unwatch(self, watched: PartitionLog) -> None:
         """Cease to watch a log. No fault where it is not watched."""

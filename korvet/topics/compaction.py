@@ -57,6 +57,9 @@ class LogCleaner:
             except StorageError as error:
                 log.warning("compaction of %s: %s", topic.name, error)
                 continue
+            except Exception:
+                log.exception("compaction of %s", topic.name)
+                continue
             for partition in range(topic.partitions):
                 found = self._topics.log(topic.name, partition)
                 if found is None:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.config import Config
+    from korvet.storage.log import PartitionLog
+    from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
@@ -31,25 +33,33 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
 
     A partition that fails is logged and does not keep the others.
     """
+    producers_from_ms = now_ms - config.producer_id_expiration_ms
     deleted = 0
     for topic in topics.all():
-        policy = topics.policy(topic)
         for partition in range(topic.partitions):
-            found = topics.log(topic.name, partition)
-            if found is None:
-                break
-            if found.closed:
-                # Its leader does that.
-                continue
             try:
-                # What is being compacted has its turn the next time, or it would never be done.
-                if policy.deletes and not found.compacting:
-                    deleted += await found.trim(policy.retention_ms, policy.retention_bytes, now_ms)
-                await found.expire_producers(now_ms - config.producer_id_expiration_ms)
+                found = topics.log(topic.name, partition)
+                if found is None:
+                    break
+                # Other partitions are their leaders' affair.
+                if not found.closed:
+                    deleted += await _apply(topics.policy(topic), found, producers_from_ms, now_ms)
             except TopicGone:
                 break
             except FencedEpoch:
                 continue
             except StorageError as error:
                 log.warning("retention of %s-%d: %s", topic.name, partition, error)
+            except Exception:
+                # A mistake of ours, or damaged data, must not keep the other partitions from being trimmed.
+                log.exception("retention of %s-%d", topic.name, partition)
+    return deleted
+
+
+async def _apply(policy: TopicPolicy, partition: PartitionLog, producers_from_ms: int, now_ms: int) -> int:
+    deleted = 0
+    # What is being compacted has its turn the next time, or it would never be done.
+    if policy.deletes and not partition.compacting:
+        deleted = await partition.trim(policy.retention_ms, policy.retention_bytes, now_ms)
+    await partition.expire_producers(producers_from_ms)
     return deleted
