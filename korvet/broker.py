@@ -74,6 +74,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             lead_cap_ms=config.append_lead_max_ms,
             tail_cache_bytes=config.tail_cache_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
+            timeout_ms=config.redis_socket_timeout_ms,
         )
         groups = _group_config(config)
         security = SecurityStore(store, authorizer, credentials, quotas, groups.own)

@@ -145,6 +145,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "embedded if not set."
         ),
     ] = None
+    redis_socket_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=500,
+            le=_INT32_MAX,
+            description="How long a connection to Redis may be silent while it is asked something, before "
+            "another one is made; a quarter longer at the most.",
+        ),
+    ] = 15_000
     keyspace: Annotated[
         str, Meta(description="Prefix of all Redis keys: one keyspace is one Kafka cluster.")
     ] = "korvet"

@@ -35,6 +35,9 @@ _PAGE_BYTES = 4 << 20
 # The longest timeout that a producer can ask for, by default: a coordinator ends its transactions by then.
 _HANGING_MS = 900_000
 _OK, _WARNING, _FAULT = "ok", "warning", "fault"
+_CONNECT_TIMEOUT_S = 10.0
+# A server may be busy with others' long commands; one that says nothing for so long is gone.
+_REPLY_TIMEOUT_S = 60.0
 
 
 class Finding(NamedTuple):
@@ -107,6 +110,7 @@ def _at(address: RedisAddress, place: Place) -> RedisAddress:
 def _client(address: RedisAddress) -> "redis.Redis":
     # Who looks whether a server answers wants to know at once that it does not.
     options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
+    options |= {"socket_connect_timeout": _CONNECT_TIMEOUT_S, "socket_timeout": _REPLY_TIMEOUT_S}
     options |= {"username": address.username, "password": address.password}
     if address.socket_path is not None:
         return redis.Redis(unix_socket_path=address.socket_path, db=address.database, **options)

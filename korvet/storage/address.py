@@ -19,6 +19,9 @@ _URL: Final = re.compile(
 )
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
 _LAST_PORT: Final = 65535
+# As long as the nodes of a Redis Cluster wait for each other (cluster-node-timeout), and half of what Kafka
+# clients wait for an answer (request.timeout.ms). Scripts, forks and slow disks take seconds.
+DEFAULT_TIMEOUT_MS: Final = 15_000
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
@@ -31,6 +34,8 @@ class RedisAddress(msgspec.Struct, frozen=True):
     username: str | None
     password: str | None
     database: int
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    """How long a connection may be silent while it is asked something."""
 
     def __str__(self) -> str:
         return self.socket_path or f"{self.host}:{self.port}"

@@ -42,8 +42,10 @@ _BUFFER_BYTES: Final = 1 << 16
 _KEPT_BUFFER_BYTES: Final = 1 << 21
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_CAP_S: Final = 2.0
-# Redis closes nothing on its own by default: a peer that vanished is noticed by an unanswered PING.
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
+# A connection is looked at so many times within `RedisAddress.timeout_ms`, and given up when it was silent at
+# so many looks in a row. Counted are looks, not time: a broker that was busy itself has not listened.
+_LOOKS: Final = 4
 # The transport may hold all that its callers send: they watch pressure() and stop.
 _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
 # A unix socket can be written to again when it is empty but for a quarter. With the usual 208 KB Redis has
@@ -51,6 +53,13 @@ _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
 _DASH: Final = ord("-")
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
+_IS_REPLICA: Final = re.compile(rb"^role:slave\s*$", re.MULTILINE)
+# Error replies that say something of the server rather than of the command: see RedisLink.on_fault. It is a
+# replica; it cannot write to its disk.
+READONLY: Final = "READONLY"
+MISCONF: Final = "MISCONF"
+_FAULTS_OF_SERVERS: Final = frozenset((READONLY, MISCONF))
+_PING: Final = pack("PING")
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -60,19 +69,24 @@ class _Connection(asyncio.BufferedProtocol):
         "_buffer",
         "_end",
         "_loop",
+        "_on_fault",
         "_on_lost",
         "_outbox",
         "_scanner",
         "_start",
         "_view",
         "gone",
+        "heard",
         "lost",
+        "reason",
         "transport",
         "unanswered_bytes",
         "waiting",
     )
 
-    def __init__(self, on_lost: Callable[[Exception | None], None]) -> None:
+    def __init__(
+        self, on_lost: Callable[[Exception | None], None], on_fault: Callable[[RedisFault], None]
+    ) -> None:
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
         self._start = 0
@@ -81,10 +95,15 @@ class _Connection(asyncio.BufferedProtocol):
         # Asking for the running loop costs a system call each time.
         self._loop = asyncio.get_running_loop()
         self._on_lost = on_lost
+        self._on_fault = on_fault
         # Commands that go out in one write when the loop's turn ends.
         self._outbox: list[bytes] = []
         self.lost = False
         self.gone = asyncio.Event()
+        self.heard = False
+        """Whether anything came since this was set to False."""
+        self.reason = ""
+        """Why we have ended the connection; empty where we have not."""
         self.transport: asyncio.Transport | None = None
         self.waiting: deque[tuple[OnReply, int, int]] = deque()
         self.unanswered_bytes = 0
@@ -143,18 +162,19 @@ class _Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._end += nbytes
+        self.heard = True
         while self._start < self._end:
             replies = self.waiting[0][2] if self.waiting else 1
             try:
                 found = self._scanner.feed(self._buffer, self._start, self._end, replies)
             except BatchError as error:
-                self._abort(f"the server does not speak RESP: {error}")
+                self.abort(f"the server does not speak RESP: {error}")
                 return
             if found < 0:
                 return
             start, self._start = self._start, found
             if not self.waiting:
-                self._abort("the server answered what nobody asked")
+                self.abort("the server answered what nobody asked")
                 return
             on_reply, size, _ = self.waiting.popleft()
             self.unanswered_bytes -= size
@@ -164,10 +184,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._start = self._end = 0
 
     def _deliver(self, on_reply: OnReply, reply: memoryview) -> None:
-        answer(on_reply, fault_of(reply) or reply)
+        fault = fault_of(reply)
+        answer(on_reply, fault or reply)
+        if fault is not None and fault.code in _FAULTS_OF_SERVERS:
+            self._on_fault(fault)
 
-    def _abort(self, reason: str) -> None:
-        log.error("closing the connection to Redis: %s", reason)
+    def abort(self, reason: str) -> None:
+        """End the connection; what is in flight fails with LinkLost."""
+        self.reason = self.reason or reason
         if self.transport is not None:
             self.transport.abort()
 
@@ -179,8 +203,9 @@ class _Connection(asyncio.BufferedProtocol):
         self.gone.set()
         waiting, self.waiting = self.waiting, deque()
         self.unanswered_bytes = 0
+        why = f": {self.reason}" if self.reason else ""
         for on_reply, _, _ in waiting:
-            answer(on_reply, LinkLost("the connection to Redis broke before it answered"))
+            answer(on_reply, LinkLost(f"the connection to Redis broke before it answered{why}"))
         self._on_lost(exc)
 
 
@@ -249,7 +274,12 @@ def _fault(message: str) -> RedisFault:
 
 
 class RedisLink(Caller):
-    """A connection to Redis that comes back after it broke. Use from one event loop only."""
+    """A connection to Redis that comes back after it broke. Use from one event loop only.
+
+    A connection on which nothing comes for `address.timeout_ms` although something was asked is given up; an
+    idle one is asked (PING). So a peer that vanished without a word is noticed, and one that is merely slow
+    has that time for each reply, and for each piece of a long one.
+    """
 
     def __init__(self, address: RedisAddress, name: str) -> None:
         """`name` is what CLIENT LIST shows. Use `connect`."""
@@ -261,6 +291,11 @@ class RedisLink(Caller):
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
         self._up = asyncio.Event()
+        self._why_down = ""
+        self._look: asyncio.TimerHandle | None = None
+        self._silent_looks = 0
+        self.primary_only = False
+        """Whether a server that is a replica is not the one that is looked for (INFO replication)."""
         self.history = b""
         """The server's replication id when the link came up (INFO replication): it changes when the server is
         started again, or a replica takes over behind the address. Empty where it is not told.
@@ -269,6 +304,8 @@ class RedisLink(Caller):
         """Called each time the link is usable again after it was lost."""
         self.on_down: Callable[[], None] | None = None
         """Called each time the link is lost."""
+        self.on_fault: Callable[[RedisFault], None] | None = None
+        """Called after a command was answered with READONLY or MISCONF."""
 
     @classmethod
     async def connect(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
@@ -302,7 +339,8 @@ class RedisLink(Caller):
         try:
             await asyncio.wait_for(self._up.wait(), timeout_ms / 1000)
         except TimeoutError:
-            raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms") from None
+            why = self._why_down
+            raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms{why}") from None
 
     def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
         """Send one packed command, or several that get `replies` replies; `on_reply` is called once, never
@@ -310,7 +348,7 @@ class RedisLink(Caller):
         """
         connection = self._connection
         if connection is None:
-            lost = LinkLost(f"no connection to Redis at {self.address}")
+            lost = LinkLost(f"no connection to Redis at {self.address}{self._why_down}")
             self.loop.call_soon(answer, on_reply, lost)
             return
         connection.send(payload, on_reply, replies)
@@ -318,6 +356,11 @@ class RedisLink(Caller):
     def pressure(self) -> int:
         """Bytes of commands sent and not answered yet, what waits in the socket's buffer included."""
         return self._connection.unanswered_bytes if self._connection is not None else 0
+
+    def reset(self, reason: str) -> None:
+        """End the connection: the link comes back at whatever server the address leads to then."""
+        if self._connection is not None:
+            self._connection.abort(reason)
 
     async def close(self) -> None:
         """Close for good; what is in flight fails with LinkLost."""
@@ -348,7 +391,9 @@ class RedisLink(Caller):
         if connection.lost:
             raise LinkLost("the connection broke at once")
         self._connection = connection
+        self._why_down = ""
         self._up.set()
+        self._look_later(connection)
 
     async def _dial(self) -> _Connection:
         loop = asyncio.get_running_loop()
@@ -356,7 +401,7 @@ class RedisLink(Caller):
 
         def make() -> _Connection:
             nonlocal connection
-            connection = _Connection(lambda exc: self._lost(connection, exc))
+            connection = _Connection(lambda exc: self._lost(connection, exc), self._faulted)
             return connection
 
         if self.address.socket_path is not None:
@@ -365,7 +410,10 @@ class RedisLink(Caller):
             own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNIX_SEND_BUFFER_BYTES)
         else:
             tls = ssl.create_default_context() if self.address.tls else None
-            _, protocol = await loop.create_connection(make, self.address.host, self.address.port, ssl=tls)
+            transport, protocol = await loop.create_connection(
+                make, self.address.host, self.address.port, ssl=tls
+            )
+            _keep_alive(transport.get_extra_info("socket"), self.address.timeout_ms)
         return protocol
 
     async def _greet(self, connection: _Connection) -> None:
@@ -380,16 +428,47 @@ class RedisLink(Caller):
         replies = [ask(connection.send, pack(*command)) for command in commands]
         *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
-            if isinstance(reply, BaseException):
+            # With MISCONF PING says that the server takes no writes: it can be read from.
+            if isinstance(reply, BaseException) and not _is_fault(reply, MISCONF):
                 raise reply
         # A user may not be allowed to ask.
-        found = _HISTORY.search(info) if isinstance(info, bytes) else None
+        told = info if isinstance(info, bytes) else b""
+        if self.primary_only and _IS_REPLICA.search(told):
+            raise LinkLost("the server is a replica")
+        found = _HISTORY.search(told)
         self.history = found[1] if found else b""
         # A name is a convenience; servers that do not know the command are no worse for it.
         connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
 
+    # Liveness
+
+    def _look_later(self, connection: _Connection) -> None:
+        self._look = self.loop.call_later(self.address.timeout_ms / 1000 / _LOOKS, self._look_at, connection)
+
+    def _look_at(self, connection: _Connection) -> None:
+        """Ask a connection that is idle, and give up one that has been silent for too long."""
+        if connection.heard or not connection.waiting:
+            self._silent_looks = 0
+            connection.heard = False
+        else:
+            self._silent_looks += 1
+        if self._silent_looks >= _LOOKS:
+            connection.abort(f"it has answered nothing for {self.address.timeout_ms} ms")
+            return
+        if not connection.waiting:
+            connection.send(_PING, lambda reply: None)
+        self._look_later(connection)
+
+    def _faulted(self, fault: RedisFault) -> None:
+        if self.on_fault is not None:
+            self.on_fault(fault)
+
     def _drop(self) -> None:
         self._connection = None
+        self._silent_looks = 0
+        if self._look is not None:
+            self._look.cancel()
+            self._look = None
         self._up.clear()
 
     def _lost(self, connection: _Connection | None, exc: Exception | None) -> None:
@@ -398,7 +477,8 @@ class RedisLink(Caller):
         self._drop()
         if self._closed:
             return
-        log.warning("lost the connection to Redis at %s: %s", self.address, _reason(exc))
+        reason = connection.reason or _reason(exc)
+        log.warning("lost the connection to Redis at %s: %s", self.address, reason)
         self._come_back()
         if self.on_down is not None:
             self.on_down()
@@ -412,7 +492,10 @@ class RedisLink(Caller):
             try:
                 await self._open()
             except (OSError, TimeoutError, StorageError) as error:
-                log.debug("no connection to Redis at %s yet: %s", self.address, _reason(error))
+                why = f": {_reason(error)}"
+                if why != self._why_down:
+                    log.warning("no connection to Redis at %s yet%s", self.address, why)
+                    self._why_down = why
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _BACKOFF_CAP_S)
                 continue
@@ -420,6 +503,22 @@ class RedisLink(Caller):
             if self.on_up is not None:
                 self.on_up()
             return
+
+
+def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
+    """Have the kernel give up a peer that acknowledges nothing for `timeout_ms`, where it can do that."""
+    own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+        return
+    # macOS has another name for the idle time after which it probes.
+    idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
+    if idle is not None:
+        own_socket.setsockopt(socket.IPPROTO_TCP, idle, max(1, timeout_ms // 1000))
+
+
+def _is_fault(reply: object, code: str) -> bool:
+    return isinstance(reply, RedisFault) and reply.code == code
 
 
 def _reason(error: BaseException | None) -> str:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.storage.clock import RedisClock
+from korvet.storage.errors import StoreError
 from korvet.storage.library import FunctionCaller
-from korvet.storage.link import RedisLink
+from korvet.storage.link import READONLY, RedisLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from korvet.storage.address import RedisAddress
+    from korvet.storage.errors import RedisFault
     from korvet.storage.link import Caller
+
+# How soon it is looked again whether the address of a server that cannot write leads to another one.
+_LOOK_AGAIN_S: Final = 1.0
 
 
 class Links(Protocol):
@@ -69,7 +74,16 @@ class Router(Protocol):
 class Server:
     """The connections to one server, which are `Links` to it for ever."""
 
-    __slots__ = ("_history", "address", "clock", "read", "read_functions", "write", "write_functions")
+    __slots__ = (
+        "_history",
+        "_looking",
+        "address",
+        "clock",
+        "read",
+        "read_functions",
+        "write",
+        "write_functions",
+    )
 
     def __init__(self, write: RedisLink, read: RedisLink) -> None:
         self.address = write.address
@@ -79,6 +93,8 @@ class Server:
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
         self._history = write.history
+        self._looking: asyncio.Task[None] | None = None
+        write.on_fault = read.on_fault = self._faulted
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
@@ -100,8 +116,36 @@ class Server:
         before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
 
+    def _faulted(self, fault: RedisFault) -> None:
+        """A replica's connections are ended, as its address may lead to the new primary by now. A server that
+        cannot write can still be read from: that is given up only for another one.
+        """
+        if fault.code == READONLY:
+            self._reset("the server has become a replica")
+        elif self._looking is None or self._looking.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look_elsewhere())
+
+    async def _look_elsewhere(self) -> None:
+        try:
+            found = await RedisLink.connect(self.address, "korvet-look")
+        except StoreError:
+            pass
+        else:
+            before, history = self.write.history, found.history
+            await found.close()
+            if before and history and before != history:
+                self._reset("its address leads to another server now")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def _reset(self, reason: str) -> None:
+        self.write.reset(reason)
+        self.read.reset(reason)
+
     async def close(self) -> None:
         """Close both links; what is in flight fails with LinkLost."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
         await asyncio.gather(self.read.close(), self.write.close())
 
 
@@ -113,6 +157,7 @@ class OneServer:
         self.on_up: Callable[[], None] | None = None
         self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
         server.write.on_up = self._came_up
+        server.write.primary_only = server.read.primary_only = True
 
     def links(self, key: bytes) -> Links:
         """See Router."""

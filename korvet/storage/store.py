@@ -9,10 +9,12 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.offsets.wire import uuid_text
 from korvet.records.kernel import pack
-from korvet.storage.address import parse_url
+from korvet.storage.address import DEFAULT_TIMEOUT_MS, parse_url
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.cache import DEFAULT_BYTES, TailBudget
 from korvet.storage.catalogue import Catalogue, Topic
@@ -118,16 +120,19 @@ class Store:
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
         tail_cache_bytes: int = DEFAULT_BYTES,
         readahead_bytes: int = DEFAULT_READAHEAD_BYTES,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
 
         With `node_id` and `endpoint`, where clients find it, this process becomes a live broker of the
         keyspace; tools leave them out. `listeners` are the endpoints by name where there are several.
+        `timeout_ms`: how long a connection may be silent while it is asked something.
+
         Raises StoreError with a message for the terminal: unreachable,
         refused, too old, a replica, an eviction policy that may drop our keys, another format,
         the node id taken by another broker.
         """
-        router, server = await connect(url)
+        router, server = await connect(url, timeout_ms)
         store = cls(
             keyspace,
             router,
@@ -356,12 +361,12 @@ def _claim(
     return pack("FCALL", "korvet_claim", 2, meta, stream, *limits, str(topic.topic_id), int(anew), topic.bias)
 
 
-async def connect(url: str) -> tuple[Router, str]:
+async def connect(url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> tuple[Router, str]:
     """Connect to a server, or to all primaries of the cluster that it belongs to.
 
     Returns also kind and version. Raises StoreError.
     """
-    addresses = parse_url(url)
+    addresses = [msgspec.structs.replace(address, timeout_ms=timeout_ms) for address in parse_url(url)]
     first = await _first_link(addresses)
     try:
         info = await _info_when_loaded(first)

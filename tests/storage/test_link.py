@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import uvloop
 
@@ -37,9 +39,14 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
+# Of the tests in which a peer is silent: long enough for a busy machine to answer within it.
+TIMEOUT_MS = 1500
+
+
 @asynccontextmanager
-async def linked(url: str) -> AsyncIterator[RedisLink]:
-    link = await RedisLink.connect(*parse_url(url))
+async def linked(url: str, timeout_ms: int = 15_000) -> AsyncIterator[RedisLink]:
+    (address,) = parse_url(url)
+    link = await RedisLink.connect(msgspec.structs.replace(address, timeout_ms=timeout_ms))
     try:
         yield link
     finally:
@@ -47,10 +54,10 @@ async def linked(url: str) -> AsyncIterator[RedisLink]:
 
 
 @asynccontextmanager
-async def proxied(server: Server) -> AsyncIterator[tuple[Proxy, RedisLink]]:
+async def proxied(server: Server, timeout_ms: int = 15_000) -> AsyncIterator[tuple[Proxy, RedisLink]]:
     proxy = Proxy(server.socket)
     try:
-        async with linked(await proxy.start()) as link:
+        async with linked(await proxy.start(), timeout_ms) as link:
             yield proxy, link
     finally:
         await proxy.close()
@@ -245,5 +252,70 @@ def test_connecting_can_be_cancelled_at_any_time(server: Server, run: Run) -> No
             connecting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await connecting
+
+    run(work())
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "idle"])
+def test_a_peer_that_is_silent_is_given_up(server: Server, prefix: str, run: Run, asked: bool) -> None:
+    """A half-open connection: the peer is gone and nobody says so. Also where nothing is asked of it."""
+
+    async def work() -> None:
+        async with proxied(server, TIMEOUT_MS) as (proxy, link):
+            await link.call("SET", prefix, "there")
+            proxy.hold_replies()
+            if asked:
+                with pytest.raises(LinkLost, match=f"answered nothing for {TIMEOUT_MS} ms"):
+                    await link.call("GET", prefix)
+            await until(lambda: not link.connected)
+            await proxy.cut()
+            await link.wait_connected(10_000)
+            assert await link.call("GET", prefix) == b"there"
+
+    run(work())
+
+
+def test_a_peer_that_is_slow_is_waited_for(run: Run) -> None:
+    """A reply that comes late, and one that comes in pieces over a longer time than the timeout."""
+    replies: dict[bytes, list[tuple[float, bytes]]] = {
+        b"late": [(0.5 * TIMEOUT_MS, b"$1\r\nx\r\n")],
+        b"long": [(0, b"$8\r\n"), *[(TIMEOUT_MS / 4, b"y")] * 8, (0, b"\r\n")],
+    }
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            if line.startswith(b"*"):
+                name = (await reader.readline(), await reader.readline())[1].strip()
+                for _ in range(2 * (int(line[1:]) - 1)):
+                    await reader.readline()
+                for pause_ms, piece in replies.get(name, [(0, b"+PONG\r\n")]):
+                    await asyncio.sleep(pause_ms / 1000)
+                    writer.write(piece)
+                    await writer.drain()
+        writer.close()
+
+    async def work() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            async with linked(f"redis://127.0.0.1:{port}", TIMEOUT_MS) as link:
+                lost = []
+                link.on_down = lambda: lost.append(1)
+                assert await link.call("late") == b"x"
+                assert await link.call("long") == b"y" * 8
+                assert not lost
+
+    run(work())
+
+
+def test_the_kernel_gives_up_what_nobody_acknowledges(server: Server, run: Run) -> None:
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        pytest.skip("this system has no TCP_USER_TIMEOUT")
+
+    async def work() -> None:
+        async with proxied(server, TIMEOUT_MS) as (_, link):
+            assert link._connection is not None
+            assert link._connection.transport is not None
+            own = link._connection.transport.get_extra_info("socket")
+            assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == TIMEOUT_MS
 
     run(work())

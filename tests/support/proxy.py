@@ -1,4 +1,6 @@
-"""A TCP proxy that cuts: it resets connections at once, or after some bytes in either direction."""
+"""A TCP proxy that cuts: it resets connections at once, or after some bytes in either direction. Or it passes
+nothing on any more, without a word.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +42,8 @@ class CuttingProxy:
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self._cut_after: tuple[int | None, int | None] = (None, None)
+        self._frozen: list[_Pair] = []
+        self._refusing = False
         self.connections = 0
         self.cuts = 0
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -60,10 +64,24 @@ class CuttingProxy:
         with self._lock:
             self._cut_after = (from_client_bytes, from_server_bytes)
 
+    def freeze(self) -> None:
+        """Every connection that is open now stays open, and passes nothing on: a half-open connection."""
+        with self._lock:
+            for pair in set(self._pairs.values()):
+                self._frozen.append(pair)
+                self._forget(pair)
+
+    def refuse(self, *, refusing: bool) -> None:
+        """Whether new connections are reset at once."""
+        self._refusing = refusing
+
     def close(self) -> None:
         self._closing.set()
         self._thread.join(5)
         self.cut()
+        for pair in self._frozen:
+            pair.client.close()
+            pair.server.close()
         self._selector.close()
         self._listener.close()
 
@@ -79,6 +97,9 @@ class CuttingProxy:
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()
+        if self._refusing:
+            client.close()
+            return
         try:
             server = socket.create_connection(("127.0.0.1", self.target_port), 5)
         except OSError:
@@ -111,9 +132,13 @@ class CuttingProxy:
 
     def _drop(self, pair: _Pair) -> None:
         self.cuts += 1
+        self._forget(pair)
         for side in (pair.client, pair.server):
-            del self._pairs[side]
-            self._selector.unregister(side)
             with contextlib.suppress(OSError):
                 side.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             side.close()
+
+    def _forget(self, pair: _Pair) -> None:
+        for side in (pair.client, pair.server):
+            del self._pairs[side]
+            self._selector.unregister(side)

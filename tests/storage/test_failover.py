@@ -1,0 +1,155 @@
+"""A primary that is demoted, or cannot write, behind an address that leads elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.records.kernel import encode_append_records
+from korvet.storage.errors import StorageError
+from tests.storage.proxy import Proxy, proxied_store
+from tests.support.polling import until, until_async
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from korvet.storage.log import PartitionLog
+    from tests.storage.conftest import Server
+
+    NewServer = Callable[..., Server]
+
+RECOVERY_S = 10
+
+
+def record(number: int) -> object:
+    return encode_append_records([(b"", b"%d" % number, 5)])
+
+
+def replicated(new_server: NewServer) -> tuple[Server, Server]:
+    """A primary, and a replica that has all that it has."""
+    port = free_port()
+    primary, replica = new_server("--port", str(port)), new_server("--repl-diskless-sync-delay", "0")
+    replica.client.replicaof("127.0.0.1", port)
+    until(
+        lambda: replica.client.info("replication")["master_link_status"] == "up", 20, "the replica is in step"
+    )
+    return primary, replica
+
+
+async def appended(log: PartitionLog, number: int) -> bool:
+    """Whether an append is acknowledged; what is refused is to be tried again."""
+    try:
+        await log.append_wait(record(number))
+    except StorageError:
+        return False
+    return True
+
+
+def values(server: Server, log: PartitionLog) -> list[bytes]:
+    return [fields[b"value"] for _, fields in server.client.xrange(log.stream)]
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["with appends in flight", "idle"])
+def test_a_demoted_primary_is_left_for_the_new_one(new_server: NewServer, prefix: str, busy: bool) -> None:
+    old, new = replicated(new_server)
+    port = old.client.config_get("port")["port"]
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            acknowledged = [number for number in range(10) if await appended(log, number)]
+            assert len(acknowledged) == 10
+            old.client.wait(1, 5000)
+            in_flight = [
+                asyncio.ensure_future(appended(log, number)) for number in range(10, 20 if busy else 10)
+            ]
+            await asyncio.sleep(0)
+            proxy.socket = new.socket
+            old.client.client_pause(50)
+            new.client.replicaof("NO", "ONE")
+            old.client.replicaof("127.0.0.1", port)
+            done = await asyncio.gather(*in_flight)
+            acknowledged += [number for number, good in enumerate(done, 10) if good]
+            await until_async(lambda: appended(log, 20), RECOVERY_S, "appends go to the new primary")
+            found = values(new, log)
+            assert len(found) == len(set(found))
+            before = {b"%d" % number for number in acknowledged if number < 10}
+            assert {*before, b"20"} <= set(found)
+
+    asyncio.run(work())
+
+
+def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: str) -> None:
+    """The address leads to the old primary for a while longer."""
+    old, new = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            old.client.wait(1, 5000)
+            new.client.replicaof("NO", "ONE")
+            old.client.replicaof("127.0.0.1", free_port())
+            assert not await appended(log, 2)
+            server = next(iter(store.router.servers()))
+            before = proxy.connections
+            await until_async(lambda: _tried(proxy, before), RECOVERY_S, "it is tried again")
+            assert not server.connected
+            with pytest.raises(StorageError, match="the server is a replica"):
+                await server.write.call("PING")
+            proxy.socket = new.socket
+            await until_async(lambda: appended(log, 3), RECOVERY_S, "appends go to the new primary")
+            assert values(new, log) == [b"1", b"3"]
+
+    asyncio.run(work())
+
+
+async def _tried(proxy: Proxy, before: int) -> bool:
+    return proxy.connections >= before + 4
+
+
+def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhere(
+    new_server: NewServer, prefix: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    failing = new_server("--save", "3600 1000000", "--dir", str(folder))
+    other = new_server()
+
+    async def work() -> None:
+        async with proxied_store(failing.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            shutil.rmtree(folder)
+            failing.client.bgsave()
+
+            async def refused() -> bool:
+                return not await appended(log, 2)
+
+            await until_async(refused, RECOVERY_S, "the server refuses writes")
+            connections = proxy.connections
+            assert (await log.bounds()).entries >= 1
+            # New connections may be read from, too.
+            await proxy.cut()
+
+            async def read_again() -> bool:
+                try:
+                    return proxy.connections >= connections + 2 and (await log.bounds()).entries >= 1
+                except StorageError:
+                    return False
+
+            await until_async(read_again, RECOVERY_S, "it is read from")
+            proxy.socket = other.socket
+
+            async def led_elsewhere() -> bool:
+                await appended(log, 3)
+                return bool(other.client.exists(log.stream))
+
+            await until_async(led_elsewhere, RECOVERY_S, "appends go where the address leads to")
+
+    asyncio.run(work())
