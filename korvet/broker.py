@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from korvet import api
 from korvet.api.deadlines import Deadlines
 from korvet.api.fetch_sessions import FetchSessions
+from korvet.api.password_checks import PasswordChecks
 from korvet.api.services import Services
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
@@ -128,17 +129,7 @@ async def _run(
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
     spare_the_collector()
-    try:
-        await security.refresh()
-        await coordinator.start()
-        transactions.follow_assignment()
-        member.attach(follower)
-        member.begin()
-        if member.alone:
-            await coordinator.wait_loaded()
-            await topics.finish_deletes()
-    except StorageError as error:
-        raise StoreError(f"the keyspace cannot be loaded: {error}") from error
+    await _load(security, coordinator, transactions, topics, follower, member)
     services = Services(
         config=config,
         cluster_id=store.cluster_id,
@@ -149,6 +140,7 @@ async def _run(
         transactions=transactions,
         markers=markers,
         security=security,
+        password_checks=PasswordChecks(),
         quotas=security.quotas,
         new_producer_id=store.new_producer_id,
         clock_ns=time.time_ns,
@@ -179,7 +171,30 @@ async def _run(
             # Others take over while clients still hear from us that they should ask them.
             await member.leave()
         await listener.stop()
+        services.password_checks.close()
         await follower.close()
+
+
+async def _load(
+    security: SecurityStore,
+    coordinator: CoordinatorService,
+    transactions: TransactionService,
+    topics: TopicDirectory,
+    follower: _Follower,
+    member: Membership,
+) -> None:
+    """Read the keyspace and begin to follow it. Raises StoreError."""
+    try:
+        await security.refresh()
+        await coordinator.start()
+        transactions.follow_assignment()
+        member.attach(follower)
+        member.begin()
+        if member.alone:
+            await coordinator.wait_loaded()
+            await topics.finish_deletes()
+    except StorageError as error:
+        raise StoreError(f"the keyspace cannot be loaded: {error}") from error
 
 
 def _housekeeping(

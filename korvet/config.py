@@ -413,7 +413,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(description="Time after which a client has to authenticate anew (KIP-368); 0 is never."),
     ] = 0
     connection_failed_authentication_delay_ms: Annotated[
-        Count, Meta(description="How long the answer to a failed authentication is held back.")
+        Count, Meta(description="Time from a request to authenticate until its failure is answered.")
     ] = 100
     ssl_keystore_location: Annotated[
         str | None, Meta(description="PEM file with the key and the certificate chain of TLS listeners.")

@@ -1,24 +1,27 @@
 """SaslAuthenticate (key 36), versions 0-2 (KIP-152).
 
-v1 answers how long the session lasts (KIP-368), v2 is flexible. A failure is answered after
-`connection.failed.authentication.delay.ms`, and then the connection ends.
+v1 answers how long the session lasts (KIP-368), v2 is flexible. A failure is answered
+`connection.failed.authentication.delay.ms` after the request, however long the check took; then the
+connection ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.password_checks import TooManyChecks
 from korvet.protocol.registry import api
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import SaslSession, State
 
 if TYPE_CHECKING:
     from korvet.api.context import Client, RequestContext
-    from korvet.config import Config
+    from korvet.api.services import Services
 
 
 class Challenge(NamedTuple):
@@ -53,7 +56,7 @@ async def sasl_authenticate(context: RequestContext, request: Any) -> Any:
             ErrorCode.illegal_sasl_state,
             "SaslAuthenticate request received after successful authentication",
         )
-    answer = await evaluate(context.client, context.services.config, request.auth_bytes)
+    answer = await evaluate(context.client, context.services, request.auth_bytes)
     if isinstance(answer, SaslFailure):
         return refuse(context, request, ErrorCode.sasl_authentication_failed, str(answer))
     return context.make(
@@ -65,23 +68,40 @@ async def sasl_authenticate(context: RequestContext, request: Any) -> Any:
     )
 
 
-async def evaluate(client: Client, config: Config, token: bytes) -> Challenge | SaslFailure:
+async def evaluate(client: Client, services: Services, token: bytes) -> Challenge | SaslFailure:
     """Answer a token of a client that authenticates; after a failure its connection ends."""
     session = client.sasl
     assert session is not None
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
     try:
-        # A password takes milliseconds to check, in which other clients are not to wait.
-        answer = await asyncio.to_thread(session.evaluate, token)
+        if session.takes_long:
+            work = partial(session.evaluate, token)
+            answer = await services.password_checks.run(client.client_host, work)
+        else:
+            answer = session.evaluate(token)
     except SaslFailure as failure:
-        await asyncio.sleep(config.connection_failed_authentication_delay_ms / 1000)
+        delay_s = services.config.connection_failed_authentication_delay_ms / 1000
+        await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
         client.end(f"it failed to authenticate: {failure}")
         return failure
+    except TooManyChecks:
+        # Without an answer: clients try again after a lost connection, and never after a failure.
+        client.close("too many passwords from its address wait to be checked")
+        return SaslFailure("Authentication failed: too many clients authenticate")
     if session.state is not State.AUTHENTICATED:
         return Challenge(answer, 0)
-    lifetime_ms = session.begin_session(asyncio.get_running_loop().time())
+    lifetime_ms = session.begin_session(loop.time())
     client.expect_tokens(raw=False)
     client.become(session.principal, lifetime_ms / 1000)
     return Challenge(answer, lifetime_ms)
+
+
+def _rest_of_delay(passed_s: float, delay_s: float) -> float:
+    """Time until a failure is answered: whole delays after the request, so that the time that the check took
+    does not show.
+    """
+    return delay_s - passed_s % delay_s if delay_s else 0.0
 
 
 def refusal_of(session: SaslSession, api_key: int) -> str:

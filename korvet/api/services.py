@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from korvet.api.deadlines import Deadlines
     from korvet.api.fetch_sessions import FetchSessions
+    from korvet.api.password_checks import PasswordChecks
     from korvet.config import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
@@ -34,6 +35,7 @@ class Services(msgspec.Struct, frozen=True):
     transactions: TransactionService
     markers: LocalMarkers
     security: SecurityStore
+    password_checks: PasswordChecks
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ns: Callable[[], int]

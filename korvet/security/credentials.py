@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
+from korvet.security.decoys import Decoys
 from korvet.security.plain import PlainServer, same
-from korvet.security.scram import ScramCredential, ScramMechanism, ScramServer, new_credential
+from korvet.security.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, ScramServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,18 +23,19 @@ class Credentials:
         self._plain_users = dict(plain_users or {})
         self._shared = self
         self._scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = {}
-        # Reckoned with when there is no such user, so that the time taken does not tell. Nobody knows the
-        # password.
-        self._nobody = new_credential(ScramMechanism.SHA_256, secrets.token_hex())
+        self._decoys = Decoys(secrets.token_bytes())
 
     @property
     def scram(self) -> Mapping[tuple[str, ScramMechanism], ScramCredential]:
         """The stored ones, by user and mechanism."""
         return self._shared._scram
 
-    def replace(self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> None:
-        """Put other SCRAM credentials in force."""
+    def replace(
+        self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential], decoy_secret: bytes
+    ) -> None:
+        """Put other SCRAM credentials in force. The secret makes the decoys of users that do not exist."""
         self._shared._scram = scram
+        self._shared._decoys = Decoys(decoy_secret, scram)
 
     def beside(self, plain_users: Mapping[str, str]) -> Credentials:
         """The same stored ones with other users of PLAIN."""
@@ -46,21 +48,27 @@ class Credentials:
         if mechanism == PLAIN:
             return PlainServer(self._check)
         scram = ScramMechanism(mechanism)
-        return ScramServer(scram, lambda user: self.scram.get((user, scram)))
+        return ScramServer(scram, lambda user: self._credential(user, scram))
+
+    def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
+        """The stored one, or a decoy. One with fewer iterations than RFC 7677 asks for counts as none."""
+        stored = self.scram.get((user, mechanism))
+        if stored is None or stored.iterations < MIN_ITERATIONS:
+            return self._shared._decoys.of(user, mechanism)
+        return stored
 
     def _check(self, username: str, password: str) -> bool:
-        """PLAIN: a user of the configuration, else one with a SCRAM credential."""
+        """PLAIN: a user of the configuration, else one with a SCRAM credential.
+
+        A wrong password takes the same work whoever the user is, and if there is no such user.
+        """
         configured = self._plain_users.get(username)
-        if configured is not None:
-            return same(configured, password)
-        stored = {
-            mechanism: credential
-            for mechanism in ScramMechanism
-            if (credential := self.scram.get((username, mechanism))) is not None
-        }
-        if not stored:
-            stored[ScramMechanism.SHA_256] = self._nobody
-        return any(credential.proves(mechanism, password) for mechanism, credential in stored.items())
+        if configured is not None and same(configured, password):
+            return True
+        proven = any(
+            self._credential(username, mechanism).proves(mechanism, password) for mechanism in ScramMechanism
+        )
+        return proven and configured is None
 
 
 def field_of(user: str, mechanism: ScramMechanism) -> bytes:

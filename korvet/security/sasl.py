@@ -11,12 +11,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from korvet.security.errors import IllegalState, InvalidCredentials, SaslFailure, UnsupportedMechanism
+from korvet.security.plain import PlainServer
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from korvet.security.credentials import Credentials
-    from korvet.security.plain import PlainServer
     from korvet.security.scram import ScramServer
 
 _SASL_HANDSHAKE: Final = 17
@@ -62,6 +62,11 @@ class SaslSession:
         """Whether the next frame is a token and no request."""
         return self.raw_tokens and self.state is State.TOKENS
 
+    @property
+    def takes_long(self) -> bool:
+        """Whether the next `evaluate` takes milliseconds, as a password's check does."""
+        return isinstance(self._server, PlainServer)
+
     def admits(self, api_key: int, now_s: float) -> bool:
         """Whether a request of that API is taken now; the connection of others is closed."""
         if self.state is State.AUTHENTICATED:
@@ -92,7 +97,7 @@ class SaslSession:
         self.state = State.TOKENS
 
     def evaluate(self, token: bytes) -> bytes:
-        """Answer a token; the state tells whether others are to follow. May take milliseconds.
+        """Answer a token; the state tells whether others are to follow. See `takes_long`.
 
         Raises SaslFailure, which ends the connection, with what the client may read of it, and IllegalState.
         """

@@ -26,7 +26,7 @@ MIN_ITERATIONS: Final = 4096
 # Kafka's bound for new credentials: a client has to reckon as often.
 MAX_ITERATIONS: Final = 16384
 _NONCE_BYTES: Final = 24
-_SALT_BYTES: Final = 24
+SALT_BYTES: Final = 24
 
 _NAME: Final = r"(?:[^\x00=,]|=2C|=3D)+"
 _PRINTABLE: Final = r"[\x21-\x2b\x2d-\x7e]+"
@@ -113,7 +113,7 @@ def new_credential(
     mechanism: ScramMechanism, password: str, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
     """A credential for a password, with a salt of its own. Takes milliseconds."""
-    salt = secrets.token_bytes(_SALT_BYTES)
+    salt = secrets.token_bytes(SALT_BYTES)
     return ScramCredential.of(
         mechanism, salt, salt_password(mechanism, password, salt, iterations), iterations
     )
@@ -130,10 +130,10 @@ class ScramServer:
     def __init__(
         self,
         mechanism: ScramMechanism,
-        find: Callable[[str], ScramCredential | None],
+        find: Callable[[str], ScramCredential],
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
     ) -> None:
-        """find: the credential of a user."""
+        """find: the credential of a user; one that no password fits if there is no such user."""
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce
@@ -165,18 +165,13 @@ class ScramServer:
         if "tokenauth=true" in found["extensions"].split(","):
             raise InvalidCredentials("delegation tokens are not supported")
         username = _plain_name(found["name"])
-        credential = self._find(username)
-        if credential is None:
-            raise InvalidCredentials("there is no such user")
         authorization = found["authorization"]
         if authorization and _plain_name(authorization) != username:
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        if credential.iterations < MIN_ITERATIONS:
-            raise InvalidCredentials(f"the user's {credential.iterations} iterations are too few")
         self.username = username
-        self._credential = credential
+        self._credential = credential = self._find(username)
         self._header = found["header"].encode()
         self._first_bare = found["bare"]
         self._expected_nonce = found["nonce"] + self._nonce()

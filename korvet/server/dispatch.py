@@ -140,7 +140,7 @@ class Dispatcher:
         """A token without a request around it, as after version 0 of the handshake."""
 
         async def take() -> None:
-            answer = await evaluate(connection, self._services.config, token)
+            answer = await evaluate(connection, self._services, token)
             # A failure has no place in the answer: the connection ends without one.
             slot(None if isinstance(answer, SaslFailure) else [answer.token])
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -89,13 +90,19 @@ class SecurityStore:
             bindings = await self._store.call("HKEYS", keys.acls)
             quotas = await self._store.call("HGETALL", keys.quotas)
             group_configs = await self._store.call("HGETALL", keys.group_configs)
-            self.credentials.replace(_credentials(users))
+            self.credentials.replace(_credentials(users), await self._decoy_secret())
             self.quotas.replace(_quotas(quotas))
             self.group_configs.replace(_group_configs(group_configs))
             if self.authorizer is not None:
                 self.authorizer.replace(_acls(bindings))
             # What is changed in between has a later version, and is read again.
             self._version = version
+
+    async def _decoy_secret(self) -> bytes:
+        """What decoys are made from: made once, and then the same for all brokers (HSETNX)."""
+        cluster = self._store.keyspace.cluster
+        await self._store.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
+        return bytes(await self._store.call("HGET", cluster, "decoy_secret"))
 
     async def change_users(
         self,

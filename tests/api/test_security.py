@@ -4,6 +4,7 @@ out instead, and what changes of ACLs and users do.
 
 from __future__ import annotations
 
+import base64
 import struct
 import time
 import uuid
@@ -16,7 +17,8 @@ from kio.schema.errors import ErrorCode
 from korvet.config import STANDARD_AUTHORIZER
 from korvet.protocol import registry
 from korvet.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
-from korvet.security.scram import ScramMechanism, salt_password
+from korvet.security.decoys import Decoys
+from korvet.security.scram import ScramClient, ScramMechanism, salt_password
 from tests.api.asking import KEYS, Client, frame, versions
 from tests.api.batches import batch
 from tests.api.test_fetch_sessions import Session
@@ -824,10 +826,12 @@ def test_raw_tokens_after_the_first_version_of_the_handshake(secured: Secured) -
 
 @versions("SaslAuthenticate")
 def test_every_version_authenticates(secured: Secured, version: int) -> None:
-    client = secured.connect()
+    client, scram = secured.connect(), ScramClient(ScramMechanism.SHA_256, "erin", "secret")
     assert not errors_of(client("SaslHandshake", 1, mechanism="SCRAM-SHA-256"))
-    # Refused in the first step already, as there is no such user; every version has the text.
-    refused = client("SaslAuthenticate", version, auth_bytes=b"n,,n=erin,r=abc")
+    # There is no such user, which does not show before the end; every version has the text.
+    answer = client("SaslAuthenticate", version, auth_bytes=scram.first())
+    assert answer.error_code is ErrorCode.none
+    refused = client("SaslAuthenticate", version, auth_bytes=scram.answer(answer.auth_bytes))
     assert refused.error_code is ErrorCode.sasl_authentication_failed
     assert refused.error_message == (
         "Authentication failed during authentication due to invalid credentials with SASL mechanism "
@@ -840,6 +844,23 @@ def test_every_version_authenticates(secured: Secured, version: int) -> None:
     again = client("SaslAuthenticate", version, auth_bytes=b"\0nobody\0secret")
     assert again.error_code is ErrorCode.illegal_sasl_state
     assert client.raw.works()
+
+
+def test_a_user_that_does_not_exist_keeps_its_salt(secured: Secured) -> None:
+    """As a user that exists does, at every broker."""
+
+    def salt_of(user: str) -> bytes:
+        client = secured.connect()
+        assert not errors_of(client("SaslHandshake", 1, mechanism="SCRAM-SHA-256"))
+        answer = client("SaslAuthenticate", 2, auth_bytes=f"n,,n={user},r=abc".encode())
+        assert answer.error_code is ErrorCode.none
+        return bytes(answer.auth_bytes.split(b",")[1])
+
+    assert salt_of("erin") == salt_of("erin") != salt_of("frank")
+    secret = secured.server.redis.hget("{korvet}:cluster", "decoy_secret")
+    assert isinstance(secret, bytes)
+    expected = base64.b64encode(Decoys(secret).of("erin", ScramMechanism.SHA_256).salt)
+    assert salt_of("erin") == b"s=" + expected
 
 
 @versions("CreateAcls")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from korvet.security.credentials import MECHANISMS, Credentials, field_of, parse_field
 from korvet.security.errors import IllegalState, InvalidCredentials, SaslFailure, UnsupportedMechanism
 from korvet.security.plain import parse_jaas_users
 from korvet.security.sasl import SaslSession, State
-from korvet.security.scram import ScramMechanism, new_credential
+from korvet.security.scram import ScramClient, ScramMechanism, new_credential
 
 MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 UNTOLD = "Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN"
@@ -17,7 +19,8 @@ METADATA, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 3, 17, 18, 36
 
 def session_of(max_reauth_ms: int = 0) -> SaslSession:
     credentials = Credentials({"alice": "secret", "bob": "hidden"})
-    credentials.replace({("carol", ScramMechanism.SHA_512): new_credential(ScramMechanism.SHA_512, "pw")})
+    stored = {("carol", ScramMechanism.SHA_512): new_credential(ScramMechanism.SHA_512, "pw")}
+    credentials.replace(stored, b"secret")
     return SaslSession(credentials, MECHANISMS, max_reauth_ms)
 
 
@@ -86,13 +89,36 @@ def test_plain_takes_users_with_scram_credentials() -> None:
     assert session.principal == "User:carol"
 
 
-def test_scram_hides_whether_there_is_such_a_user() -> None:
-    for token in (b"n,,n=nobody,r=abc", b"rubbish"):
+@pytest.mark.parametrize("user", ["carol", "alice", "nobody"])
+def test_scram_hides_whether_there_is_such_a_user(user: str) -> None:
+    session = session_of()
+    session.handshake("SCRAM-SHA-512", 1, 0.0)
+    client = ScramClient(ScramMechanism.SHA_512, user, "a guess")
+    final = client.answer(session.evaluate(client.first()))
+    assert session.state is State.TOKENS
+    with pytest.raises(SaslFailure) as caught:
+        session.evaluate(final)
+    assert str(caught.value).endswith("due to invalid credentials with SASL mechanism SCRAM-SHA-512")
+
+
+def test_a_wrong_password_takes_the_same_work_whoever_the_user_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    work: list[int] = []
+
+    def count(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        work.append(iterations)
+        return bytes(hashlib.new(name).digest_size)
+
+    seen = {}
+    for user in ("alice", "carol", "nobody"):
         session = session_of()
-        session.handshake("SCRAM-SHA-256", 1, 0.0)
-        with pytest.raises(SaslFailure) as caught:
-            session.evaluate(token)
-        assert str(caught.value).endswith("due to invalid credentials with SASL mechanism SCRAM-SHA-256")
+        monkeypatch.setattr(hashlib, "pbkdf2_hmac", count)
+        session.handshake("PLAIN", 1, 0.0)
+        with pytest.raises(SaslFailure):
+            session.evaluate(f"\0{user}\0wrong".encode())
+        seen[user] = list(work)
+        work.clear()
+        monkeypatch.undo()
+    assert seen["alice"] == seen["carol"] == seen["nobody"] == [4096, 4096]
 
 
 def test_a_session_ends_unless_it_is_begun_anew() -> None:
@@ -163,7 +189,7 @@ def test_listeners_share_what_is_stored_and_have_their_own_users_of_plain() -> N
     credentials = Credentials({"alice": "secret"})
     beside = credentials.beside({"alice": "other"})
     stored = {("bob", ScramMechanism.SHA_256): new_credential(ScramMechanism.SHA_256, "pw")}
-    credentials.replace(stored)
+    credentials.replace(stored, b"secret")
     assert beside.scram == stored
 
     def admits(users: Credentials, user: str, password: str) -> bool:

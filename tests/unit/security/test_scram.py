@@ -32,8 +32,8 @@ def credential_of(password: str, iterations: int = 4096) -> ScramCredential:
     return ScramCredential.of(SHA_256, SALT, salt_password(SHA_256, password, SALT, iterations), iterations)
 
 
-def server_of(credential: ScramCredential | None) -> ScramServer:
-    return ScramServer(SHA_256, lambda user: credential if user == "user" else None, lambda: SERVER_NONCE)
+def server_of(credential: ScramCredential) -> ScramServer:
+    return ScramServer(SHA_256, lambda _: credential, lambda: SERVER_NONCE)
 
 
 def begun() -> ScramServer:
@@ -78,7 +78,6 @@ def test_the_exchange_of_rfc_7677() -> None:
         "n,,n=user,r=",
         "n,,n=user,r=a b",
         "n,,n=user,r=abc,",
-        "n,,n=nobody,r=abc",
         "n,,n=user,r=abc,tokenauth=true",
     ],
 )
@@ -117,13 +116,11 @@ def test_a_wrong_password_and_a_token_too_many() -> None:
         server.evaluate(RFC_FINAL)
 
 
-def test_authorization_as_somebody_else_and_too_few_iterations() -> None:
+def test_authorization_as_somebody_else() -> None:
     server = server_of(credential_of("pencil"))
     with pytest.raises(SaslFailure, match="authorization id"):
         server.evaluate(b"n,a=admin,n=user,r=abc")
     assert server_of(credential_of("pencil")).evaluate(b"n,a=user,n=user,r=abc").startswith(b"r=abc")
-    with pytest.raises(InvalidCredentials):
-        server_of(credential_of("pencil", 4095)).evaluate(b"n,,n=user,r=abc")
 
 
 @given(
@@ -136,7 +133,7 @@ def test_any_user_authenticates_with_the_right_password_only(user: str, password
     salted = salt_password(mechanism, password, SALT, 4096)
     credential = ScramCredential.of(mechanism, SALT, salted, 4096)
     assert ScramCredential.decode(credential.encode()) == credential
-    server = ScramServer(mechanism, {user: credential}.get)
+    server = ScramServer(mechanism, {user: credential}.__getitem__)
     name = user.replace("=", "=3D").replace(",", "=2C")
     bare = f"n={name},r=nonce"
     first = server.evaluate(f"n,,{bare}".encode()).decode()
@@ -179,11 +176,13 @@ def exchange(client: ScramClient, server: ScramServer) -> None:
 @pytest.mark.parametrize("mechanism", list(ScramMechanism), ids=lambda each: each.value)
 def test_our_client_and_our_server(mechanism: ScramMechanism) -> None:
     credential = new_credential(mechanism, "pencil")
-    server = ScramServer(mechanism, {"a=b,c": credential}.get)
+    server = ScramServer(mechanism, {"a=b,c": credential}.__getitem__)
     exchange(ScramClient(mechanism, "a=b,c", "pencil"), server)
     assert server.username == "a=b,c"
     with pytest.raises(InvalidCredentials, match="proof"):
-        exchange(ScramClient(mechanism, "a=b,c", "pen"), ScramServer(mechanism, {"a=b,c": credential}.get))
+        exchange(
+            ScramClient(mechanism, "a=b,c", "pen"), ScramServer(mechanism, {"a=b,c": credential}.__getitem__)
+        )
 
 
 def test_our_client_in_the_exchange_of_rfc_7677() -> None:

@@ -1,0 +1,72 @@
+"""When an authentication that fails is answered: at a time that does not depend on what was checked."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from korvet.api import sasl_authenticate
+from korvet.api.password_checks import PasswordChecks
+from korvet.config import Config
+from korvet.security.credentials import Credentials
+from korvet.security.errors import SaslFailure
+from korvet.security.sasl import SaslSession
+
+DELAY_MS = 100
+
+
+class Services:
+    def __init__(self) -> None:
+        self.config = Config(connection_failed_authentication_delay_ms=DELAY_MS)
+        self.password_checks = PasswordChecks()
+
+
+class Client:
+    client_host = "/10.0.0.1"
+
+    def __init__(self, sasl: SaslSession) -> None:
+        self.sasl = sasl
+        self.ended = ""
+
+    def end(self, reason: str) -> None:
+        self.ended = reason
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+@pytest.mark.parametrize(
+    ("check_ms", "answered_ms"), [(0, 100), (1, 100), (30, 100), (99, 100), (130, 200), (250, 300)]
+)
+def test_a_failure_is_answered_whole_delays_after_the_request(
+    mechanism: str, check_ms: int, answered_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1000.0
+
+    def evaluate(self: SaslSession, token: bytes) -> bytes:
+        nonlocal now_s
+        now_s += check_ms / 1000
+        raise SaslFailure("no")
+
+    async def sleep(duration_s: float) -> None:
+        nonlocal now_s
+        now_s += duration_s
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: now_s)
+        monkeypatch.setattr(SaslSession, "evaluate", evaluate)
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        session = SaslSession(Credentials(), [mechanism])
+        session.handshake(mechanism, 1, 0.0)
+        client: Any = Client(session)
+        services: Any = Services()
+        try:
+            assert isinstance(await sasl_authenticate.evaluate(client, services, b""), SaslFailure)
+        finally:
+            services.password_checks.close()
+            monkeypatch.undo()
+        assert client.ended
+        assert now_s - 1000 == pytest.approx(answered_ms / 1000)
+
+    asyncio.run(test())
