@@ -41,7 +41,7 @@ class NativeGroups:
 
     async def moved(self, streams: Sequence[tuple[Topic, int]]) -> list[NativeGroup]:
         """The groups of some partitions that have moved. All are asked about at once: a call for each, and
-        one more for every 1,000 groups of it. What cannot be read is left out.
+        a few more where it has thousands of groups. What cannot be read is left out.
         """
         found: list[NativeGroup] = []
         asked = [(topic, partition, 0) for topic, partition in streams]

@@ -134,8 +134,9 @@ class Projection:
         command = pack(
             "FCALL",
             "korvet_drop_group",
-            2,
+            3,
             self._keyspace.stream(topic, partition),
+            self._keyspace.index(topic, partition),
             self._keyspace.meta(topic, partition),
             bias,
             group,

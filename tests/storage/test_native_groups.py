@@ -201,6 +201,21 @@ def test_many_groups_take_several_calls(groups: Groups) -> None:
     assert {found.at for found in moved} == {offsets(groups, IDS[-1])[0] + 1}
 
 
+def test_a_round_lists_the_groups_of_a_stream_a_few_times_only(groups: Groups) -> None:
+    def listings() -> int:
+        counted: dict[str, Any] = groups.client.info("commandstats").get("cmdstat_xinfo|groups", {})
+        return int(counted.get("calls", 0))
+
+    groups.add(*IDS)
+    pipeline = groups.client.pipeline(transaction=False)
+    for number in range(20_000):
+        pipeline.xgroup_create(groups.stream, f"g{number}", "0-3")
+    pipeline.execute()
+    before = listings()
+    assert len(groups.moved()) == 20_000
+    assert listings() - before <= 5
+
+
 def test_nothing_to_read(groups: Groups) -> None:
     assert groups.moved() == []
     groups.add(*IDS)

@@ -4,6 +4,36 @@
 -- What one call looks at: a few ms of Redis.  A group with pending entries costs it several times as much as another.
 local BUDGET = 1000
 local PENDING_COST = 3
+-- Each call lists all groups of the stream: of a stream with thousands, a call looks at one in so many of them, so that
+-- a round costs in proportion to the groups.
+local CALLS = 4
+-- Fields of a meta hash that are read at once: far below the arguments that Lua can pass.
+local READ_AT_ONCE = 1000
+
+-- The last group to look at, when `budget` is to be spent on those behind `from`.
+local function end_of_budget(groups, from, budget)
+  local last = from
+  while last < #groups and budget > 0 do
+    last = last + 1
+    budget = budget - (field_of(groups[last], 'pending') > 0 and PENDING_COST or 1)
+  end
+  return last
+end
+
+-- What groups `from` + 1 to `last` were last in step with.
+local function projections_of(meta, groups, from, last)
+  local stored = {}
+  for first = from + 1, last, READ_AT_ONCE do
+    local fields = {}
+    for at = first, math.min(last, first + READ_AT_ONCE - 1) do
+      fields[#fields + 1] = 'commit:' .. field_of(groups[at], 'name')
+    end
+    for _, field in ipairs(redis.call('HMGET', meta, unpack(fields))) do
+      stored[#stored + 1] = field
+    end
+  end
+  return stored
+end
 
 -- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as a call before has looked at them.
 -- Returns nothing where no group has moved, else how many groups to leave out next (0: that is all), the log start, and
@@ -15,13 +45,8 @@ local function moved_groups(keys, args)
   if groups.err or #groups <= from then
     return {}
   end
-  local fields, last, budget = {}, from, BUDGET
-  while last < #groups and budget > 0 do
-    last = last + 1
-    fields[#fields + 1] = 'commit:' .. field_of(groups[last], 'name')
-    budget = budget - (field_of(groups[last], 'pending') > 0 and PENDING_COST or 1)
-  end
-  local stored = redis.call('HMGET', meta, unpack(fields))
+  local last = end_of_budget(groups, from, math.max(BUDGET, #groups / CALLS))
+  local stored = projections_of(meta, groups, from, last)
   local moved = { last < #groups and last or 0, 0 }
   for at = from + 1, last do
     local group, field = groups[at], stored[at - from]
