@@ -44,13 +44,14 @@ class RequestSchema:
     def decode(self, frame: memoryview, position: int) -> Any:
         """The request at `position`; every value is a copy.
 
-        Bytes behind the message are left unread, as Kafka does: librdkafka's Metadata v13 carries some.
-        Raises MalformedRequest for bytes that do not hold the message.
+        Arrays and strings are null only where the schema says so. Bytes after the message are left unread, as
+        Kafka does: librdkafka's Metadata v13 carries some. Raises MalformedRequest for bytes that do not hold
+        the message.
         """
-        frame, position = self._shape.check(frame, position)
         try:
+            frame, position = self._shape.check(frame, position)
             request, _ = self._read(frame, position)
-        except (SerialError, ValueError, OverflowError) as error:
+        except (MalformedRequest, SerialError, ValueError, OverflowError) as error:
             raise MalformedRequest(f"{self.name}: {error}") from error
         return request
 

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
 _INT32: Final = struct.Struct(">i")
 _NO_UUID: Final = bytes(16)
+# Of one structure. The structures that Kafka has today have up to three; clients of later versions may send
+# some that are not known here.
+_MOST_TAGGED_FIELDS: Final = 48
 # Most lengths are small.
 _ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]
 
@@ -49,8 +52,12 @@ def unsigned_varint(value: int) -> bytes:
 
 
 def skip_tagged_fields(frame: memoryview, position: int) -> int:
-    """The position behind the tagged fields (KIP-482) that begin at `position`. Raises MalformedRequest."""
+    """The position after the tagged fields (KIP-482) that begin at `position`. Raises MalformedRequest, also
+    for more of them than any client sends.
+    """
     count, position = read_unsigned_varint(frame, position)
+    if count > _MOST_TAGGED_FIELDS:
+        raise MalformedRequest(f"a structure has {count} tagged fields, more than {_MOST_TAGGED_FIELDS}")
     for _ in range(count):
         _, position = read_unsigned_varint(frame, position)
         size, position = read_unsigned_varint(frame, position)

@@ -1,9 +1,10 @@
 """The shape of a message: walks its bytes and checks every length against what is there, building nothing.
 
 kio reserves memory for as many elements as an array says it has before it reads the first one, and ends the
-process where there is not that much memory. So no request reaches it before its arrays are known to fit. Nor
-does it pass over tagged fields that it does not know, as KIP-482 has it. All of them are cut out here: what
-is tagged in the requests served is for replicas only.
+process if there is not that much memory. So no request reaches kio before its arrays are known to fit. kio
+also reads null for any compact array or string; only what the schema of the version calls nullable may be
+null here, so handlers never see another null. kio does not pass over unknown tagged fields (KIP-482). All
+tagged fields are cut out here: what is tagged in the requests served is for replicas only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,14 @@ from korvet.protocol.primitives import MalformedRequest, read_unsigned_varint, s
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+
+# Kafka's limit of a string, whose length is an int16 in the older encoding.
+_LONGEST_STRING_BYTES: Final = 32_767
+# Only the frame bounds others.
+_LONGEST_BYTES: Final = 2**31 - 1
+# Array elements and tagged fields of one request. The largest requests of real clients name each partition
+# of a large cluster once; each element costs a microsecond during which no other client is served.
+_MOST_ELEMENTS: Final = 200_000
 
 _FIXED_BYTES: Final = {
     "bool": 1,
@@ -56,6 +65,39 @@ class _Kind(enum.IntEnum):
     OPTIONAL = 7
 
 
+class _Value(typing.NamedTuple):
+    """What a step over a string or bytes is about."""
+
+    longest_bytes: int
+    required: str
+    """The name of a field that must not be null; empty for others."""
+
+
+class _Elements(typing.NamedTuple):
+    """What a step over an array is about."""
+
+    shape: Shape
+    """Of each element."""
+    required: str
+    """As for _Value."""
+
+
+class _Walk:
+    """What is found on the way through one message."""
+
+    __slots__ = ("cuts", "elements")
+
+    def __init__(self) -> None:
+        self.cuts: list[_Cut] = []
+        self.elements = 0
+
+    def count(self, elements: int) -> None:
+        """So many more array elements or tagged fields. Raises MalformedRequest if these are too many."""
+        self.elements += elements
+        if self.elements > _MOST_ELEMENTS:
+            raise MalformedRequest(f"the request has more than {_MOST_ELEMENTS} elements")
+
+
 class Shape:
     """The layout of one structure of one version."""
 
@@ -70,24 +112,24 @@ class Shape:
 
         Raises MalformedRequest unless a message of this shape lies at `position`.
         """
-        cuts: list[_Cut] = []
+        walk = _Walk()
         try:
-            end = self.skip(frame, position, cuts)
+            end = self.skip(frame, position, walk)
         except (IndexError, struct.error):
             end = len(frame) + 1
         if end > len(frame):
             raise MalformedRequest("the request ends before its last field")
-        if not cuts:
+        if not walk.cuts:
             return frame, position
         parts: list[memoryview | bytes] = []
-        for start, behind in cuts:
+        for start, behind in walk.cuts:
             parts += [frame[position:start], b"\x00"]
             position = behind
         return memoryview(b"".join([*parts, frame[position:]])), 0
 
-    def skip(self, frame: memoryview, position: int, cuts: list[_Cut]) -> int:
-        """The position behind the message at `position`, which may lie outside the frame if it is no such
-        message. Where tagged fields lie is added to `cuts`.
+    def skip(self, frame: memoryview, position: int, walk: _Walk) -> int:
+        """The position after the message at `position`. It may lie outside the frame if the frame holds no
+        such message.
         """
         for kind, argument in self._steps:
             if kind == _FIXED:
@@ -97,34 +139,45 @@ class Shape:
                 position += 1
                 if length > 0x7F:
                     length, position = read_unsigned_varint(frame, position - 1)
+                    if length > argument.longest_bytes + 1:
+                        raise MalformedRequest(f"a string of {length - 1} bytes is too long")
                 if length:
                     position += length - 1
+                elif argument.required:
+                    raise MalformedRequest(f"{argument.required} is null")
             elif kind == _COMPACT_ARRAY:
                 count = frame[position]
                 position += 1
                 if count > 0x7F:
                     count, position = read_unsigned_varint(frame, position - 1)
-                position = _skip_elements(frame, position, count - 1, argument, cuts)
+                position = _skip_elements(frame, position, count - 1, argument, walk)
             elif kind == _TAGGED_FIELDS:
                 if frame[position] == 0:
                     position += 1
                 else:
                     start, position = position, skip_tagged_fields(frame, position)
-                    cuts.append((start, position))
+                    # The count needs one byte, whatever follows it.
+                    walk.count(frame[start] & 0x7F)
+                    walk.cuts.append((start, position))
             elif kind == _ARRAY:
                 (count,) = _INT32.unpack_from(frame, position)
-                position = _skip_elements(frame, position + 4, count, argument, cuts)
+                position = _skip_elements(frame, position + 4, count, argument, walk)
             elif kind == _OPTIONAL:
                 # KIP-893: a byte says whether the structure is there.
                 position += 1
                 if frame[position - 1] < _NULL_FROM:
-                    position = argument.skip(frame, position, cuts)
-            elif kind == _STRING:
-                (length,) = _INT16.unpack_from(frame, position)
-                position += 2 + max(length, 0)
+                    position = argument.skip(frame, position, walk)
             else:
-                (length,) = _INT32.unpack_from(frame, position)
-                position += 4 + max(length, 0)
+                if kind == _STRING:
+                    (length,) = _INT16.unpack_from(frame, position)
+                    position += 2
+                else:
+                    (length,) = _INT32.unpack_from(frame, position)
+                    position += 4
+                if length >= 0:
+                    position += length
+                elif argument.required:
+                    raise MalformedRequest(f"{argument.required} is null")
         return position
 
 
@@ -140,13 +193,17 @@ _OPTIONAL: Final = int(_Kind.OPTIONAL)
 _NULL_FROM: Final = 0x80
 
 
-def _skip_elements(frame: memoryview, position: int, count: int, element: Shape, cuts: list[_Cut]) -> int:
+def _skip_elements(frame: memoryview, position: int, count: int, elements: _Elements, walk: _Walk) -> int:
+    shape, required = elements
     if count <= 0:
+        if count < 0 and required:
+            raise MalformedRequest(f"{required} is null")
         return position
-    if count * element.least_bytes > len(frame) - position:
+    if count * shape.least_bytes > len(frame) - position:
         raise MalformedRequest(f"an array of {count} elements does not fit into the request")
+    walk.count(count)
     for _ in range(count):
-        position = element.skip(frame, position, cuts)
+        position = shape.skip(frame, position, walk)
     return position
 
 
@@ -165,18 +222,21 @@ def shape_of(entity: type) -> Shape:
     for field in dataclasses.fields(entity):
         if "tag" in field.metadata:
             continue
-        element = _element_of(hints[field.name])
-        optional = _optional_structure(hints[field.name])
-        if optional is not None:
-            steps.append((_Kind.OPTIONAL, shape_of(optional)))
-        elif element is None:
-            _add(steps, *_value_step(field.metadata["kafka_type"], flexible))
-        else:
+        hint = _without_null(hints[field.name])
+        required = field.name if hint is hints[field.name] else ""
+        if typing.get_origin(hint) is tuple:
             kind = _Kind.COMPACT_ARRAY if flexible else _Kind.ARRAY
+            (element, *_) = typing.get_args(hint)
             if dataclasses.is_dataclass(element):
-                steps.append((kind, shape_of(typing.cast("type", element))))
+                shape = shape_of(typing.cast("type", element))
             else:
-                steps.append((kind, Shape([_value_step(field.metadata["kafka_type"], flexible)])))
+                name = f"an element of {field.name}"
+                shape = Shape([_value_step(field.metadata["kafka_type"], flexible, name)])
+            steps.append((kind, _Elements(shape, required)))
+        elif not required and dataclasses.is_dataclass(hint):
+            steps.append((_Kind.OPTIONAL, shape_of(typing.cast("type", hint))))
+        else:
+            _add(steps, *_value_step(field.metadata["kafka_type"], flexible, required))
     if flexible:
         steps.append((_Kind.TAGGED_FIELDS, None))
     return Shape(steps)
@@ -189,26 +249,14 @@ def _without_null(hint: Any) -> Any:
     return hint
 
 
-def _element_of(hint: Any) -> Any:
-    """The element type of an array's hint, None for what is no array."""
-    hint = _without_null(hint)
-    return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else None
-
-
-def _optional_structure(hint: Any) -> type | None:
-    """The structure of a hint for one that may be null, None for anything else."""
-    found = _without_null(hint)
-    if found is hint or not dataclasses.is_dataclass(found):
-        return None
-    return typing.cast("type", found)
-
-
-def _value_step(kafka_type: str, flexible: bool) -> tuple[_Kind, Any]:
-    if kafka_type in _WITH_LENGTH:
-        if flexible:
-            return _Kind.COMPACT_BYTES, None
-        return (_Kind.STRING if kafka_type == "string" else _Kind.BYTES), None
-    return _Kind.FIXED, _FIXED_BYTES[kafka_type]
+def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, Any]:
+    """required: the name of a value that must not be null; empty for others."""
+    if kafka_type not in _WITH_LENGTH:
+        return _Kind.FIXED, _FIXED_BYTES[kafka_type]
+    if kafka_type == "string":
+        value = _Value(_LONGEST_STRING_BYTES, required)
+        return (_Kind.COMPACT_BYTES if flexible else _Kind.STRING), value
+    return (_Kind.COMPACT_BYTES if flexible else _Kind.BYTES), _Value(_LONGEST_BYTES, required)
 
 
 def _add(steps: list[tuple[_Kind, Any]], kind: _Kind, argument: Any) -> None:

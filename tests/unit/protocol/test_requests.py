@@ -9,10 +9,12 @@ import pytest
 from kio.serial import entity_reader
 
 from korvet.protocol.messages import request_schema
-from korvet.protocol.primitives import MalformedRequest
-from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
+from korvet.protocol.primitives import MalformedRequest, unsigned_varint
+from tests.unit.protocol.instances import NAMES, VERSIONS, encode, random_request, version_id
+from tests.unit.protocol.nulls import bodies_with_null
 
 EXAMPLES = 20
+KEYS = {name: key for key, name in NAMES.items()}
 # What fills a buffer with lengths that promise gigabytes.
 HUGE = (b"\xff\xff\xff\xff\x07", b"\xff\xff\xff\xff\x0f", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\xff")
 
@@ -63,6 +65,62 @@ def test_damaged_requests_are_malformed_or_other_requests(case: tuple[int, int])
             read_or_refuse(schema, damaged)
 
 
+@pytest.mark.parametrize("case", VERSIONS, ids=version_id)
+def test_null_is_read_only_where_the_schema_has_it(case: tuple[int, int]) -> None:
+    schema = request_schema(*case)
+    for place, body in bodies_with_null(*case):
+        if place.nullable:
+            schema.decode(memoryview(body), 0)
+        else:
+            with pytest.raises(MalformedRequest, match=f"{last_name(place.path)} is null"):
+                schema.decode(memoryview(body), 0)
+
+
+def last_name(path: str) -> str:
+    """As a message names the field."""
+    name = path.rpartition(".")[2]
+    return f"an element of {name.removesuffix('[]')}" if name.endswith("[]") else name
+
+
+def test_what_may_be_null_depends_on_the_version() -> None:
+    """Some of Kafka's schemas, not as kio has them."""
+
+    def nullable(name: str, version: int) -> set[str]:
+        return {place.path for place, _ in bodies_with_null(KEYS[name], version) if place.nullable}
+
+    assert nullable("Metadata", 0) == set()
+    assert nullable("Metadata", 1) == {"topics"}
+    assert nullable("Metadata", 12) == {"topics", "topics[].name"}
+    assert nullable("Produce", 9) == {"transactional_id", "topic_data[].partition_data[].records"}
+    assert nullable("OffsetFetch", 1) == set()
+    assert nullable("OffsetFetch", 2) == {"topics"}
+    assert nullable("OffsetCommit", 6) == {"topics[].partitions[].committed_metadata"}
+    assert nullable("DescribeTopicPartitions", 0) == {"cursor"}
+
+
+@pytest.mark.parametrize("size", [32_767, 32_768, 2_000_000])
+def test_a_string_is_as_long_as_an_older_version_could_say(size: int) -> None:
+    body = encode(random_request(random.Random(1), 12, 4))
+    name_size = body[0] if body[0] < 0x80 else pytest.fail("the group's name is short")
+    longer = unsigned_varint(size + 1) + b"g" * size + body[name_size:]
+    if size <= 32_767:
+        assert request_schema(12, 4).decode(memoryview(longer), 0).group_id == "g" * size
+    else:
+        with pytest.raises(MalformedRequest, match=f"a string of {size} bytes"):
+            request_schema(12, 4).decode(memoryview(longer), 0)
+
+
+def test_more_elements_than_any_client_sends_are_refused() -> None:
+    """Before anything is made of them: each of them costs time in which nobody else is served."""
+    names = (300_000).to_bytes(4) + b"\x00\x00" * 300_000 + b"\x00"
+    with pytest.raises(MalformedRequest, match="more than 200000 elements"):
+        request_schema(KEYS["Metadata"], 4).decode(memoryview(names), 0)
+    partitions = (300).to_bytes(4) + bytes(12 * 300)
+    nested = (1_000).to_bytes(4) + (b"\x00\x01t" + partitions) * 1_000 + bytes(4)
+    with pytest.raises(MalformedRequest, match="more than 200000 elements"):
+        request_schema(KEYS["DeleteRecords"], 1).decode(memoryview(nested), 0)
+
+
 def read_or_refuse(schema: object, body: bytes | bytearray) -> None:
     """Any other exception fails the test."""
     try:
@@ -84,6 +142,17 @@ def test_tagged_fields_that_nobody_knows_are_passed_over(case: tuple[int, int]) 
     tagged = b"\x02" + b"\x63\x03abc" + b"\xff\x7f\x00"
     decoded = request_schema(*case).decode(memoryview(body[:-1] + tagged), 0)
     assert decoded == request
+
+
+@pytest.mark.parametrize("count", [40, 60, 20_000])
+def test_a_few_dozen_tagged_fields_are_passed_over_and_no_more(count: int) -> None:
+    request = random_request(random.Random(5), 12, 4)
+    body = memoryview(encode(request)[:-1] + unsigned_varint(count) + b"\x63\x00" * count)
+    if count == 40:
+        assert request_schema(12, 4).decode(body, 0) == request
+    else:
+        with pytest.raises(MalformedRequest, match=f"{count} tagged fields"):
+            request_schema(12, 4).decode(body, 0)
 
 
 def test_tagged_fields_within_a_list() -> None:
