@@ -205,7 +205,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Size, Meta(description="Most client connections from one address; more are closed at once.")
     ] = _INT32_MAX
     connections_max_idle_ms: Annotated[
-        Limit, Meta(description="Time after which a connection without requests is closed; -1 is never.")
+        Limit,
+        Meta(
+            description="Time after which a connection is closed on which nothing is received or sent, even "
+            "one that waits for an answer; -1 is never."
+        ),
     ] = 600_000
     append_lead_max_ms: Annotated[
         Duration,

@@ -41,8 +41,8 @@ class Client(Protocol):
     def forget(self, callback: Callable[[], None]) -> None:
         """Take back an on_disconnect."""
 
-    def become(self, principal: str, lasts_s: float = 0.0) -> None:
-        """The client is known now, for a time where that is not 0."""
+    def become(self, principal: str) -> None:
+        """The client is known now."""
 
     def expect_tokens(self, *, raw: bool) -> None:
         """The client is about to authenticate, with tokens in requests or `raw`."""

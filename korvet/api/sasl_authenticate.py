@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,9 +92,9 @@ async def evaluate(client: Client, services: Services, token: bytes) -> Challeng
         return SaslFailure("Authentication failed: too many clients authenticate")
     if session.state is not State.AUTHENTICATED:
         return Challenge(answer, 0)
-    lifetime_ms = session.begin_session(loop.time())
+    lifetime_ms = session.begin_session(time.monotonic())
     client.expect_tokens(raw=False)
-    client.become(session.principal, lifetime_ms / 1000)
+    client.become(session.principal)
     return Challenge(answer, lifetime_ms)
 
 

@@ -6,7 +6,7 @@ mechanism that is not enabled is answered with those that are, and ends the conn
 
 from __future__ import annotations
 
-import asyncio
+import time
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
@@ -33,7 +33,7 @@ async def sasl_handshake(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.illegal_sasl_state)
     error = ErrorCode.none
     try:
-        session.handshake(request.mechanism, context.api_version, asyncio.get_running_loop().time())
+        session.handshake(request.mechanism, context.api_version, time.monotonic())
     except IllegalState:
         return refuse(context, request, ErrorCode.illegal_sasl_state)
     except UnsupportedMechanism:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 
 class Backpressure:
@@ -48,4 +51,8 @@ class Backpressure:
         if self._waiting and self._in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
             for resume in waiting:
-                resume()
+                try:
+                    resume()
+                except Exception:
+                    # The others must not wait for ever.
+                    log.exception("a connection that waited for room failed")

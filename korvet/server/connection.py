@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
@@ -41,6 +42,8 @@ _TRUSTED_BYTES: Final = 1024 * 1024
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _PRODUCE: Final = 0
 _OFFSET_COMMIT: Final = 8
+# Stands for the API's key of a SASL token without a request around it, whatever its first bytes are.
+_TOKEN: Final = -1
 # APIs of which several requests may be at work together, and how many at the most.
 _OVERLAPPING: Final = {_PRODUCE: 1 << 30, _OFFSET_COMMIT: 64}
 _LENGTH: Final = struct.Struct(">i")
@@ -55,28 +58,47 @@ _MUTED: Final = 2
 CORRELATION_AT: Final = 4
 
 
-class Slot(msgspec.Struct, eq=False):
-    """The place of one response in the connection's order; called with the response's body, once."""
+class _Place(msgspec.Struct, eq=False):
+    """The place of one response in the connection's order."""
 
-    connection: Connection
-    header: bytes = b""
-    """The response header, to be set before the slot is called."""
-    on_answer: Callable[[], None] | None = None
     done: bool = False
     segments: list[bytes] | None = None
 
+
+class Slot(msgspec.Struct, eq=False):
+    """What a request is answered by: called once, with the response's body.
+
+    A handler may fail in any way, and so may the callback that gets a reply of Redis. Then nobody holds the
+    slot any more, which takes back what the request holds (`on_answer`) and ends the connection: its client
+    would wait for ever, and so would all that is pipelined behind the request.
+    """
+
+    connection: Connection
+    place: _Place
+    header: bytes = b""
+    """The response header, to be set before the slot is called."""
+    on_answer: Callable[[], None] | None = None
+
     def __call__(self, body: list[bytes] | None) -> None:
         """Send the body in segments, after its length and header; None sends nothing."""
-        if self.done:
+        place = self.place
+        if place.done:
             raise RuntimeError("a request was answered twice")
-        self.done = True
+        place.done = True
         if body is not None:
             header = self.header
             size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
-            self.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
-        self.connection.send_ready()
-        if self.on_answer is not None:
-            self.on_answer()
+            place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
+        try:
+            self.connection.send_ready()
+        finally:
+            if self.on_answer is not None:
+                self.on_answer()
+
+    def __del__(self) -> None:
+        if not self.place.done:
+            self.connection.close("a request of it was left without an answer")
+            self(None)
 
 
 class Repeat:
@@ -231,7 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large_bytes = 0
         self._start = 0
         self._end = 0
-        self._in_flight: deque[Slot] = deque()
+        self._in_flight: deque[_Place] = deque()
         # Responses that go out in one write with those that are about to follow.
         self._outbox: list[bytes] = []
         # Of the requests at work, which are all of one API.
@@ -260,7 +282,6 @@ class Connection(asyncio.BufferedProtocol):
         """Its authentication, on listeners that ask for one."""
         self.pipelines = False
         """Whether it sends requests without waiting for the answers before them, or did so lately."""
-        self._expiry: asyncio.TimerHandle | None = None
         self._ending = False
 
     # asyncio's callbacks
@@ -302,9 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._connections.leave(self)
         self._in_flight.clear()
-        for timer in (self._expiry, self._unmuting):
-            if timer is not None:
-                timer.cancel()
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
@@ -363,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self, reason: str) -> None:
         """End the connection for a reason that is the client's fault; the log gets one line."""
-        if not self.closing:
+        if not (self.closing or self.closed):
             self.closing = True
             log.warning("closing the connection of %s: %s", self.client_host, reason)
             self.shut_down()
@@ -375,18 +395,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._in_flight:
             self.shut_down()
 
-    def become(self, principal: str, lasts_s: float = 0.0) -> None:
-        """The client is known now; for `lasts_s` seconds unless that is 0, after which every request is
-        looked at again.
-        """
+    def become(self, principal: str) -> None:
+        """The client is known now."""
         self.principal = principal
         self.access = self._door.access(principal, self.client_host.removeprefix("/"))
         self._max_request_bytes = self._most_bytes
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
-        if lasts_s:
-            self._expiry = asyncio.get_running_loop().call_later(lasts_s, self.repeats.clear)
 
     def expect_tokens(self, *, raw: bool) -> None:
         """The client is about to authenticate; `raw` tokens have no request header and may be short."""
@@ -426,11 +439,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def take_activity(self) -> bool:
-        """Whether the client did something since this was asked last, or waits for an answer.
+        """Whether anything was received or sent since this was asked last.
 
-        One that did nothing needs no large buffer; none pipelines until it does so again.
+        A client that did nothing needs no large buffer; none pipelines until it does so again.
         """
-        active, self._active = self._active or bool(self._in_flight), False
+        active, self._active = self._active, False
         self.pipelines = False
         if not active and self._start == self._end and len(self._buffer) > _SMALL_BUFFER_BYTES:
             self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
@@ -439,6 +452,7 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, []
         if outbox and not self.closed and self._transport is not None:
+            self._active = True
             if len(outbox) == 1:
                 self._transport.write(outbox[0])
             else:
@@ -468,7 +482,9 @@ class Connection(asyncio.BufferedProtocol):
         if size < 0 or self._end < end:
             return False
         buffer = self._buffer
-        api_key = buffer[begin] << 8 | buffer[begin + 1]
+        sasl = self.sasl
+        raw = sasl is not None and sasl.takes_raw_token
+        api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
         in_flight = self._in_flight
         if self._held or (
             in_flight and (api_key != self._newest_api or len(in_flight) >= _OVERLAPPING.get(api_key, 1))
@@ -478,23 +494,31 @@ class Connection(asyncio.BufferedProtocol):
             return False
         self._newest_api = api_key
         self._start = end
-        slot = Slot(self)
+        place = _Place()
         if in_flight:
             self.pipelines = True
-        in_flight.append(slot)
+        in_flight.append(place)
         # The buffer may be overwritten once this returns, but for frames that last: whatever outlives the
         # call is a copy.
         if size > LASTING_FRAME_BYTES:
             self._lent = True
             self._large_bytes = min(size, _TRUSTED_BYTES)
         repeat = self.repeats.get(api_key)
-        if repeat is not None and repeat.take(buffer, begin, end, slot):
-            return True
+        if sasl is not None and not sasl.admits(api_key, monotonic()):
+            repeat = None
+        self._handle(repeat, begin, end, Slot(self, place))
+        return True
+
+    def _handle(self, repeat: Repeatable | None, begin: int, end: int, slot: Slot) -> None:
+        """Handle the frame from begin to end. Whatever goes wrong ends this connection and no other."""
         try:
-            self._dispatch(self, self._view[begin:end].toreadonly(), slot)
+            if repeat is None or not repeat.take(self._buffer, begin, end, slot):
+                self._dispatch(self, self._view[begin:end].toreadonly(), slot)
         except MalformedRequest as error:
             self.close(str(error))
-        return True
+        except Exception:
+            log.exception("a request of %s could not be handled", self.client_host)
+            self.close("a request of it could not be handled")
 
     def _frame_size(self) -> int:
         """Bytes of the frame at the start of the buffer, -1 while its length isn't there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+import time
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -72,7 +73,7 @@ class Dispatcher:
             self._take_raw_token(connection, bytes(frame), slot)
             return
         api_key, api_version, correlation_id = peek_api(frame)
-        untimely = sasl is not None and not sasl.admits(api_key, self._loop.time())
+        untimely = sasl is not None and not sasl.admits(api_key, time.monotonic())
         if sasl is not None and untimely and sasl.state is not State.TOKENS:
             connection.close(refusal_of(sasl, api_key))
             return
@@ -186,7 +187,7 @@ class Dispatcher:
             try:
                 fetch.resume(context, request, epoch, slot)
             except Exception as error:  # noqa: BLE001 - answered and logged
-                slot([context.schema.encode(self._failed(api, context, request, error))])
+                slot(self._refusal(api, context, request, error))
 
         epoch_at = position + fetch.epoch_position(context.api_version)
         connection.repeats[api.key] = NextFetch(frame, epoch_at, context.schema.flexible, resume)
@@ -232,7 +233,7 @@ class Dispatcher:
         try:
             api.submit(context, request, respond)
         except Exception as error:  # noqa: BLE001 - answered and logged
-            respond([context.schema.encode(self._failed(api, context, request, error))])
+            respond(self._refusal(api, context, request, error))
 
     async def _handle(
         self, api: registry.Api, context: RequestContext, request: Any, respond: registry.Respond
@@ -240,27 +241,29 @@ class Dispatcher:
         assert api.handle is not None
         try:
             response = await api.handle(context, request)
+            body: list[bytes] | None
             body = response if isinstance(response, list) else [context.schema.encode(response)]
         except Exception as error:  # noqa: BLE001 - answered and logged
-            body = [context.schema.encode(self._failed(api, context, request, error))]
+            body = self._refusal(api, context, request, error)
         respond(body)
 
-    def _failed(self, api: registry.Api, context: RequestContext, request: Any, error: Exception) -> Any:
+    def _refusal(
+        self, api: registry.Api, context: RequestContext, request: Any, error: Exception
+    ) -> list[bytes] | None:
+        """The body that says why a handler failed; None if even that fails, which ends the connection."""
+        said = api.name, context.api_version, context.client_id
         code = error_code_of(error)
         if code is ErrorCode.unknown_server_error:
             self.failures[api.name] += 1
-            log.error(
-                "%s v%d of client %r failed", api.name, context.api_version, context.client_id, exc_info=error
-            )
+            log.error("%s v%d of client %r failed", *said, exc_info=error)
         else:
-            log.warning(
-                "%s v%d of client %r: %s",
-                api.name,
-                context.api_version,
-                context.client_id,
-                error or code.name,
-            )
-        return api.refuse(context, request, code)
+            log.warning("%s v%d of client %r: %s", *said, error or code.name)
+        try:
+            return [context.schema.encode(api.refuse(context, request, code))]
+        except Exception:
+            log.exception("%s v%d of client %r cannot be refused", *said)
+            context.client.close(f"its {api.name} request can neither be handled nor refused")
+            return None
 
 
 class _Form(Protocol):

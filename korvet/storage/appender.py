@@ -25,6 +25,7 @@ import itertools
 import logging
 import re
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -42,7 +43,7 @@ from korvet.storage.errors import (
     domain_error,
 )
 from korvet.storage.layouts import layout_of
-from korvet.storage.link import parse_reply
+from korvet.storage.link import answer, parse_reply
 from korvet.storage.slots import REDIRECTIONS
 from korvet.supervisor import once
 
@@ -379,9 +380,10 @@ class Appender:
         held, self._held = self._held, deque()
         for group, unknown in undone:
             for append in group.appends:
-                append.done(LinkLost("the connection broke before Redis answered") if unknown else refusal)
+                broken = LinkLost("the connection broke before Redis answered")
+                answer(append.done, broken if unknown else refusal)
         for waiting in held:
-            waiting.done(refusal)
+            answer(waiting.done, refusal)
 
     # which way, and when
 
@@ -483,7 +485,7 @@ class Appender:
             self._next = outcome.base_offset + form.record_count + self._log.bias
         self._took_effect(append, outcome, behind=behind)
 
-    def _irregular(self, reply: memoryview) -> LinkLost:
+    def _irregular(self, reply: bytes | memoryview) -> LinkLost:
         """What an append ends with whose reply does not say what became of it."""
         log.error("%s: an append was answered with %r", self._log.stream.decode(), bytes(reply[:200]))
         return LinkLost("Redis answered an append with something else")
@@ -503,7 +505,7 @@ class Appender:
             as_read = self._layout.as_read(received, form, outcome.base_offset)
         transactional = append.stamp is not None and append.stamp.transactional
         self._log.took_effect(outcome, form, as_read, transactional=transactional, behind=behind)
-        append.done(outcome)
+        answer(append.done, outcome)
 
     def _failed(self, append: _Append | _Mark, fault: StorageError) -> None:
         if isinstance(fault, LinkLost):
@@ -511,7 +513,7 @@ class Appender:
         error = domain_error(fault)
         if isinstance(error, FencedEpoch):
             self._store.fenced(error)
-        append.done(error)
+        answer(append.done, error)
 
     def _send_mark(self, mark: _Mark) -> None:
         """By script, as those that may be in flight."""
@@ -556,7 +558,7 @@ class Appender:
             self._next = offset + 1 + log.bias
         marked = Marked(offset, first, stable_end, append_ms)
         log.marked(mark.marker, marked, start, previous_end, behind=bool(behind))
-        mark.done(marked)
+        answer(mark.done, marked)
 
     # guarded append
 
@@ -671,7 +673,7 @@ class Appender:
 
     def _all_took_effect(self, group: _Group, first: Appended, *, behind: bool) -> None:
         for append, outcome in zip(group.appends, group.outcomes(first), strict=True):
-            self._took_effect(append, outcome, behind=behind)
+            answer(partial(self._took_effect, append, behind=behind), outcome)
 
     def _guard_failed(self, fault: StorageError) -> None:
         """Nothing was written, or nobody knows (LinkLost); what is behind it in flight is refused as well."""
@@ -749,7 +751,7 @@ class Appender:
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                _, start, now_ms, fields = await self._store.fcall(
+                reply = await self._store.fcall(
                     "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.first_entry)
                 )
                 break
@@ -758,7 +760,12 @@ class Appender:
                 if left_s <= 0 or not passing:
                     raise
             await asyncio.sleep(_SETTLE_POLL_S)
-        if pack_arguments(*fields) != form.first_arguments:
+        try:
+            _, start, now_ms, fields = reply
+            found = pack_arguments(*fields)
+        except (TypeError, ValueError) as error:
+            raise self._irregular(repr(reply).encode()) from error
+        if found != form.first_arguments:
             return None
         base = form.position - self._log.bias
         append_ms = now_ms if form.append_ms < 0 else form.append_ms

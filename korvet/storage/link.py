@@ -209,8 +209,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._on_lost(exc)
 
 
-def answer(on_reply: OnReply, reply: memoryview | StorageError) -> None:
-    """Hand a reply over."""
+def answer(on_reply: Callable[[Any], None], reply: Any) -> None:
+    """Hand a reply over, or what was made of it."""
     # One caller's mistake must not cost the others their replies.
     try:
         on_reply(reply)

@@ -471,6 +471,21 @@ def test_sizes_of_frames_before_and_after_the_authentication(held: Held) -> None
     assert early.transport.closed
 
 
+@pytest.mark.parametrize("api", [PRODUCE, OFFSET_COMMIT])
+def test_tokens_do_not_overlap_whatever_their_first_bytes(held: Held, api: int) -> None:
+    """A token without a request around it has no API: its bytes may read as any."""
+    wire = Wire(held, door=_Asking())
+    wire.connection.expect_tokens(raw=True)
+    assert wire.connection.sasl is not None
+    wire.connection.sasl.handshake("PLAIN", 0, 0.0)
+    held.is_blocked = True
+    tokens = [request(number, api) for number in (1, 2)]
+    wire.feed(framed(tokens[0]) + framed(tokens[1]))
+    assert held.frames == tokens[:1], "the second one waits for the first, and none waits for produced bytes"
+    held.answers[0]([b""])
+    assert held.frames == tokens
+
+
 def test_a_client_that_is_nobody_is_cut(held: Held, caplog) -> None:
     with caplog.at_level(logging.WARNING):
         wire = Wire(held, door=_Refusing())

@@ -78,14 +78,17 @@ def test_idle_connections_are_closed_in_time() -> None:
     assert not busy.transport.closed
 
 
-def test_a_connection_that_waits_for_its_answer_is_not_idle() -> None:
+def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
+    """As in Kafka: a request that is never answered does not keep its connection."""
     connections = Connections(NO_LIMIT, NO_LIMIT, MINUTE_MS)
     held = Held()
     wire = Wire(held, connections)
     wire.feed(framed(request(1)))
-    steps(connections, 100)
+    steps(connections, 10)
+    held.answers[0]([b"an answer counts as activity"])
+    steps(connections, 10)
     assert not wire.transport.closed
-    held.answers[0]([b"late"])
+    wire.feed(framed(request(2)))
     steps(connections, 14)
     assert wire.transport.closed
 

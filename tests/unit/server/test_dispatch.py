@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import struct
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,12 +16,17 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.api.context import RequestContext
 from korvet.config import Config
 from korvet.protocol import registry
 from korvet.quotas.throttle import ClientQuotas
+from korvet.security.credentials import Credentials
+from korvet.security.sasl import SaslSession
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
+from korvet.server.door import Door
 from korvet.storage.assignment import Assignment, Broker
+from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id
 from tests.unit.protocol.test_registry import errors_in
@@ -69,8 +76,8 @@ def converse(*frames: bytes) -> tuple[list[bytes], Wire, Dispatcher]:
     async def run() -> tuple[list[bytes], Wire, Dispatcher]:
         dispatcher, _ = new_dispatcher()
         wire = Wire(dispatcher)
-        for frame in frames:
-            wire.feed(framed(frame))
+        for each in frames:
+            wire.feed(framed(each))
             await turns()
         return answers(bytes(wire.transport.written)), wire, dispatcher
 
@@ -167,6 +174,133 @@ def test_answering_twice_is_a_bug() -> None:
         asyncio.run(run())
 
 
+def broken(key: int, monkeypatch: pytest.MonkeyPatch, **handlers: Any) -> None:
+    """Replace what an API does."""
+    api = registry.find(key)
+    assert api is not None
+    monkeypatch.setitem(registry._APIS, key, msgspec.structs.replace(api, **handlers))
+
+
+def raises(*_: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+async def raises_later(*_: object) -> None:
+    raises()
+
+
+@pytest.mark.parametrize("case", [(0, 9), (3, 12)], ids=["Produce", "Metadata"])
+def test_what_cannot_be_refused_ends_its_connection(
+    case: tuple[int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = registry.find(case[0])
+    assert api is not None
+    handlers = {"handle": raises_later} if api.submit is None else {"submit": raises}
+    broken(case[0], monkeypatch, refuse=raises, **handlers)
+
+    async def run() -> None:
+        dispatcher, pressure = new_dispatcher()
+        wire, other = Wire(dispatcher), Wire(dispatcher)
+        wire.feed(framed(frame_of(case, random_request(random.Random(1), *case))))
+        await turns()
+        assert wire.transport.closed
+        assert not wire.transport.written
+        pressure.take(LIMIT_BYTES - 1)
+        assert not pressure.full, "nothing of the request is counted any more"
+        other.feed(framed(header(18, 0, 6)))
+        await turns()
+        assert answers(bytes(other.transport.written))
+
+    asyncio.run(run())
+    assert "cannot be refused" in caplog.text
+
+
+@pytest.mark.parametrize("api_key", [0, 1, 8, 12])
+def test_a_request_that_its_handler_has_lost_ends_the_connection(
+    api_key: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when the callback fails that takes the reply of Redis. Answers before it are sent."""
+    held: list[Any] = []
+    broken(api_key, monkeypatch, submit=lambda _, __, respond: held.append(respond))
+    version = 9 if api_key == 0 else 4
+
+    async def run() -> None:
+        dispatcher, pressure = new_dispatcher()
+        wire = Wire(dispatcher)
+        frame = framed(frame_of((api_key, version), random_request(random.Random(1), api_key, version)))
+        wire.feed(frame)
+        held.pop()([b"answered"])
+        await turns()
+        wire.feed(frame)
+        assert not wire.transport.closed
+        held.clear()
+        await turns()
+        assert wire.transport.closed
+        assert len(answers(bytes(wire.transport.written))) == 1
+        pressure.take(LIMIT_BYTES - 1)
+        assert not pressure.full, "nothing of the request is counted any more"
+
+    asyncio.run(run())
+    assert [record.getMessage() for record in caplog.records] == [
+        "closing the connection of /10.1.2.3: a request of it was left without an answer"
+    ]
+
+
+def test_a_request_that_is_lost_after_its_client_has_gone_is_no_news(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held: list[Any] = []
+    broken(0, monkeypatch, submit=lambda _, __, respond: held.append(respond))
+
+    async def run() -> None:
+        dispatcher, pressure = new_dispatcher()
+        wire = Wire(dispatcher)
+        wire.feed(framed(frame_of((0, 9), random_request(random.Random(1), 0, 9))))
+        wire.lose()
+        held.clear()
+        pressure.take(LIMIT_BYTES - 1)
+        assert not pressure.full
+
+    asyncio.run(run())
+    assert caplog.records == []
+
+
+def test_whatever_fails_before_a_handler_is_called_ends_one_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that waited for room for its bytes is called by the one whose request was answered."""
+    held: list[Any] = []
+    broken(0, monkeypatch, submit=lambda _, __, respond: held.append(respond))
+
+    async def run() -> None:
+        dispatcher, _ = new_dispatcher()
+        wires = [Wire(dispatcher) for _ in range(3)]
+        produce = frame_of((0, 9), random_request(random.Random(1), 0, 9))
+        dispatcher.backpressure.take(LIMIT_BYTES)
+        for wire in wires:
+            wire.feed(framed(produce))
+        assert not held
+        monkeypatch.setattr("korvet.server.dispatch.RequestContext", failing_once())
+        dispatcher.backpressure.give_back(LIMIT_BYTES)
+        assert [wire.transport.closed for wire in wires] == [True, False, False]
+        assert len(held) == 2
+        for respond in held:
+            respond([b""])
+
+    asyncio.run(run())
+    assert "could not be handled" in caplog.text
+
+
+def failing_once() -> Any:
+    """A RequestContext whose first one cannot be made."""
+    calls = itertools.count()
+
+    def make(*arguments: Any) -> Any:
+        return raises() if next(calls) == 0 else RequestContext(*arguments)
+
+    return make
+
+
 def test_produced_bytes_in_flight_hold_others_back() -> None:
     """Until they are answered. Other requests are not held back."""
     held: list[Any] = []
@@ -244,6 +378,58 @@ def test_a_repeated_request_is_decoded_once(case: tuple[int, int], monkeypatch: 
     assert [each[:4] for each in found] == [struct.pack(">i", number) for number in (1, 2, 3, 4)]
     assert seen == [one, one, other, one]
     assert seen[0] is seen[1]
+
+
+class _Reauthenticating(Door):
+    """Sessions of a second."""
+
+    def new_session(self) -> SaslSession:
+        session = SaslSession(Credentials({"alice": "secret"}), ["PLAIN"], 1001)
+        session.handshake("PLAIN", 1, 0.0)
+        session.evaluate(b"\0alice\0secret")
+        session.begin_session(time.monotonic())
+        return session
+
+
+# Requests of which the next one is taken for a repetition.
+REPEATED = {
+    "Heartbeat": (4, {"group_id": "g", "member_id": "m", "generation_id": 1}),
+    "Fetch": (12, {"session_id": 1, "session_epoch": 1}),
+    "Produce": (9, {"topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"batch"}]}]}),
+    "OffsetCommit": (8, {"topics": [{"name": "t", "partitions": [{"committed_metadata": ""}]}]}),
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-368: whatever is sent after the session's end ends the connection, but for an authentication."""
+    key = KEYS[name]
+    version, fields = REPEATED[name]
+    seen: list[Any] = []
+
+    def submit(_: Any, asked: Any, respond: Any) -> None:
+        seen.append(asked)
+        respond([b"body"])
+
+    broken(key, monkeypatch, submit=submit)
+    monkeypatch.setattr("korvet.api.fetch.resume", lambda *arguments: submit(*arguments[-3:]))
+
+    async def run() -> None:
+        dispatcher, _ = new_dispatcher()
+        wire = Wire(dispatcher, door=_Reauthenticating())
+        wire.connection.become("User:alice")
+        frames = [framed(frame(name, version, number, **fields)) for number in range(4)]
+        for each in frames[:3]:
+            wire.feed(each)
+        assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
+        assert key in wire.connection.repeats, "the next one would be taken for a repetition"
+        assert wire.connection.sasl is not None
+        wire.connection.sasl.begin_session(time.monotonic() - 1.001)
+        wire.feed(frames[3])
+        assert wire.transport.closed
+        assert len(seen) == 3
+
+    asyncio.run(run())
 
 
 def test_a_request_that_only_ends_as_the_last_one_is_another() -> None:

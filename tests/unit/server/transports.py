@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from korvet.server.connection import Connection
 from korvet.server.connections import Connections
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 MAX_REQUEST_BYTES = 1_000_000
+# Wires of the test that runs. A request that is dropped ends its connection and is logged, unless the
+# client has gone.
+MADE: Final[list[Wire]] = []
 
 
 class MockTransport:
@@ -111,6 +114,7 @@ class Wire:
         self.transport = MockTransport()
         self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections, door)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+        MADE.append(self)
 
     def feed(self, data: bytes, most: int = 2**30) -> int:
         """Hand over bytes as reads of at most `most` bytes; how many were taken before reading paused."""
