@@ -14,6 +14,7 @@ from korvet.api.deadlines import Deadlines
 from korvet.api.fetch_sessions import FetchSessions
 from korvet.api.password_checks import PasswordChecks
 from korvet.api.services import Services
+from korvet.api.unpacking import Unpacking
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
@@ -146,6 +147,7 @@ async def _run(
         clock_ns=time.time_ns,
         deadlines=Deadlines(asyncio.get_running_loop()),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
+        unpacking=Unpacking(config.decompression_buffer_bytes, asyncio.get_running_loop()),
     )
     security.quotas.on_change = listener.forget_repeats
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
@@ -172,6 +174,7 @@ async def _run(
             await member.leave()
         await listener.stop()
         services.password_checks.close()
+        services.unpacking.close()
         await follower.close()
 
 

@@ -191,7 +191,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     )
     max_decompressed_bytes: Annotated[
         Size, Meta(description="Largest record batch accepted, once decompressed.")
-    ] = 64 * 1024 * 1024
+    ] = 10 * 1024 * 1024
+    decompression_buffer_bytes: Annotated[
+        Size,
+        Meta(
+            description="Memory of each process for produced batches that are decompressed and not in Redis "
+            "yet; more of them wait."
+        ),
+    ] = 33_554_432
     message_timestamp_after_max_ms: Annotated[
         Duration, Meta(description="How far in the future a record's timestamp may lie.")
     ] = 3_600_000

@@ -35,6 +35,14 @@ class Client(Protocol):
     pipelines: bool
     """Whether it sends requests without waiting for the answers before them, or did so lately."""
 
+    closed: bool
+    """Whether it is gone."""
+
+    def hold_back(self) -> Callable[[], None]:
+        """Take no more requests until the returned call. The request that is being taken waits meanwhile, and
+        does not count against those of others.
+        """
+
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first."""
 
@@ -57,7 +65,7 @@ class Client(Protocol):
 class RequestContext:
     """One request at work."""
 
-    __slots__ = ("api_version", "client", "client_id", "mutations", "schema", "services")
+    __slots__ = ("api_version", "client", "client_id", "mutations", "schema", "services", "unpacked_bytes")
 
     def __init__(
         self, services: Services, schema: ResponseSchema, api_version: int, client_id: str, client: Client
@@ -69,6 +77,8 @@ class RequestContext:
         self.client = client
         self.mutations: Mutations | None = None
         """Where the client has a quota for making and deleting partitions."""
+        self.unpacked_bytes = 0
+        """Of compressed records, once decompressed."""
 
     @property
     def client_host(self) -> str:

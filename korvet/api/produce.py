@@ -4,45 +4,46 @@ it.
 v3 has record batches (magic 2), v5 answers the log start, v7 allows zstd (KIP-110), v8 record errors
 (KIP-467), v9 is flexible, v10 tells new leaders (KIP-951), v12 brings KIP-890's transactions, v13 names
 topics by id. Every batch is checked whole, and all its records are appended or none. Batches of a connection
-reach the log in the order they came in, so several requests may be at work.
+reach the log in the order they came in, so several requests may be at work. While a batch waits for memory to
+be decompressed in, its connection takes no other requests.
 """
 
 from __future__ import annotations
 
-import struct
-from functools import lru_cache, partial
+import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.produce_response import PartitionAnswer, RecordError, encode_response
 from korvet.api.put import read_put
 from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.groups.shard import GroupShard
-from korvet.protocol.primitives import length, string, uuid_bytes
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
-from korvet.records.batch import AppendArguments, AppendCommands, BatchError
-from korvet.records.compression import decompress
+from korvet.records.batch import BatchError
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
     from korvet.api.context import RequestContext
+    from korvet.api.unpacking import Unpacked
+    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
     from korvet.security.authorizer import Access
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import Place
 
+log = logging.getLogger(__name__)
+
 _TOPIC_IDS_SINCE: Final = 13
-_LOG_START_SINCE: Final = 5
 _ZSTD_SINCE: Final = 7
-_RECORD_ERRORS_SINCE: Final = 8
-_FLEXIBLE_SINCE: Final = 9
 _ABORTABLE_SINCE: Final = 11
 _ADDS_SINCE: Final = 12
 # The coordinator will answer soon, or another one.
@@ -53,41 +54,52 @@ _PASSING: Final = frozenset(
         ErrorCode.not_coordinator,
     }
 )
-# Index, error code, base offset, append time and log start, the last of which versions before 5 do not have.
-_PARTITION: Final = struct.Struct(">ihqqq")
-_BYTES_WITHOUT_START: Final = 22
-# Of responses that are alike, one version and topic each.
-_REMEMBERED_HEADS: Final = 1024
-_NO_THROTTLE: Final = b"\x00\x00\x00\x00"
-# Where the records of a batch begin (RecordBatch, magic 2).
-_RECORDS_AT: Final = 61
 _ACKS: Final = (-1, 0, 1)
 _ZSTD: Final = 4
 # A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
 _TIMESTAMP_BOUND_MS: Final = 2**52
+# Redis adds a batch's entries in one go, 1 to 2 us each, and serves nobody else meanwhile. An uncompressed
+# batch of the default max.message.bytes has room for 150,000 records.
+_MOST_COMPRESSED_RECORDS: Final = 150_000
+# A refusal names so many bad records at the most. A client that leaves these out is told of the next ones.
+_MOST_NAMED: Final = 1000
+_NO_TIMESTAMP: Final = -1
 
 
 class _Refused(Exception):
     """A partition's data that is not appended, with the error and the text for the client."""
 
-    def __init__(self, error: ErrorCode, message: str) -> None:
+    def __init__(self, error: ErrorCode, message: str, records: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.error = error
+        self.records = records
+        """The bad ones; none where the whole batch is bad."""
 
 
-class _Result(msgspec.Struct, gc=False):
-    """One partition's answer, filled in when its append is over."""
+class _Part(PartitionAnswer):
+    """One partition's batch and its answer, which is filled in when the append is over."""
 
-    index: int
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    base_offset: int = -1
-    append_ms: int = -1
-    log_start: int = -1
+    records: Octets | None = None
+    place: Place | None = None
+    header: BatchHeader | None = None
+    unpacked: Unpacked | None = None
+    """The records where they are compressed, until the append is over."""
 
-    def refuse(self, error: ErrorCode, message: str | None) -> None:
-        self.error = error
-        self.message = message or None
+    def refuse(self, refusal: _Refused | BatchError | StorageError) -> None:
+        """It is not appended."""
+        if isinstance(refusal, _Refused):
+            self.error = refusal.error
+            self.record_errors = refusal.records
+        else:
+            self.error = error_code_of(refusal)
+        self.message = str(refusal) or None
+        self.release()
+
+    def release(self) -> None:
+        """The records are not needed any more."""
+        if self.unpacked is not None:
+            self.unpacked.release()
+            self.unpacked = None
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -129,69 +141,163 @@ class _Produce(msgspec.Struct, eq=False):
     _context: RequestContext
     _request: Any
     _respond: Respond
-    _results: list[tuple[Any, list[_Result]]] = []
+    _answers: list[tuple[Any, list[_Part]]] = []
     _pending: int = 1
     """Appends on their way, and one for the request itself, so that nothing is answered before all of them
     are.
     """
+    _parts: Iterator[tuple[Any, _Part]] = iter(())
+    """Topic and partition of what is yet to be begun."""
+    _let_go: Callable[[], None] | None = None
+    """Has the connection take requests again."""
 
     def start(self) -> None:
         """Begin all appends, in the request's order."""
+        self._parts = self._each_part()
+        self._go_on()
+
+    def _each_part(self) -> Iterator[tuple[Any, _Part]]:
         for topic in self._request.topic_data:
-            results = []
+            parts: list[_Part] = []
+            self._answers.append((topic, parts))
             for data in topic.partition_data:
-                result = _Result(data.index)
-                results.append(result)
-                self._begin(topic, data, result)
-            self._results.append((topic, results))
+                part = _Part(data.index, records=data.records)
+                parts.append(part)
+                yield topic, part
+
+    def _go_on(self) -> None:
+        """Begin appends up to the first one whose batch has to wait for memory."""
+        for topic, part in self._parts:
+            try:
+                if not self._begin(topic, part):
+                    return
+            except (_Refused, BatchError) as refusal:
+                part.refuse(refusal)
+            except Exception:
+                part.release()
+                if self._let_go is None:
+                    raise
+                self._failed(part)
+        if self._let_go is not None:
+            self._let_go()
         self._finished()
 
-    def _begin(self, topic: Any, data: Any, result: _Result) -> None:
-        try:
-            place = self._locate(topic, data.index)
-            received = self._read_batch(data.records, place.policy)
-            if place.topic.internal:
-                self._put(place.log, received, result)
-                return
-            if not received.header.transactional:
-                self._append(place, received, result)
-                return
-            asked = self._transaction_of(place.log, received)
-        except _Refused as refused:
-            result.refuse(refused.error, str(refused))
-            return
-        except BatchError as bad:
-            result.refuse(error_code_of(bad), str(bad))
-            return
+    def _begin(self, topic: Any, part: _Part) -> bool:
+        """Begin one append; False where that has to wait, and `_go_on` is called then. Raises BatchError and
+        _Refused.
+        """
+        place = part.place = self._locate(topic, part.index)
+        header = part.header = self._read_header(part.records, place)
+        asked = None
+        if header.transactional and not place.topic.internal:
+            asked = self._transaction_of(place.log, header)
+        if header.codec and not self._unpack_at_once(part, place, header):
+            self._begin_later(part, asked)
+            return False
+        if asked is None:
+            self._append(part)
+            return True
         # Appends keep the order of their requests, since these replies do.
         self._pending += 1
-        self._context.services.transactions.add(
-            asked, lambda reply: self._in_transaction(reply, place, received, result)
-        )
+        self._context.services.transactions.add(asked, lambda reply: self._in_transaction(reply, part))
+        return True
 
-    def _append(self, place: Place, received: ReceivedBatch, result: _Result) -> None:
+    def _unpack_at_once(self, part: _Part, place: Place, header: BatchHeader) -> bool:
+        """Whether a compressed batch is decompressed now. Raises BatchError and _Refused."""
+        assert part.records is not None
+        self._check_newest(header, place.policy)
+        most_bytes = place.policy.max_decompressed_bytes
+        part.unpacked = self._context.services.unpacking.at_once(part.records, header, most_bytes)
+        return part.unpacked is not None
+
+    def _begin_later(self, part: _Part, asked: AddRequest | None) -> None:
+        """Have a batch decompressed and appended once there is room for it, and its transaction is known.
+
+        The connection takes no requests meanwhile, as they would get into the log before this.
+        """
+        if self._let_go is None:
+            self._let_go = self._context.client.hold_back()
+        if asked is None:
+            self._unpack(part)
+            return
+
+        def answered(reply: Any) -> None:
+            self._continue(part, lambda: self._check_transaction(reply), lambda: self._unpack(part))
+
+        self._context.services.transactions.add(asked, answered)
+
+    def _unpack(self, part: _Part) -> None:
+        place, header, records = part.place, part.header, part.records
+        assert place is not None
+        assert header is not None
+        assert records is not None
+
+        def unpacked(outcome: Unpacked | BatchError) -> None:
+            def append() -> None:
+                if isinstance(outcome, BatchError):
+                    raise outcome
+                part.unpacked = outcome
+                self._append(part)
+
+            self._continue(part, append, self._go_on)
+
+        if self._context.client.closed and self._request.acks:
+            # Nobody waits for the answer, and the producer sends the batch again.
+            self._continue(part, _gone, self._go_on)
+            return
+        most_bytes = place.policy.max_decompressed_bytes
+        self._context.services.unpacking.soon(records, header, most_bytes, unpacked)
+
+    def _continue(self, part: _Part, step: Callable[[], None], then: Callable[[], None]) -> None:
+        """Go on with a batch that has waited, or with the next one where this one is refused."""
+        try:
+            step()
+        except (_Refused, BatchError) as refusal:
+            part.refuse(refusal)
+            self._go_on()
+        except Exception:  # noqa: BLE001 - answered and logged
+            self._failed(part)
+            self._go_on()
+        else:
+            then()
+
+    def _failed(self, part: _Part) -> None:
+        """A defect of ours, of which nobody else is told any more."""
+        log.exception("Produce v%d of client %r failed", self._context.api_version, self._context.client_id)
+        part.refuse(_Refused(ErrorCode.unknown_server_error, ""))
+
+    def _append(self, part: _Part) -> None:
         """Begin the append of a batch. Raises BatchError and _Refused."""
-        log, policy = place.log, place.policy
-        batch = log.encode(received)
-        if not policy.log_append_time:
-            self._check_timestamps(batch.form, policy)
-        if policy.compacts and batch.form.keyless_count:
-            raise _Refused(ErrorCode.invalid_record, "a compacted topic takes no records without a key")
-        header = received.header
+        place, header, unpacked = part.place, part.header, part.unpacked
+        assert place is not None
+        assert header is not None
+        assert part.records is not None
+        received = ReceivedBatch(part.records, header, None if unpacked is None else unpacked.plain)
+        if unpacked is not None:
+            self._context.unpacked_bytes += len(unpacked.plain)
+        if place.topic.internal:
+            self._put(place.log, received, part)
+            return
+        batch = place.log.encode(received)
+        self._check_records(place, received, batch.form)
         stamp = None
         if header.producer_id >= 0:
             stamp = ProducerStamp(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
         self._pending += 1
-        done = partial(self._appended, result, policy)
-        log.append(batch, stamp, done, followed=self._context.client.pipelines)
+        place.log.append(
+            batch,
+            stamp,
+            lambda outcome: self._appended(part, place.policy, outcome),
+            followed=self._context.client.pipelines,
+        )
 
-    def _transaction_of(self, log: PartitionLog, received: ReceivedBatch) -> AddRequest:
+    def _transaction_of(self, log: PartitionLog, header: BatchHeader) -> AddRequest:
         """What the coordinator is asked: whether the partition is in the transaction, or from v12 on to add
         it (KIP-890). Raises _Refused.
         """
-        header, transactional_id = received.header, self._request.transactional_id
+        transactional_id = self._request.transactional_id
         if transactional_id is None:
             raise _Refused(
                 ErrorCode.transactional_id_authorization_failed, "the batch is of no transactional producer"
@@ -208,47 +314,56 @@ class _Produce(msgspec.Struct, eq=False):
             verify_only=not adds,
         )
 
-    def _in_transaction(self, reply: Any, place: Place, received: ReceivedBatch, result: _Result) -> None:
-        """The coordinator's answer is there: go on, or not."""
+    def _check_transaction(self, reply: Any) -> None:
+        """Take the coordinator's answer. Raises _Refused where the partition is in no transaction."""
         error = reply.error
         if error is ErrorCode.none and reply.absent:
             error = ErrorCode.transaction_abortable
+        if error is not ErrorCode.none:
+            raise _Refused(
+                _transaction_error(error, self._context.api_version),
+                "the partition is in no transaction of this producer",
+            )
+
+    def _in_transaction(self, reply: Any, part: _Part) -> None:
+        """The coordinator's answer is there: go on, or not."""
         try:
-            if error is not ErrorCode.none:
-                raise _Refused(
-                    _transaction_error(error, self._context.api_version),
-                    "the partition is in no transaction of this producer",
-                )
-            self._append(place, received, result)
-        except _Refused as refused:
-            result.refuse(refused.error, str(refused))
-        except BatchError as bad:
-            result.refuse(error_code_of(bad), str(bad))
+            self._check_transaction(reply)
+            self._append(part)
+        except (_Refused, BatchError) as refusal:
+            part.refuse(refusal)
         self._finished()
 
-    def _put(self, log: PartitionLog, received: ReceivedBatch, result: _Result) -> None:
+    def _put(self, log: PartitionLog, received: ReceivedBatch, part: _Part) -> None:
         """Have the groups' coordinator apply records of its own log. Raises BatchError."""
         group_id, put = read_put(received, log.partition, log.topic.partitions)
         self._pending += 1
 
         def done(reply: Any) -> None:
-            result.base_offset = reply.base_offset
+            part.base_offset = reply.base_offset
             if reply.error is ErrorCode.non_empty_group:
-                result.refuse(ErrorCode.invalid_record, f"group {group_id!r} speaks the consumer protocol")
+                part.refuse(
+                    _Refused(ErrorCode.invalid_record, f"group {group_id!r} speaks the consumer protocol")
+                )
             elif reply.error is not ErrorCode.none:
-                result.refuse(ErrorCode.not_leader_or_follower, f"the coordinator says {reply.error.name}")
+                part.refuse(
+                    _Refused(ErrorCode.not_leader_or_follower, f"the coordinator says {reply.error.name}")
+                )
+            part.release()
             self._finished()
 
         self._context.services.coordinator.submit(group_id, GroupShard.put, put, done)
 
-    def _appended(self, result: _Result, policy: TopicPolicy, outcome: Appended | StorageError) -> None:
+    def _appended(self, part: _Part, policy: TopicPolicy, outcome: Appended | StorageError) -> None:
         if isinstance(outcome, StorageError):
-            result.refuse(error_code_of(outcome), str(outcome))
+            part.refuse(outcome)
         else:
-            result.base_offset = outcome.base_offset
-            result.log_start = outcome.log_start
+            part.base_offset = outcome.base_offset
+            part.log_start = outcome.log_start
             if policy.log_append_time and not outcome.duplicate:
-                result.append_ms = outcome.append_ms
+                part.append_ms = outcome.append_ms
+            if part.unpacked is not None:
+                part.release()
         self._finished()
 
     def _locate(self, topic: Any, index: int) -> Place:
@@ -293,8 +408,9 @@ class _Produce(msgspec.Struct, eq=False):
             ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
         )
 
-    def _read_batch(self, records: bytes | memoryview | None, policy: TopicPolicy) -> ReceivedBatch:
-        """The one batch of a partition. Raises BatchError and _Refused."""
+    def _read_header(self, records: Octets | None, place: Place) -> BatchHeader:
+        """The header of a partition's one batch. Raises BatchError and _Refused for a bad one."""
+        policy = place.policy
         if not records:
             raise _Refused(ErrorCode.invalid_record, "the partition has no record batch")
         if len(records) > policy.max_message_bytes:
@@ -311,22 +427,69 @@ class _Produce(msgspec.Struct, eq=False):
             raise _Refused(
                 ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE} (KIP-110)"
             )
-        plain = None
-        if header.codec:
-            plain = decompress(header.codec, memoryview(records)[_RECORDS_AT:], policy.max_decompressed_bytes)
-        return ReceivedBatch(records, header, plain)
-
-    def _check_timestamps(self, form: AppendArguments | AppendCommands, policy: TopicPolicy) -> None:
-        now_ms = self._context.services.clock_ns() // 1_000_000
-        earliest = max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS)
-        latest = min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS)
-        # -1 is "no timestamp", which Kafka lets pass.
-        low = form.min_timestamp_ms
-        if (low < earliest and low != -1) or form.max_timestamp_ms > latest:
+        if header.codec and header.record_count > _MOST_COMPRESSED_RECORDS:
             raise _Refused(
-                ErrorCode.invalid_timestamp,
-                f"timestamps from {low} to {form.max_timestamp_ms} are outside {earliest} to {latest}",
+                ErrorCode.message_too_large,
+                f"a compressed batch of {header.record_count} records exceeds {_MOST_COMPRESSED_RECORDS}",
             )
+        return header
+
+    def _times(self, policy: TopicPolicy) -> tuple[int, int]:
+        """The earliest and the latest create time (ms) that a record may have."""
+        now_ms = self._context.services.clock_ns() // 1_000_000
+        return (
+            max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS),
+            min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS),
+        )
+
+    def _check_newest(self, header: BatchHeader, policy: TopicPolicy) -> None:
+        """Raises _Refused where the header shows that all records are too old."""
+        newest_ms = header.max_timestamp_ms
+        if policy.log_append_time or newest_ms == _NO_TIMESTAMP:
+            return
+        earliest, latest = self._times(policy)
+        if newest_ms < earliest:
+            named = range(min(header.record_count, _MOST_NAMED))
+            errors = [RecordError(index, _out_of_range(newest_ms, earliest, latest)) for index in named]
+            raise _Refused(ErrorCode.invalid_timestamp, "all records are too old", errors)
+
+    def _check_records(
+        self, place: Place, received: ReceivedBatch, form: AppendArguments | AppendCommands
+    ) -> None:
+        """Raises _Refused where a record has a timestamp out of range or lacks its key; it names the bad
+        records.
+        """
+        policy = place.policy
+        earliest, latest = -(2**63), 2**63 - 1
+        oldest_ms = form.min_timestamp_ms
+        in_time = True
+        if not policy.log_append_time:
+            earliest, latest = self._times(policy)
+            # -1 is "no timestamp", which Kafka lets pass.
+            in_time = form.max_timestamp_ms <= latest and (
+                oldest_ms >= earliest or oldest_ms == _NO_TIMESTAMP
+            )
+        keyed = policy.compacts
+        if in_time and not (keyed and form.keyless_count):
+            return
+        bad = kernel.find_invalid(
+            received.data, 0, received.header, received.plain, earliest, latest, keyed, _MOST_NAMED
+        )
+        errors = [
+            RecordError(index, "a compacted topic takes no records without a key")
+            if keyless
+            else RecordError(index, _out_of_range(timestamp_ms, earliest, latest))
+            for index, timestamp_ms, keyless in bad
+        ]
+        if in_time:
+            raise _Refused(
+                ErrorCode.invalid_record, "a compacted topic takes no records without a key", errors
+            )
+        raise _Refused(
+            ErrorCode.invalid_timestamp,
+            f"timestamps from {oldest_ms} to {form.max_timestamp_ms} are outside {earliest} to {latest}",
+            errors,
+        )
 
     def _finished(self) -> None:
         self._pending -= 1
@@ -334,12 +497,12 @@ class _Produce(msgspec.Struct, eq=False):
             return
         if self._request.acks == 0:
             self._respond(None)
-            failed = [result for _, results in self._results for result in results if result.error]
+            failed = [part for _, parts in self._answers for part in parts if part.error]
             if failed:
                 # Without a response this is all that makes the client ask for metadata again.
                 self._context.client.close(f"Produce with acks=0 failed: {failed[0].error.name}")
         else:
-            self._respond([_encode(self._context.api_version, self._results)])
+            self._respond([encode_response(self._context.api_version, self._answers)])
 
 
 def _transaction_error(error: ErrorCode, version: int) -> ErrorCode:
@@ -353,49 +516,9 @@ def _transaction_error(error: ErrorCode, version: int) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
 
 
-def _encode(version: int, topics: list[tuple[Any, list[_Result]]]) -> bytes:
-    """The response body (ProduceResponse.json), by hand: it is written for every batch."""
-    flexible = version >= _FLEXIBLE_SINCE
-    tags = b"\x00" if flexible else b""
-    no_fault = _no_fault(version)
-    size = _PARTITION.size if version >= _LOG_START_SINCE else _BYTES_WITHOUT_START
-    parts = [_topics_head(version, len(topics))]
-    for topic, results in topics:
-        key = topic.topic_id if version >= _TOPIC_IDS_SINCE else topic.name
-        parts.append(_topic_head(version, key, len(results)))
-        for result in results:
-            numbers = _PARTITION.pack(
-                result.index, result.error, result.base_offset, result.append_ms, result.log_start
-            )
-            fault = no_fault if result.message is None else _fault(version, result.message)
-            parts += (numbers[:size], fault)
-        parts.append(tags)
-    parts += (_NO_THROTTLE, tags)
-    return b"".join(parts)
+def _out_of_range(timestamp_ms: int, earliest_ms: int, latest_ms: int) -> str:
+    return f"the timestamp {timestamp_ms} is outside {earliest_ms} to {latest_ms}"
 
 
-@lru_cache(maxsize=_REMEMBERED_HEADS)
-def _topics_head(version: int, topics: int) -> bytes:
-    """What stands before the topics in a response."""
-    return length(topics, version >= _FLEXIBLE_SINCE)
-
-
-@lru_cache(maxsize=_REMEMBERED_HEADS)
-def _topic_head(version: int, key: str | UUID | None, partitions: int) -> bytes:
-    """What stands before a topic's partitions in a response."""
-    flexible = version >= _FLEXIBLE_SINCE
-    name = string(key, flexible) if isinstance(key, str) else uuid_bytes(key)
-    return name + length(partitions, flexible)
-
-
-@lru_cache(maxsize=_REMEMBERED_HEADS)
-def _no_fault(version: int) -> bytes:
-    return _fault(version, None)
-
-
-def _fault(version: int, message: str | None) -> bytes:
-    """What stands behind a partition's numbers: no record errors, a text, and no tagged fields."""
-    if version < _RECORD_ERRORS_SINCE:
-        return b""
-    flexible = version >= _FLEXIBLE_SINCE
-    return length(0, flexible) + string(message, flexible) + (b"\x00" if flexible else b"")
+def _gone() -> None:
+    raise _Refused(ErrorCode.network_exception, "the client has gone")

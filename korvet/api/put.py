@@ -37,7 +37,7 @@ def read_put(received: ReceivedBatch, partition: int, partitions: int) -> tuple[
     check_records(received.data, 0, header, received.plain)
     records = [
         _read(record.key, record.value, partition, partitions)
-        for record in records_of(bytes(received.data), header)
+        for record in records_of(bytes(received.data), header, received.plain)
     ]
     first, _ = records[0]
     assert isinstance(first, (OffsetCommitKey, GroupMetadataKey))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from korvet.api.deadlines import Deadlines
     from korvet.api.fetch_sessions import FetchSessions
     from korvet.api.password_checks import PasswordChecks
+    from korvet.api.unpacking import Unpacking
     from korvet.config import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
@@ -41,3 +42,4 @@ class Services(msgspec.Struct, frozen=True):
     clock_ns: Callable[[], int]
     deadlines: Deadlines
     fetch_sessions: FetchSessions
+    unpacking: Unpacking

@@ -29,6 +29,10 @@ XERIAL_HEADER_SIZE = 16
 """Magic, then version and lowest compatible version, four bytes each."""
 XERIAL_BLOCK_SIZE = 1 << 15
 
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+ZSTD_HEADER_SIZE = 18
+"""Magic, and a frame header in its longest form."""
+
 
 def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
     """The records section of a batch with this codec (0 to 4), at most `max_bytes` long.
@@ -38,7 +42,7 @@ def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
     """
     if codec == 0:
         if len(data) > max_bytes:
-            raise _too_large(codec, max_bytes)
+            raise too_large(codec, max_bytes)
         return bytes(data)
     if codec == SNAPPY:
         return _snappy(bytes(data), max_bytes)
@@ -46,6 +50,18 @@ def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
     if library is None:
         raise BatchError("unsupported_codec", f"unknown compression codec {codec}")
     return _bounded(codec, library.decompress_into, bytes(data), max_bytes)
+
+
+def named_size(codec: int, data: Octets) -> int | None:
+    """How many bytes the data says that it decompresses to; None where it does not say. Nothing is
+    decompressed.
+
+    Snappy's blocks name their sizes, a zstd frame may (RFC 8878, 3.1.1.1); of several frames only the first
+    one counts. The size is a claim: `decompress` has to be given a bound all the same.
+    """
+    if codec == SNAPPY:
+        return _named_by_snappy(memoryview(data))
+    return _named_by_zstd(bytes(data[:ZSTD_HEADER_SIZE])) if codec == ZSTD else None
 
 
 def compress(codec: int, data: Octets) -> bytes:
@@ -77,10 +93,39 @@ def _bounded(codec: int, run: Decompressor, data: bytes, max_bytes: int) -> byte
             if BUFFER_FULL not in str(error):
                 raise _corrupt(codec, str(error)) from error
             if size >= max_bytes:
-                raise _too_large(codec, max_bytes) from error
+                raise too_large(codec, max_bytes) from error
             size = min(max_bytes, 4 * size)
         else:
             return bytes(memoryview(output)[:written])
+
+
+def _named_by_snappy(data: memoryview) -> int | None:
+    """A block begins with its size, a varint of five bytes at the most."""
+    try:
+        if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+            return int(cramjam.snappy.decompress_raw_len(data[:5]))
+        size = 0
+        at = XERIAL_HEADER_SIZE
+        while at < len(data):
+            size += int(cramjam.snappy.decompress_raw_len(data[at + 4 : at + 9]))
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+    except cramjam.DecompressionError:
+        return None
+    return size
+
+
+def _named_by_zstd(head: bytes) -> int | None:
+    if not head.startswith(ZSTD_MAGIC) or len(head) < len(ZSTD_MAGIC) + 1:
+        return None
+    descriptor = head[len(ZSTD_MAGIC)]
+    single_segment = descriptor >> 5 & 1
+    width = (single_segment, 2, 4, 8)[descriptor >> 6]
+    # In between: the window's descriptor unless there is one segment only, and the dictionary's id.
+    at = len(ZSTD_MAGIC) + 1 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if not width or at + width > len(head):
+        return None
+    size = int.from_bytes(head[at : at + width], "little")
+    return size + 256 if width == 2 else size
 
 
 def _snappy(data: bytes, max_bytes: int) -> bytes:
@@ -108,7 +153,7 @@ def _snappy_block(block: bytes, room: int, max_bytes: int) -> bytes:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > room:
-            raise _too_large(SNAPPY, max_bytes)
+            raise too_large(SNAPPY, max_bytes)
         if size == 0 and len(block) == 0:
             raise _corrupt(SNAPPY, "no bytes at all")
         return bytes(cramjam.snappy.decompress_raw(block))
@@ -128,5 +173,6 @@ def _corrupt(codec: int, reason: str) -> BatchError:
     return BatchError("corrupt", f"the {NAMES[codec]} records do not decompress: {reason}")
 
 
-def _too_large(codec: int, max_bytes: int) -> BatchError:
+def too_large(codec: int, max_bytes: int) -> BatchError:
+    """What a batch is refused with whose records would be longer than that."""
     return BatchError("too_large", f"the {NAMES[codec]} records decompress to more than {max_bytes} bytes")

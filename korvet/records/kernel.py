@@ -59,6 +59,7 @@ __all__ = [
     "encode_append_records",
     "encode_commands",
     "entries_to_batches",
+    "find_invalid",
     "find_record",
     "offset_behind",
     "pack",
@@ -930,6 +931,65 @@ def find_record(
     """
     data, first, end = _records_section(data, start, header, records)
     found: tuple[int, int] | None = _walk(data, first, end, header, True, from_index, timestamp_ms)
+    return found
+
+
+def find_invalid(
+    data: Octets,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    earliest_ms: int,
+    latest_ms: int,
+    keyed: bool,
+    most: int,
+) -> list[tuple[int, int, bool]]:
+    """The first `most` records of the batch at data[start:] whose timestamp is out of range, or which are
+    `keyed` in vain: (index, timestamp in ms, whether the key is missing). A timestamp of -1 is none.
+
+    `header` and `records` as for `encode_append`, which has checked the records before. Raises
+    BatchError("invalid_record").
+    """
+    data, first, end = _records_section(data, start, header, records)
+    return _invalid(data, first, end, header, earliest_ms, latest_ms, keyed, most)
+
+
+@cython.cfunc
+def _invalid(
+    data: object,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    header: object,
+    earliest: cython.longlong,
+    latest: cython.longlong,
+    keyed: cython.bint,
+    most: cython.Py_ssize_t,
+):
+    view: cython.const[cython.uchar][::1] = data
+    p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
+    base: cython.longlong = header.base_timestamp_ms
+    count: cython.longlong = header.record_count
+    found: list = []
+    index: cython.longlong
+    timestamp: cython.longlong
+    _key_at: cython.Py_ssize_t
+    key_length: cython.longlong
+    _value_at: cython.Py_ssize_t
+    _value_length: cython.longlong
+    _headers_at: cython.Py_ssize_t
+    _headers: cython.longlong
+    for index in range(count):
+        at, timestamp, _key_at, key_length, _value_at, _value_length, _headers_at, _headers = _record(
+            p, at, end, index
+        )
+        if at < 0:
+            raise _record_fault(at, index, 0)
+        timestamp += base
+        keyless: cython.bint = keyed and key_length < 0
+        if keyless or timestamp > latest or (timestamp < earliest and timestamp != -1):
+            found.append((index, timestamp, bool(keyless)))
+            if len(found) >= most:
+                break
     return found
 
 

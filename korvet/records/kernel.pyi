@@ -30,6 +30,16 @@ def check_records(data: Octets, start: int, header: BatchHeader, records: bytes 
 def find_record(
     data: Octets, start: int, header: BatchHeader, records: bytes | None, from_index: int, timestamp_ms: int
 ) -> tuple[int, int] | None: ...
+def find_invalid(
+    data: Octets,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    earliest_ms: int,
+    latest_ms: int,
+    keyed: bool,
+    most: int,
+) -> list[tuple[int, int, bool]]: ...
 def encode_append_records(
     records: Sequence[tuple[bytes | None, bytes | None, int]], producer: tuple[int, int] | None = None
 ) -> AppendArguments: ...

@@ -45,11 +45,14 @@ class KeyedRecord(NamedTuple):
         return None if length < 0 else self.behind[start : start + length]
 
 
-def records_of(data: bytes, header: BatchHeader) -> list[KeyedRecord]:
-    """The records of a whole batch, which was checked when it was produced. Raises BatchError."""
+def records_of(data: bytes, header: BatchHeader, plain: bytes | None = None) -> list[KeyedRecord]:
+    """The records of a whole batch, which was checked when it was produced; `plain` are its decompressed
+    records where somebody has them. Raises BatchError.
+    """
     try:
-        section = memoryview(data)[_HEAD.size + _TAIL.size : header.size]
-        plain = decompress(header.codec, section, _MOST_BYTES) if header.codec else bytes(section)
+        if plain is None:
+            section = memoryview(data)[_HEAD.size + _TAIL.size : header.size]
+            plain = decompress(header.codec, section, _MOST_BYTES) if header.codec else bytes(section)
         found = list(_records(plain))
     except IndexError:
         raise BatchError("corrupt", "a record reaches over the end of its batch") from None

@@ -11,6 +11,7 @@ import logging
 import socket
 import struct
 from collections import deque
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -51,9 +52,10 @@ _LENGTH: Final = struct.Struct(">i")
 _LEAST_TOKEN_BYTES: Final = 2
 # What a client may send before it has authenticated, as Kafka's sasl.server.max.receive.size.
 _UNAUTHENTICATED_BYTES: Final = 512 * 1024
-# Why no request is taken: the client does not read, or has used up a quota.
+# Why no request is taken: the client does not read, has used up a quota, or a request waits for memory.
 _WRITING: Final = 1
 _MUTED: Final = 2
+_WAITING: Final = 4
 # Where the correlation id stands in every request header, behind the API's key and version.
 CORRELATION_AT: Final = 4
 
@@ -63,21 +65,21 @@ class _Place(msgspec.Struct, eq=False):
 
     done: bool = False
     segments: list[bytes] | None = None
+    on_answer: Callable[[], None] | None = None
 
 
 class Slot(msgspec.Struct, eq=False):
     """What a request is answered by: called once, with the response's body.
 
     A handler may fail in any way, and so may the callback that gets a reply of Redis. Then nobody holds the
-    slot any more, which takes back what the request holds (`on_answer`) and ends the connection: its client
-    would wait for ever, and so would all that is pipelined behind the request.
+    slot any more, which takes back what the request holds (`on_answer` of its place) and ends the connection:
+    its client would wait for ever, and so would all that is pipelined behind the request.
     """
 
     connection: Connection
     place: _Place
     header: bytes = b""
     """The response header, to be set before the slot is called."""
-    on_answer: Callable[[], None] | None = None
 
     def __call__(self, body: list[bytes] | None) -> None:
         """Send the body in segments, after its length and header; None sends nothing."""
@@ -92,8 +94,8 @@ class Slot(msgspec.Struct, eq=False):
         try:
             self.connection.send_ready()
         finally:
-            if self.on_answer is not None:
-                self.on_answer()
+            if place.on_answer is not None:
+                place.on_answer()
 
     def __del__(self) -> None:
         if not self.place.done:
@@ -347,9 +349,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._held &= ~_WRITING
-        self._active = True
-        self._process()
+        self._take_again(_WRITING)
 
     # what handlers use
 
@@ -372,6 +372,17 @@ class Connection(asyncio.BufferedProtocol):
             self.shut_down()
         if self._start < self._end and not self._processing:
             self._process()
+
+    def hold_back(self) -> Callable[[], None]:
+        """Take no more requests until the returned call. The newest one waits for memory, and what it has
+        itself does not hold back those of others.
+        """
+        self._held |= _WAITING
+        newest = self._in_flight[-1]
+        give_back, newest.on_answer = newest.on_answer, None
+        if give_back is not None:
+            give_back()
+        return partial(self._take_again, _WAITING)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first."""
@@ -421,9 +432,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unmute(self) -> None:
         self._unmuting = None
-        self._held &= ~_MUTED
+        self._take_again(_MUTED)
+
+    def _take_again(self, reason: int) -> None:
+        """Take requests, unless there is another reason not to."""
+        self._held &= ~reason
         self._active = True
-        self._process()
+        if not self._processing:
+            self._process()
 
     def shut_down(self) -> None:
         """Close after what is written has been sent."""

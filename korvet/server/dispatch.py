@@ -132,7 +132,7 @@ class Dispatcher:
             self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
         if api.key == _PRODUCE:
-            slot.on_answer = self.backpressure.take(size_bytes)
+            slot.place.on_answer = self.backpressure.take(size_bytes)
         throttled.resume()
         self._submit(api, context, throttled.request, throttled)
         throttled.pause()
@@ -196,7 +196,7 @@ class Dispatcher:
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
     ) -> None:
         """Handle a Produce request, counting its bytes until it is answered."""
-        slot.on_answer = self.backpressure.take(size_bytes)
+        slot.place.on_answer = self.backpressure.take(size_bytes)
         self._submit(api, context, request, slot)
 
     async def finish(self) -> None:

@@ -124,7 +124,8 @@ class ThrottledSlot:
         if self._context.mutations is not None:
             wait_ms = max(wait_ms, self._context.mutations.wait_ms)
         if self._api_key == _PRODUCE and PRODUCER_BYTE_RATE in self._limits:
-            produced_ms = self._quotas.produced(self._limits[PRODUCER_BYTE_RATE], self._size_bytes, now_ms)
+            size_bytes = max(self._size_bytes, self._context.unpacked_bytes)
+            produced_ms = self._quotas.produced(self._limits[PRODUCER_BYTE_RATE], size_bytes, now_ms)
             wait_ms = max(wait_ms, produced_ms)
         elif self._api_key == _FETCH and body is not None:
             body, wait_ms = self._fetched(body, wait_ms, now_ms)

@@ -160,7 +160,7 @@ _KAFKA: Final = (
     _long("local.retention.bytes", -2, -2, "log.local.retention.bytes"),
     _long("local.retention.ms", -2, -2, "log.local.retention.ms"),
     _long(MAX_COMPACTION_LAG_MS, INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),
-    _int(MAX_DECOMPRESSED_BYTES, 64 * 1024 * 1024, 1, "max.decompressed.message.bytes"),
+    _int(MAX_DECOMPRESSED_BYTES, 10 * 1024 * 1024, 1, "max.decompressed.message.bytes"),
     _int(MAX_MESSAGE_BYTES, 1_048_588, 0, "message.max.bytes"),
     _long(TIMESTAMP_AFTER_MAX_MS, 3_600_000, 0, "log.message.timestamp.after.max.ms"),
     _long(TIMESTAMP_BEFORE_MAX_MS, INT64_MAX, 0, "log.message.timestamp.before.max.ms"),

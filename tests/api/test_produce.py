@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import random
+import struct
 import uuid
 
 import cramjam
+import crc32c
 import pytest
 
 from tests.api.asking import KEYS, frame, versions
-from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms, read
+from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms, read, record
 from tests.support.polling import until
 from tests.support.wire import ConnectionClosed, decode_response
 
@@ -18,6 +20,7 @@ CORRUPT, UNKNOWN_TOPIC, TOO_LARGE, INVALID_TOPIC = 2, 3, 10, 17
 INVALID_ACKS, INVALID_TIMESTAMP, OUT_OF_ORDER, INVALID_EPOCH = 21, 32, 45, 47
 UNSUPPORTED_CODEC, INVALID_RECORD, UNKNOWN_TOPIC_ID = 76, 87, 100
 LAST_BY_NAME = 12
+RECORD_ERRORS_SINCE = 8
 
 
 def produce(ask, version, parts, *, acks=-1, transactional_id=None):
@@ -285,6 +288,93 @@ def test_records_without_a_key_on_a_compacted_topic(ask, new_topic):
     assert put(ask, name, batch([(b"k", b"v"), (None, b"v")])).error_code == INVALID_RECORD
     assert everything(ask, name) == []
     assert put(ask, name, batch([(b"k", b"v"), (b"k", None)])).error_code == 0
+
+
+@versions("Produce", until=LAST_BY_NAME)
+def test_a_refused_batch_names_its_bad_records(ask, new_topic, version):
+    """So that a client can leave out those alone (KIP-467)."""
+    name = new_topic(1, {"cleanup.policy": "compact"})
+    bad = range(3, 100, 10)
+    pairs = [(None if index in bad else b"k", b"v") for index in range(100)]
+    for records in (batch(pairs), gzipped(pairs)):
+        result = put(ask, name, records, version=version)
+        assert result.error_code == INVALID_RECORD
+        if version >= RECORD_ERRORS_SINCE:
+            assert [each.batch_index for each in result.record_errors] == [*bad]
+            assert all("key" in each.batch_index_error_message for each in result.record_errors)
+            assert "key" in result.error_message
+    assert everything(ask, name) == []
+    left = [pair for pair in pairs if pair[0]]
+    assert put(ask, name, batch(left), version=version).error_code == 0
+
+
+def test_a_refused_batch_names_the_records_with_bad_timestamps(ask, new_topic):
+    name = new_topic(
+        1, {"message.timestamp.after.max.ms": "60000", "message.timestamp.before.max.ms": "60000"}
+    )
+    now = now_ms()
+    deltas = [0, -120_000, 30_000, 120_000, -1 - now, 10]
+    for compress in (None, gzip.compress):
+        result = put(ask, name, timed(now, deltas, compress))
+        assert result.error_code == INVALID_TIMESTAMP
+        assert [each.batch_index for each in result.record_errors] == [1, 3]
+        for index, error in zip((1, 3), result.record_errors, strict=True):
+            assert str(now + deltas[index]) in error.batch_index_error_message
+    assert put(ask, name, timed(now, [0, 30_000, -1 - now])).error_code == 0
+
+
+def test_a_batch_of_old_records_names_all_of_them(ask, new_topic):
+    name = new_topic(1, {"message.timestamp.before.max.ms": "60000"})
+    for records in (batch([(b"k", b"v")] * 3, timestamp_ms=5), gzipped([(b"k", b"v")] * 3, timestamp_ms=5)):
+        result = put(ask, name, records)
+        assert result.error_code == INVALID_TIMESTAMP
+        assert [each.batch_index for each in result.record_errors] == [0, 1, 2]
+
+
+def timed(base_ms, deltas, compress=None):
+    """A batch of records with these times (ms) after the first one's."""
+    payload = b"".join(record(index, b"k", b"v", delta) for index, delta in enumerate(deltas))
+    last = len(deltas) - 1
+    newest = base_ms + max(deltas)
+    codec = 0 if compress is None else GZIP
+    payload = payload if compress is None else compress(payload)
+    checked = struct.pack(">hiqqqhii", codec, last, base_ms, newest, -1, -1, -1, last + 1) + payload
+    return struct.pack(">qiiBI", 0, 9 + len(checked), 0, 2, crc32c.crc32c(checked)) + checked
+
+
+def test_batches_that_wait_for_memory_keep_their_order(ask, new_topic):
+    name = new_topic()
+    large = [[(b"large %d" % number, bytes(5 << 20))] for number in range(4)]
+    small = [[(b"small %d" % number, b"v")] for number in range(4)]
+    batches = []
+    for number in range(4):
+        batches += [gzipped(large[number]), batch(small[number]), gzipped(small[number])]
+    assert all(result.error_code == 0 for result in pipelined(ask, name, batches))
+    assert [key for _, key, _ in everything(ask, name)] == [
+        key for number in range(4) for key in (large[number][0][0], *[small[number][0][0]] * 2)
+    ]
+
+
+def test_one_request_of_large_and_bad_batches(ask, new_topic):
+    """Each partition has its own answer, in the request's order, whatever waits for memory."""
+    name = new_topic(6)
+    large = gzipped([(b"k", bytes(5 << 20))])
+    broken = batch([(b"k", b"v")], attributes=ZSTD, compress=lambda plain: b"no zstd" * 10)
+    huge = gzipped([(b"k", bytes(11 << 20))])
+    many = batch([(None, b"")] * 150_001, attributes=ZSTD, compress=cramjam.zstd.compress)
+    parts = [large, broken, huge, many, batch(), large]
+    results = produce(ask, LAST_BY_NAME, [(name, index, records) for index, records in enumerate(parts)])
+    assert [result.error_code for result in results] == [0, CORRUPT, TOO_LARGE, TOO_LARGE, 0, 0]
+    assert len(everything(ask, name, 5)) == 1
+
+
+def test_the_first_frame_of_several_does_not_say_how_large_all_are(ask, topic):
+    def compress(payload):
+        return bytes(cramjam.zstd.compress(payload[:10])) + bytes(cramjam.zstd.compress(payload[10:]))
+
+    result = put(ask, topic, batch([(b"k", bytes(3 << 20))], attributes=ZSTD, compress=compress))
+    assert (result.error_code, result.error_message) == (0, None)
+    assert [len(value) for _, _, value in everything(ask, topic)] == [3 << 20]
 
 
 def producer_id(ask):

@@ -9,14 +9,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.api.asking import KEYS, Client, versions
-from tests.api.batches import batch
+from tests.api.batches import Pair, batch, gzipped
 from tests.api.test_fetch_sessions import Session
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 from tests.support.wire import ConnectionClosed, RawConnection, advertised
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 CLIENT = {"client-id": "api"}
 ANONYMOUS = {"user": "ANONYMOUS"}
@@ -148,8 +148,14 @@ def waited_ms(answer: Any) -> float:
     return answer.throttle_time.total_seconds() * 1000
 
 
-def produce(client: Client, topic: str, value: bytes, version: int = 12) -> Any:
-    data = [{"name": topic, "partition_data": [{"index": 0, "records": batch(((b"k", value),))}]}]
+def produce(
+    client: Client,
+    topic: str,
+    value: bytes,
+    version: int = 12,
+    make: Callable[[Sequence[Pair]], bytes] = batch,
+) -> Any:
+    data = [{"name": topic, "partition_data": [{"index": 0, "records": make([(b"k", value)])}]}]
     return client("Produce", version, acks=-1, timeout=10_000, topic_data=data)
 
 
@@ -159,6 +165,13 @@ def topic(client: Client, request: pytest.FixtureRequest) -> str:
     made = {"name": name, "num_partitions": 1, "replication_factor": 1}
     client("CreateTopics", 7, topics=[made], timeout=10_000)
     return name
+
+
+def test_a_producers_bytes_count_as_they_are_decompressed(client: Client, topic: str) -> None:
+    assert alter(client, entry(ANONYMOUS, producer_byte_rate=100_000.0)) == [ErrorCode.none]
+    assert waited_ms(produce(client, topic, bytes(900_000), make=gzipped)) == 0
+    assert waited_ms(produce(client, topic, bytes(200_000), make=gzipped)) > 0
+    assert alter(client, entry(ANONYMOUS, producer_byte_rate=None)) == [ErrorCode.none]
 
 
 @pytest.mark.parametrize("names", [CLIENT, {"user": None, "client-id": None}], ids=str)

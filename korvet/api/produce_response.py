@@ -1,0 +1,87 @@
+"""Produce responses, written by hand: there is one for every batch (ProduceResponse.json)."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.primitives import length, string, uuid_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LOG_START_SINCE: Final = 5
+_RECORD_ERRORS_SINCE: Final = 8
+_FLEXIBLE_SINCE: Final = 9
+_TOPIC_IDS_SINCE: Final = 13
+# Index, error code, base offset, append time and log start, the last of which versions before 5 do not have.
+_PARTITION: Final = struct.Struct(">ihqqq")
+_BYTES_WITHOUT_START: Final = 22
+_NO_THROTTLE: Final = b"\x00\x00\x00\x00"
+_INDEX: Final = struct.Struct(">i")
+
+
+class RecordError(NamedTuple):
+    """A record for which a batch is refused (KIP-467)."""
+
+    batch_index: int
+    """Its place in the batch, from 0 on."""
+    message: str
+
+
+class PartitionAnswer(msgspec.Struct, gc=False):
+    """PartitionProduceResponse. Times in ms."""
+
+    index: int
+    error: ErrorCode = ErrorCode.none
+    message: str | None = None
+    record_errors: Sequence[RecordError] = ()
+    base_offset: int = -1
+    append_ms: int = -1
+    log_start: int = -1
+
+
+def encode_response(version: int, topics: Sequence[tuple[Any, Sequence[PartitionAnswer]]]) -> bytes:
+    """The response body for these topics of the request and their partitions."""
+    flexible = version >= _FLEXIBLE_SINCE
+    tags = b"\x00" if flexible else b""
+    no_fault = _no_fault(version)
+    size = _PARTITION.size if version >= _LOG_START_SINCE else _BYTES_WITHOUT_START
+    parts = [length(len(topics), flexible)]
+    for topic, answers in topics:
+        if version >= _TOPIC_IDS_SINCE:
+            parts.append(uuid_bytes(topic.topic_id))
+        else:
+            parts.append(string(topic.name, flexible))
+        parts.append(length(len(answers), flexible))
+        for answer in answers:
+            numbers = _PARTITION.pack(
+                answer.index, answer.error, answer.base_offset, answer.append_ms, answer.log_start
+            )
+            fault = no_fault if answer.message is None else _fault(version, answer)
+            parts += (numbers[:size], fault)
+        parts.append(tags)
+    parts += (_NO_THROTTLE, tags)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=32)  # one for each version
+def _no_fault(version: int) -> bytes:
+    return _fault(version, PartitionAnswer(0))
+
+
+def _fault(version: int, answer: PartitionAnswer) -> bytes:
+    """What stands behind a partition's numbers: bad records, a text, and no tagged fields."""
+    if version < _RECORD_ERRORS_SINCE:
+        return b""
+    flexible = version >= _FLEXIBLE_SINCE
+    tags = b"\x00" if flexible else b""
+    parts = [length(len(answer.record_errors), flexible)]
+    for index, message in answer.record_errors:
+        parts += (_INDEX.pack(index), string(message, flexible), tags)
+    parts += (string(answer.message, flexible), tags)
+    return b"".join(parts)
