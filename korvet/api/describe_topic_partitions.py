@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.operations import NOT_ASKED, operations_on
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.storage.assignment import NO_NODE
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
@@ -90,14 +91,16 @@ def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
 
 
 def _partition(context: RequestContext, index: int, leader: Leader) -> Any:
+    is_led = leader.node_id != NO_NODE
+    replicas = (leader.node_id,) if is_led else ()
     return context.make(
         "DescribeTopicPartitionsResponsePartition",
-        error_code=ErrorCode.none,
+        error_code=ErrorCode.none if is_led else ErrorCode.leader_not_available,
         partition_index=index,
         leader_id=leader.node_id,
         leader_epoch=leader.epoch,
-        replica_nodes=(leader.node_id,),
-        isr_nodes=(leader.node_id,),
+        replica_nodes=replicas,
+        isr_nodes=replicas,
         eligible_leader_replicas=(),
         last_known_elr=(),
         offline_replicas=(),

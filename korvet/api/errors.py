@@ -15,7 +15,7 @@ from korvet.topics import errors as topics
 _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # NOT_ENOUGH_REPLICAS makes every client try again and says that nothing was written.
     storage.Throttled: ErrorCode.not_enough_replicas,
-    storage.OutOfMemory: ErrorCode.not_enough_replicas,
+    storage.WritesRefused: ErrorCode.not_enough_replicas,
     # What was in flight may be in the log: producers take it as a timeout, idempotent ones find the
     # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,

@@ -81,7 +81,8 @@ def _where(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     topic, partitions = _TOPICS[key_type]
     leader = assignment.leader(topic, partition_for(key, partitions))
     broker = assignment.broker(leader.node_id)
-    assert broker is not None
+    if broker is None:
+        return _nowhere(ErrorCode.coordinator_not_available, "Nobody may coordinate it now.")
     endpoint = broker.endpoint(context.client.listener)
     if endpoint is None:
         return _nowhere(ErrorCode.coordinator_not_available, "The coordinator has no listener of this name.")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.primitives import length, string, uuid_bytes
+from korvet.storage.assignment import NO_NODE
 
 if TYPE_CHECKING:
     import uuid
@@ -37,6 +38,7 @@ _ERROR_SINCE: Final = 13
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NO_ERROR: Final = b"\x00\x00"
+_NO_LEADER: Final = _INT16.pack(ErrorCode.leader_not_available)
 
 
 class _Partitions:
@@ -45,25 +47,28 @@ class _Partitions:
     """
 
     def __init__(self, version: int, leader: Leader) -> None:
+        self._error = _error_of(leader)
         self._behind_index = _behind_index(version, leader)
-        self._size = len(_NO_ERROR) + _INT32.size + len(self._behind_index)
+        self._size = len(self._error) + _INT32.size + len(self._behind_index)
         self._encoded = b""
 
     def first(self, count: int) -> memoryview:
         """The first `count` of them."""
         known = len(self._encoded) // self._size
         if count > known:
-            behind = self._behind_index
-            self._encoded += b"".join(
-                [_NO_ERROR + _INT32.pack(index) + behind for index in range(known, count)]
-            )
+            error, behind = self._error, self._behind_index
+            self._encoded += b"".join([error + _INT32.pack(index) + behind for index in range(known, count)])
         return memoryview(self._encoded)[: count * self._size]
+
+
+def _error_of(leader: Leader) -> bytes:
+    return _NO_LEADER if leader.node_id == NO_NODE else _NO_ERROR
 
 
 def _behind_index(version: int, leader: Leader) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     node_id = _INT32.pack(leader.node_id)
-    replicas = length(1, flexible) + node_id
+    replicas = length(0, flexible) if leader.node_id == NO_NODE else length(1, flexible) + node_id
     return b"".join(
         (
             node_id,
@@ -91,7 +96,7 @@ def encode_partitions(version: int, assignment: Assignment, topic: str, count: i
         behind = {leader: _behind_index(version, leader) for leader in assignment.leaders(topic, count)}
         encoded = b"".join(
             [
-                _NO_ERROR + _INT32.pack(index) + behind[leader]
+                _error_of(leader) + _INT32.pack(index) + behind[leader]
                 for index, leader in enumerate(assignment.leaders(topic, count)[:count])
             ]
         )

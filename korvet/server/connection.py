@@ -195,6 +195,9 @@ class Dispatch(Protocol):
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back when the event loop is done with what it is at."""
 
+    def check_lease(self) -> None:
+        """To be called before requests are taken: stop leading if the broker's lease is over."""
+
 
 class Connection(asyncio.BufferedProtocol):
     """Server side of one client connection."""
@@ -479,6 +482,7 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self) -> None:
         """Take as many requests out of the buffer as may be at work now."""
         self._processing = True
+        self._dispatch.check_lease()
         try:
             while self._start < self._end and not self.closing and not self.closed and self._take_one():
                 pass

@@ -55,6 +55,8 @@ class Dispatcher:
         self._services = services
         self._quotas = services.quotas
         self.backpressure = backpressure
+        self.check_lease: Callable[[], None] = services.membership.check
+        """See Dispatch."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failures: Counter[str] = Counter()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # How often a leader can take a partition up anew (a coordinator does after each append that failed).
 _TERM_BITS: Final = 20
+# What Kafka's protocol says in place of a leader that is not there.
+NO_NODE: Final = -1
 
 
 class Broker(msgspec.Struct, frozen=True):
@@ -42,6 +44,7 @@ class Leader(NamedTuple):
     """Who leads a partition, and since which version of the assignment: that is Kafka's leader epoch."""
 
     node_id: int
+    """NO_NODE where nobody may lead it now."""
     epoch: int
 
 
@@ -51,25 +54,38 @@ class Assignment:
     Raises ValueError without any broker.
     """
 
-    __slots__ = ("_leaders", "_left", "brokers", "memo", "sole_leader", "version")
+    __slots__ = ("_leaders", "_left", "_silent", "brokers", "memo", "sole_leader", "version")
 
-    def __init__(self, version: int, brokers: Iterable[Broker], left: Iterable[tuple[int, int]] = ()) -> None:
+    def __init__(
+        self,
+        version: int,
+        brokers: Iterable[Broker],
+        left: Iterable[tuple[int, int]] = (),
+        silent: int = NO_NODE,
+    ) -> None:
         """`left`: node ids that are there no more, each with the version in which it was missing first.
 
-        Those that left before any of `brokers` came need not be named.
+        Those that left before any of `brokers` came need not be named. `silent`: see `silencing`.
         """
         self.version = version
         self.brokers = tuple(sorted(brokers, key=lambda broker: broker.node_id))
         if not self.brokers:
             raise ValueError("an assignment needs a broker")
         self._left = tuple(left)
+        self._silent = silent
         only = self.brokers[0]
         alone = len(self.brokers) == 1 and not any(since > only.joined for _, since in self._left)
-        self.sole_leader = Leader(only.node_id, only.joined) if alone else None
+        self.sole_leader = self._leader(only.node_id, only.joined) if alone else None
         """The leader of all partitions where one has led them all since it came."""
         self.memo: dict[Any, Any] = {}
         """What others derive from this version, to be kept as long as it is."""
         self._leaders: dict[str, list[Leader]] = {}
+
+    def silencing(self, node_id: int) -> Assignment:
+        """The same version as a broker sees it that does not know whether it is still among the brokers: what
+        that one led is led by nobody.
+        """
+        return Assignment(self.version, self.brokers, self._left, node_id)
 
     @property
     def controller(self) -> Broker:
@@ -104,7 +120,10 @@ class Assignment:
             # One that ranks higher led it (or one that ranks higher still did, and has left since).
             if since > epoch and (_rank(node_id, topic, partition), node_id) > (highest, leader.node_id):
                 epoch = since
-        return Leader(leader.node_id, epoch)
+        return self._leader(leader.node_id, epoch)
+
+    def _leader(self, node_id: int, epoch: int) -> Leader:
+        return Leader(NO_NODE if node_id == self._silent else node_id, epoch)
 
 
 def writer_epochs(leader_epoch: int) -> range:

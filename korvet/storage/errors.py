@@ -27,7 +27,11 @@ class SlotUnavailable(StorageError):
     """
 
 
-class OutOfMemory(StorageError):
+class WritesRefused(StorageError):
+    """Redis takes no writes now, and can be read from; nothing was written. The message is Redis's."""
+
+
+class OutOfMemory(WritesRefused):
     """Redis is at maxmemory and refused the write; nothing was written."""
 
 
@@ -105,6 +109,8 @@ class RedisFault(StorageError):
 
 _BY_CODE: dict[str, type[StorageError]] = {
     "OOM": OutOfMemory,
+    "NOREPLICAS": WritesRefused,
+    "MISCONF": WritesRefused,
     "WRONGTYPE": WrongType,
     "OUTOFORDERSEQUENCE": OutOfOrderSequence,
     "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.storage.assignment import Assignment, Broker
+from korvet.storage.clock import steady_s
 from korvet.storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Lease:
         self._node_id = node_id
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
+        self.asked_s = 0.0
+        """When the newest question was sent, by `steady_s`: its answer says what was so after that."""
         self._description = msgspec.json.encode(
             Description(
                 *endpoint,
@@ -128,6 +131,19 @@ class Lease:
             raise self._taken(reply)
         return _standing(reply)
 
+    async def stands(self, version: int) -> bool:
+        """Whether nobody has taken us out, and the assignment is still this version: for a Redis that takes
+        no writes. Raises StorageError.
+        """
+        brokers, cluster = self._keys()
+        self.asked_s = steady_s()
+        read = self._store.links(brokers).read
+        entry, stored = await asyncio.gather(
+            read.call("HGET", brokers, self._node_id), read.call("HGET", cluster, "assignment")
+        )
+        # An entry's second word is the token: see ENTRY in lua/registry.lua.
+        return entry is not None and entry.split()[1] == self._token.encode() and int(stored) == version
+
     async def release(self) -> None:
         """Give the lease back, so that others need not wait for its end. Raises StorageError."""
         await self._store.fcall("korvet_release", self._keys(), self._node_id, self._token)
@@ -159,6 +175,7 @@ class Lease:
         settled_assignment: int = NO_VERSION,
         settled_catalogue: int = NO_VERSION,
     ) -> list[Any]:
+        self.asked_s = steady_s()
         reply: list[Any] = await self._store.fcall(
             "korvet_lease",
             self._keys(),

@@ -3,6 +3,11 @@
 A renewal of the lease brings whatever changed: another version of the assignment, or of the topic catalogue.
 It comes some times in a second while there are other brokers, and at once when an append was refused because
 somebody else leads its partition.
+
+A broker leads while its lease lasts by its own clock, counted from when the renewal was sent, and whether it
+believes to be alone or not: others may have come that it has not heard of. Then it leads nothing until the
+next renewal. While Redis takes no writes, nobody can renew, nor take anybody out: that its entry still stands
+is as good for a moment then.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.storage.assignment import Assignment, leader_epoch_of
-from korvet.storage.errors import FencedEpoch, StorageError, StoreError
+from korvet.storage.clock import steady_s
+from korvet.storage.errors import FencedEpoch, StorageError, StoreError, WritesRefused
 from korvet.storage.lease import NO_VERSION, Lease, NodeIdTaken, Standing
 from korvet.supervisor import keep, once
 
@@ -31,6 +37,11 @@ _POLL_S: Final = 0.25
 # While a topic is being deleted somebody waits for what all brokers have settled.
 _DELETING_POLL_S: Final = 0.05
 _LEAST_BETWEEN_S: Final = 0.02
+# The part of a lease for which its holder serves. Clocks need not run alike, and answers take a moment to
+# leave.
+_SERVED_PART: Final = 0.95
+# An entry that was seen while Redis takes no writes is good until it should have been looked at twice more.
+_LOOKS_AHEAD: Final = 2
 # Longer than others take to hear of us and to load nothing more.
 _MADE_KNOWN_S: Final = 3.0
 _CLAIMS_AT_ONCE: Final = 256
@@ -58,7 +69,7 @@ class Membership:
         assert standing.assignment is not None
         self.node_id = node_id
         self.assignment: Assignment = standing.assignment
-        """Who leads what, as last heard."""
+        """Who leads what, as last heard; nobody leads what is ours while the lease is over."""
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once when this process can be no broker any longer: another one has the node id, or the
         membership keeps failing.
@@ -73,12 +84,14 @@ class Membership:
         self._settled = (NO_VERSION, NO_VERSION)
         self._refreshing = asyncio.Lock()
         self._wanted = asyncio.Event()
-        self._valid_until_s = asyncio.get_running_loop().time() + self._lease_s
+        self._serves_until_s = 0.0
+        self._expiry: asyncio.TimerHandle | None = None
         self._suspended = False
         self._left = False
         self._tasks: list[asyncio.Task[None]] = []
         self._settling: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
+        self._confirmed(self._lease_s)
 
     @classmethod
     async def join(
@@ -115,8 +128,7 @@ class Membership:
     def leads(self, topic: str, partition: int) -> int | None:
         """Our leader epoch of a partition; None where another broker leads it, or nobody may know."""
         leader = self.assignment.leader(topic, partition)
-        ours = leader.node_id == self.node_id and not (self._suspended or self._left)
-        return leader.epoch if ours else None
+        return leader.epoch if leader.node_id == self.node_id and not self._left else None
 
     # Changes
 
@@ -140,15 +152,21 @@ class Membership:
         async with self._refreshing:
             if self._left:
                 return
-            began_s = asyncio.get_running_loop().time()
             known = NO_VERSION if self._suspended else self.assignment.version
-            standing = await self._lease.renew(known, self._met, *self._settled)
+            try:
+                standing = await self._lease.renew(known, self._met, *self._settled)
+            except WritesRefused:
+                if not self._suspended and await self._lease.stands(known):
+                    self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
+                raise
             self._standing = standing
-            self._valid_until_s = began_s + self._lease_s
+            self._confirmed(self._lease_s)
             if standing.catalogue != self._store.catalogue.version:
                 await self._store.catalogue.load()
             if standing.assignment is not None:
-                self._suspended = False
+                if self._suspended:
+                    log.info("the lease on node id %d is renewed", self.node_id)
+                    self._suspended = False
                 self._take(standing.assignment)
             self._settle_soon()
 
@@ -160,6 +178,8 @@ class Membership:
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("a task of the membership failed", exc_info=outcome)
+        if self._expiry is not None:
+            self._expiry.cancel()
         if self._left:
             return
         self._left = True
@@ -203,7 +223,6 @@ class Membership:
                 return
             except StorageError as error:
                 log.warning("the lease on node id %d could not be renewed: %s", self.node_id, error)
-                self._suspend_when_over()
             # Many appends may be refused at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
@@ -213,16 +232,38 @@ class Membership:
 
     def _poll_s(self) -> float:
         quarter_s = self._lease_s / _RENEWALS_PER_LEASE
-        if self.alone:
+        if self.alone and not self._suspended:
             return min(quarter_s, _ALONE_POLL_S)
         return min(quarter_s, _DELETING_POLL_S if self._store.catalogue.pending_deletes() else _POLL_S)
 
-    def _suspend_when_over(self) -> None:
-        """Others take over what we lead once our lease is over, whether we can reach Redis or not."""
-        over = asyncio.get_running_loop().time() > self._valid_until_s
-        if over and not self.alone and not self._suspended:
+    # The lease by our own clock
+
+    def _confirmed(self, for_s: float) -> None:
+        """Nobody takes us out for this time after the lease's newest question."""
+        serves_until_s = self._lease.asked_s + _SERVED_PART * for_s
+        self._serves_until_s = max(self._serves_until_s, serves_until_s)
+        if self._expiry is not None:
+            self._expiry.cancel()
+        left_s = self._serves_until_s - steady_s()
+        self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.0), self._expired)
+
+    def _expired(self) -> None:
+        self.check()
+        if not self._suspended and not self._left:
+            # Timers may be early by their resolution.
+            self._confirmed(0.0)
+
+    def check(self) -> None:
+        """Stop leading if the lease is over.
+
+        Called before requests are taken, too: a process that was stopped finds them there when it goes on,
+        and its timers late.
+        """
+        if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
             log.error("the lease on node id %d is over: nothing is served until it is renewed", self.node_id)
             self._suspended = True
+            self.assignment = self.assignment.silencing(self.node_id)
+            self._wanted.set()
             self._notify()
 
     def _take(self, assignment: Assignment) -> None:

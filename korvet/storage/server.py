@@ -9,6 +9,7 @@ from korvet.storage.clock import RedisClock
 from korvet.storage.errors import StoreError
 from korvet.storage.library import FunctionCaller
 from korvet.storage.link import READONLY, RedisLink
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -123,7 +124,7 @@ class Server:
         if fault.code == READONLY:
             self._reset("the server has become a replica")
         elif self._looking is None or self._looking.done():
-            self._looking = asyncio.get_running_loop().create_task(self._look_elsewhere())
+            self._looking = once("another server's address", self._look_elsewhere())
 
     async def _look_elsewhere(self) -> None:
         try:

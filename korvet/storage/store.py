@@ -328,6 +328,8 @@ class Store:
         """The connection was away: what Redis holds may have changed."""
         self.tails.clear()
         self.readaheads.clear()
+        if self.membership is not None:
+            self.membership.refresh_soon()
 
     async def close(self) -> None:
         """Give the lease back and close all connections."""

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from korvet.config import Address
 from korvet.records.kernel import encode_append_records
-from korvet.storage.assignment import writer_epochs
-from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
+from korvet.storage.assignment import NO_NODE, writer_epochs
+from korvet.storage.clock import steady_s
+from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone, WritesRefused
 from korvet.storage.keys import Keyspace
 from korvet.storage.lease import NodeIdTaken
 from korvet.storage.store import Store
+from tests.storage.proxy import Proxy
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from korvet.storage.membership import Membership
     from tests.storage.conftest import Server
 
+LEASE_MS = 1000
 RECORD = encode_append_records([(b"k", b"v", 5)])
 WAIT_S = 10
 
@@ -44,6 +48,23 @@ async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2
         yield store
     finally:
         await store.close()
+
+
+@contextlib.asynccontextmanager
+async def proxied_broker(server: Server, prefix: str) -> AsyncIterator[tuple[Proxy, Store]]:
+    """A broker whose way to Redis can be held up."""
+    proxy = Proxy(server.socket)
+    url = await proxy.start()
+    store = await Store.open(
+        url, Keyspace(prefix), node_id=1, endpoint=Address("localhost", 9001), lease_ms=LEASE_MS
+    )
+    member_of(store).begin()
+    try:
+        yield proxy, store
+    finally:
+        proxy.release()
+        await store.close()
+        await proxy.close()
 
 
 def nodes(store: Store) -> list[int]:
@@ -307,5 +328,108 @@ def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: st
             assert log.closed
             with pytest.raises(LinkLost):
                 await member_of(one).refresh()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another"])
+def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_begin(
+    server: Server, prefix: str, alone: bool
+) -> None:
+    """Redis does not answer it, and nothing breaks."""
+
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (proxy, one), contextlib.AsyncExitStack() as stack:
+            topic = await one.catalogue.create("t", 20)
+            if not alone:
+                two = await stack.enter_async_context(broker(server, prefix, 2))
+                await agreed(one, two)
+            ours = led(one, "t", 20)
+            log = one.log(topic, min(ours))
+            await log.append_wait(RECORD)
+            key = f"{{{prefix}}}:brokers"
+            proxy.hold_replies()
+            # What it has sent by now takes effect; nothing that it sends later does.
+            proxy.hold_requests()
+
+            async def over() -> bool:
+                stopped = not led(one, "t", 20)
+                # Redis's clock, as the server runs on this machine.
+                entry = server.client.hget(key, 1)
+                assert stopped or (entry and int(entry.split()[0]) > time.time() * 1000)
+                return stopped
+
+            await until_async(over, WAIT_S, "it leads nothing any more")
+            assert one.membership is not None
+            assert one.membership.assignment.leader("t", min(ours)).node_id == NO_NODE
+            with pytest.raises(FencedEpoch):
+                await log.read_wait(0, 100)
+            proxy.release()
+
+            async def resumed() -> bool:
+                return bool(led(one, "t", 20))
+
+            await until_async(resumed, WAIT_S, "it leads again")
+            await one.log(topic, min(led(one, "t", 20))).append_wait(RECORD)
+
+    asyncio.run(work())
+
+
+def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Server, prefix: str) -> None:
+    """A timer that is late must not matter: the loop was busy, or the machine slept."""
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=500) as one:
+            topic = await one.catalogue.create("t", 1)
+            log = one.log(topic, 0)
+            time.sleep(0.6)  # noqa: ASYNC251 - nothing runs meanwhile
+            member_of(one).check()
+            assert one.leads("t", 0) is None
+            assert log.closed
+
+            async def resumed() -> bool:
+                return one.leads("t", 0) is not None
+
+            await until_async(resumed, WAIT_S, "it leads again")
+
+    asyncio.run(work())
+
+
+def test_the_time_that_a_renewal_took_is_not_the_leases(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (proxy, one):
+            member = member_of(one)
+            proxy.hold_replies()
+            renewal = asyncio.ensure_future(member.refresh())
+            began = steady_s()
+            await asyncio.sleep(0.5)
+            proxy.release()
+            await renewal
+            assert member._serves_until_s < began + LEASE_MS / 1000
+
+    asyncio.run(work())
+
+
+def test_a_broker_leads_on_while_redis_takes_no_writes(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """Nobody can take it out then, and reads are as good as before."""
+
+    async def work() -> None:
+        own = new_server()
+        async with broker(own, prefix, 1, lease_ms=LEASE_MS) as one:
+            topic = await one.catalogue.create("t", 1)
+            log = one.log(topic, 0)
+            await log.append_wait(RECORD)
+            own.client.config_set("min-replicas-to-write", 1)
+            until_s = steady_s() + 2 * LEASE_MS / 1000
+            while steady_s() < until_s:
+                with pytest.raises(WritesRefused):
+                    await log.append_wait(RECORD)
+                assert (await log.read_wait(0, 1000)).data
+                assert one.log(topic, 0) is log
+                await asyncio.sleep(0.05)
+            own.client.config_set("min-replicas-to-write", 0)
+            await log.append_wait(RECORD)
 
     asyncio.run(work())

@@ -36,7 +36,8 @@ LIMIT_BYTES = 10_000
 
 
 def new_dispatcher() -> tuple[Dispatcher, Backpressure]:
-    membership = SimpleNamespace(assignment=Assignment(0, [Broker(1, "localhost", 9092, 0)]))
+    assignment = Assignment(0, [Broker(1, "localhost", 9092, 0)])
+    membership = SimpleNamespace(assignment=assignment, check=lambda: None)
     services: Any = SimpleNamespace(
         config=Config(), cluster_id="id", membership=membership, quotas=ClientQuotas()
     )

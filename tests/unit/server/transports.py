@@ -88,6 +88,9 @@ class Held:
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         self.at_turn_end_calls.append(callback)
 
+    def check_lease(self) -> None:
+        """It lasts."""
+
     def end_turn(self) -> None:
         """What an event loop does when it is done with what it was at."""
         calls, self.at_turn_end_calls = self.at_turn_end_calls, []
