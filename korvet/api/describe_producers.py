@@ -1,4 +1,6 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers that a partition's leader remembers."""
+"""DescribeProducers (key 61), version 0 (KIP-664): the producers that a partition's leader remembers. A
+transaction starts where the log ended before its first record; on clock topics a gap may follow.
+"""
 
 from __future__ import annotations
 

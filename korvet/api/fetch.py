@@ -264,9 +264,8 @@ class FullReading(Reading):
         for part in self._parts:
             log = part.log
             assert log is not None
-            stable_end = log.log_end if log.known_stable_end is None else log.known_stable_end
             known = part.high_watermark, part.log_start, part.stable_end
-            if known != (log.log_end, log.log_start, stable_end):
+            if known != (log.log_end, log.log_start, log.known_stable_end):
                 take_ends(part, log)
                 self._idle_answer = []
         if not self._idle_answer:

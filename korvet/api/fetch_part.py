@@ -80,12 +80,12 @@ class FetchedPart:
         self.log_start = -1
         self.aborted: Sequence[Aborted] = ()
 
-    def take(self, batches: Sequence[bytes], log_end: int, log_start: int, stable_end: int | None) -> None:
-        """Record batches were found, in any number of pieces. stable_end: None where it is not known."""
+    def take(self, batches: Sequence[bytes], log_end: int, log_start: int, stable_end: int) -> None:
+        """Record batches were found, in any number of pieces."""
         self.batches = batches
         self.size_bytes = sum(map(len, batches))
         self.high_watermark = log_end
-        self.stable_end = log_end if stable_end is None else stable_end
+        self.stable_end = stable_end
         self.log_start = log_start
 
     def told(self) -> None:

@@ -200,8 +200,7 @@ class Reading(Deadline):
         """Whether there is nothing for this reader to read there yet."""
         if not self._is_committed:
             return part.offset == log.log_end
-        stable_end = log.known_stable_end
-        return stable_end is not None and stable_end <= part.offset <= log.log_end
+        return log.stable_end_is_newest and log.known_stable_end <= part.offset <= log.log_end
 
     def read_done(self) -> None:
         """One read is over; the last one decides."""

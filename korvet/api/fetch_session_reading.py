@@ -249,7 +249,7 @@ class SessionReading(Reading):
         return (
             part.offset == log.log_end == part.told_high_watermark
             and part.told_log_start == log.log_start
-            and (not self._is_committed or log.known_stable_end is not None)
+            and (not self._is_committed or log.stable_end_is_newest)
         )
 
 

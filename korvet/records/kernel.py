@@ -146,7 +146,7 @@ OK_SIZE = cython.declare(cython.Py_ssize_t, 5)
 QUEUED_AT = cython.declare(cython.Py_ssize_t, 5)
 QUEUED_SIZE = cython.declare(cython.Py_ssize_t, 9)
 # The integers of an append function's reply, and which of them says that the batch is a duplicate.
-REPLY_NUMBERS = cython.declare(cython.longlong, 7)
+REPLY_NUMBERS = cython.declare(cython.longlong, 8)
 DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 
 # For a command without large arguments.

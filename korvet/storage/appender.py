@@ -125,8 +125,10 @@ class Marked(msgspec.Struct, frozen=True, gc=False):
     """Of the marker; -1 where no transaction of the producer was open: then there is none."""
     first_offset: int
     """Where the transaction began; -1 without one."""
+    previous_end: int
+    """The log end before."""
     stable_end: int
-    """The last stable offset behind it."""
+    """The last stable offset with it."""
     append_ms: int
     """Redis's clock."""
 
@@ -144,6 +146,8 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     """How far the newest offset is ahead of Redis's clock."""
     duplicate: bool
     """The same batch was appended before; base_offset is the original one."""
+    stable_end: int
+    """The last stable offset of the log with these records; -1 if that is not known."""
 
 
 class ReceivedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -242,7 +246,17 @@ class _Group:
         for before, form in itertools.pairwise(self.forms):
             base += before.record_count
             append_ms = form.append_ms if form.append_ms >= 0 else first.append_ms
-            outcomes.append(Appended(base, first.log_start, base, append_ms, first.lead_ms, duplicate=False))
+            outcomes.append(
+                Appended(
+                    base,
+                    first.log_start,
+                    base,
+                    append_ms,
+                    first.lead_ms,
+                    duplicate=False,
+                    stable_end=first.stable_end,
+                )
+            )
         return outcomes
 
 
@@ -492,19 +506,19 @@ class Appender:
 
     def _outcome(self, numbers: tuple[int, ...], form: Form) -> tuple[Appended, bool]:
         """What an append function says of the batch of this form, and whether the index lacks entries."""
-        base, previous_end, start, append_ms, lead_ms, duplicate, behind = numbers
+        base, previous_end, start, append_ms, lead_ms, duplicate, behind, stable_end = numbers
         self._log.links.clock.observe(append_ms)
         if form.append_ms >= 0:
             append_ms = form.append_ms
-        return Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1), behind == 1
+        outcome = Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1, stable_end)
+        return outcome, behind == 1
 
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
         as_read = None
         if received is not None and not outcome.duplicate and self._log.keeps_batches:
             as_read = self._layout.as_read(received, form, outcome.base_offset)
-        transactional = append.stamp is not None and append.stamp.transactional
-        self._log.took_effect(outcome, form, as_read, transactional=transactional, behind=behind)
+        self._log.took_effect(outcome, form, as_read, behind=behind)
         answer(append.done, outcome)
 
     def _failed(self, append: _Append | _Mark, fault: StorageError) -> None:
@@ -556,8 +570,8 @@ class Appender:
         log.links.clock.observe(append_ms)
         if offset >= 0 and self._scripts == 0:
             self._next = offset + 1 + log.bias
-        marked = Marked(offset, first, stable_end, append_ms)
-        log.marked(mark.marker, marked, start, previous_end, behind=bool(behind))
+        marked = Marked(offset, first, previous_end, stable_end, append_ms)
+        log.marked(mark.marker, marked, start, behind=bool(behind))
         answer(mark.done, marked)
 
     # guarded append
@@ -769,7 +783,7 @@ class Appender:
             return None
         base = form.position - self._log.bias
         append_ms = now_ms if form.append_ms < 0 else form.append_ms
-        return Appended(base, start, base, append_ms, 0, duplicate=False)
+        return Appended(base, start, base, append_ms, 0, duplicate=False, stable_end=-1)
 
 
 def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:

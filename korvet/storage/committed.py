@@ -67,9 +67,14 @@ def cached_committed(
     PartitionLog.cached.
     """
     stable_end = log.known_stable_end
-    if stable_end is None or offset < log.transactions.known_from or not log.log_start <= offset:
+    if offset < log.log_start:
         return None
-    if stable_end <= offset < log.log_end:
+    if offset < stable_end:
+        if not log.transactions.knows_from(offset):
+            return None
+    elif not log.stable_end_is_newest:
+        return None
+    elif offset < log.log_end:
         return Committed([], [], stable_end, log.log_start, log.log_end)
     pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
     if pieces is None:
@@ -98,11 +103,11 @@ class _Read:
         "_aborted",
         "_done",
         "_fetched",
-        "_known_from",
         "_log",
         "_max_bytes",
         "_offset",
-        "_prunings",
+        "_proven_end",
+        "_retractions",
         "_stable_end",
         "_waits",
         "_zstd",
@@ -126,13 +131,13 @@ class _Read:
         self._fetched: Fetched | StorageError | None = None
         self._aborted: list[Aborted] | StorageError | None = None
         self._stable_end = 0
-        self._prunings = 0
-        self._known_from = 0
+        self._retractions = 0
+        self._proven_end = 0
 
     def start(self) -> None:
-        """Ask first where the log is stable, if that is not known."""
+        """Ask first where the log is stable, unless that is known to be further on than the offset."""
         log = self._log
-        if log.refusal is None and log.known_stable_end is None:
+        if log.refusal is None and self._offset >= log.transactions.stable_end:
             log.links.read_functions.send(log.bounds_payload(), self._bounds_arrived)
         else:
             self._read()
@@ -141,18 +146,22 @@ class _Read:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        self._log.take_bounds(parse_reply(reply))
-        self._read()
+        log = self._log
+        bounds = log.take_bounds(parse_reply(reply))
+        if bounds.stable_end <= self._offset <= bounds.log_end:
+            self._done(Committed([], [], bounds.stable_end, bounds.log_start, log.log_end))
+        else:
+            self._read()
 
     def _read(self) -> None:
         log = self._log
         # Taken before the reading: all that lies before it is decided, and is read as it was decided.
-        self._stable_end = log.known_stable_end or 0
-        self._prunings = log.transactions.prunings
-        self._known_from = log.transactions.known_from
+        self._stable_end = log.known_stable_end
+        self._proven_end = log.transactions.proven_end
+        self._retractions = log.transactions.retractions
         self._aborted = None
         self._waits = 1
-        if log.refusal is None and self._offset < self._known_from:
+        if log.refusal is None and not log.transactions.knows_from(self._offset):
             self._waits = 2
             payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
             log.links.read.send(payload, self._aborted_arrived)
@@ -172,9 +181,9 @@ class _Read:
         self._waits -= 1
         if self._waits:
             return
-        if self._prunings != self._log.transactions.prunings and not self._log.closed:
-            # The records may lack markers of what was read as aborted.
-            self._read()
+        if self._retractions != self._log.transactions.retractions and not self._log.closed:
+            # The records may lack markers of what was read as aborted, or another server holds the log.
+            self.start()
             return
         for outcome in (self._fetched, self._aborted):
             if isinstance(outcome, StorageError):
@@ -187,7 +196,7 @@ class _Read:
         log, find = self._log, self._log.transactions.aborted_in
         if aborted is not None:
             find = partial(_of, aborted)
-            log.transactions.learned(self._offset, aborted, self._known_from)
+            log.transactions.learned(self._offset, aborted, self._proven_end)
         pieces = [fetched.data] if fetched.data else []
         self._done(_committed(log, self._offset, pieces, self._stable_end, find))
 

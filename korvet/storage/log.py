@@ -299,33 +299,27 @@ class PartitionLog:
             return
         self._appender.mark(marker, epoch, done)
 
-    def marked(
-        self, marker: Marker, marked: Marked, log_start: int, previous_end: int, *, behind: bool
-    ) -> None:
+    def marked(self, marker: Marker, marked: Marked, log_start: int, *, behind: bool) -> None:
         """Take over what a marker has changed; `behind` says that the index lacks entries."""
         if behind:
             self._fold_soon()
+        previous_end, stable_end = marked.previous_end, marked.stable_end
         if marked.offset < 0:
-            self._ends_known(log_start, previous_end)
+            self._ends_known(log_start, previous_end, stable_end)
             return
-        self.transactions.ended(
-            marker.producer_id,
-            marked.offset,
-            marked.first_offset,
-            marked.stable_end,
-            committed=marker.committed,
-        )
+        aborted = None
+        if not marker.committed:
+            aborted = Aborted(marked.offset, marked.first_offset, marker.producer_id, stable_end)
+        self.transactions.ended(previous_end, marked.offset, aborted)
         # On dense topics an entry's ID is no time, and readers are told what it says.
         entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
         batch = None
         if self.keeps_batches:
             batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
         self.tail.extend(marked.offset, 1, previous_end, batch)
-        self._ends_known(log_start, marked.offset + 1)
+        self._ends_known(log_start, marked.offset + 1, stable_end)
 
-    def took_effect(
-        self, outcome: Appended, form: Form, batch: bytes | None, *, transactional: bool, behind: bool
-    ) -> None:
+    def took_effect(self, outcome: Appended, form: Form, batch: bytes | None, *, behind: bool) -> None:
         """Take over what an append has changed; `behind` says that the index lacks entries.
 
         `batch` holds the records as readers get them; None where they don't, or it is not kept.
@@ -345,24 +339,23 @@ class PartitionLog:
             self.largest_bytes = max(self.largest_bytes, form.payload_bytes)
         if behind:
             self._fold_soon()
+        end = outcome.previous_end
         if not outcome.duplicate:
+            end = outcome.base_offset + count
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
-            if transactional:
-                self.transactions.appended(outcome.base_offset)
-        end = outcome.previous_end if outcome.duplicate else outcome.base_offset + count
-        self._ends_known(outcome.log_start, end)
+            self.transactions.appended(outcome.previous_end, end)
+        # The reply may be that of a whole group, which ends later.
+        self._ends_known(outcome.log_start, end, min(outcome.stable_end, end))
 
     def lost_track(self) -> None:
-        """Nobody knows what became of an append: what is cached may end before it, and a transaction may have
-        begun.
-        """
+        """Nobody knows what became of an append: what is cached may end before it."""
         self.tail.clear()
-        self.transactions.forget()
         self._end_known_at = float("-inf")
 
     def moved(self) -> None:
         """Another server took over, which may lack what was written last: it has to tell both ends anew."""
         self.lost_track()
+        self.transactions.forget()
         self._ahead.clear()
         self.loaded = False
 
@@ -444,8 +437,8 @@ class PartitionLog:
     # Both ends
 
     def listen(self, callback: Callable[[], None]) -> None:
-        """Have `callback` called whenever the log end grows, natively added entries included, or the log
-        start does, until `unlisten`.
+        """Have `callback` called whenever the log end grows, natively added entries included, the last stable
+        offset or the log start does, until `unlisten`.
         """
         if not self._listeners and not self.closed:
             self._store.watcher.watch(self)
@@ -476,8 +469,7 @@ class PartitionLog:
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
-        self.transactions.bounds_known(stable_end, end)
-        self._ends_known(start, end)
+        self._ends_known(start, end, stable_end)
         return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable_end)
 
     async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
@@ -511,8 +503,10 @@ class PartitionLog:
         """The packed call of korvet_bounds."""
         return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
-    def _ends_known(self, start: int, end: int) -> None:
+    def _ends_known(self, start: int, end: int, stable_end: int = -1) -> None:
+        """A reply said where the log begins and ends, and where it is stable unless that is -1."""
         has_begun_later = start > self.log_start
+        is_news = stable_end >= 0 and self.transactions.proven(stable_end, end)
         if not self.loaded:
             self.loaded = True
             self.log_start = start
@@ -522,8 +516,8 @@ class PartitionLog:
             self.log_start = start
             self.tail.cut(start)
             self.transactions.cut(start)
-            if end <= self.log_end:
-                self._wake_listeners()
+        if (has_begun_later or is_news) and end <= self.log_end:
+            self._wake_listeners()
         self.grown_to(end)
 
     def end_told(self) -> None:
@@ -748,10 +742,16 @@ class PartitionLog:
         return self._store.keyspace.aborted(self._topic.name, self.partition)
 
     @property
-    def known_stable_end(self) -> int | None:
-        """The last stable offset as far as known here; None where Redis has to be asked (`bounds`)."""
-        stable_end = self.transactions.stable_end(self.log_end)
-        return None if stable_end is None else max(stable_end, self.log_start)
+    def known_stable_end(self) -> int:
+        """The last stable offset as far as it is proven here."""
+        return max(self.transactions.stable_end, self.log_start)
+
+    @property
+    def stable_end_is_newest(self) -> bool:
+        """Whether that is the last stable offset of all of the log that is known here; else Redis has to be
+        asked (`bounds`).
+        """
+        return self.transactions.proven_end >= self.log_end
 
     async def expire_producers(self, seen_before_ms: int) -> int:
         """Forget producers that appended nothing since that time (Redis's clock); returns how many. Raises

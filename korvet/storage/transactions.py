@@ -1,8 +1,9 @@
-"""What the leader of a partition knows of its transactions without asking Redis: where the oldest open one
-begins, and which were aborted lately.
+"""What the leader of a partition knows of its transactions without asking Redis: up to where all are decided,
+and which were aborted lately.
 
-Only the leader appends records of transactions and markers, so what it has seen of its own appends is all
-there is, from the moment on at which Redis has told where the log is stable.
+Redis executes our appends, our reads and the appends of native writers in one order, but the replies come
+over several connections: a read may show records of a transaction before the reply to their append is there.
+So only a reply that states both the last stable offset and the log end of the same moment proves anything.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _REMEMBERED: Final = 1_000
 # A producer in the meta hash: epoch and time, then of its last batches first sequence, last one, offset.
 _PRODUCER: Final = struct.Struct(">dd")
 _BATCH: Final = struct.Struct(">ddd")
-# An open transaction in the meta hash: its producer's id, its first offset.
+# An open transaction in the meta hash: its producer's id, where it begins.
 _OPEN: Final = struct.Struct(">dd")
 
 
@@ -29,9 +30,10 @@ class Aborted(NamedTuple):
     last_offset: int
     """Of its marker."""
     first_offset: int
+    """Where it began: where the log ended before its first record."""
     producer_id: int
     stable_end: int
-    """Where the log was stable once the marker was there."""
+    """The last stable offset once the marker was there."""
 
 
 class KnownProducer(NamedTuple):
@@ -72,80 +74,95 @@ def parse_producer(
 
 
 class TransactionIndex:
-    """The transactions of one log. `known_from` is the first offset from which on all abort markers are
-    remembered here; -1 while that is not known.
+    """The transactions of one log, as far as replies of Redis prove them.
+
+    A reply that states the last stable offset, and the log end of the same moment, proves it for ever: what
+    is before that offset is decided, and the last stable offset never goes back. So replies may come in any
+    order and over any connection; what they prove only adds up.
+
+    The abort markers are known in one range of offsets, from `known_from` to before `known_to`. The replies
+    to our own appends and markers extend it, since each states where the log ended before it, and so does
+    what Redis replies to a question for markers.
     """
 
-    __slots__ = ("_aborted", "_begun", "_first_open", "_is_known", "known_from", "prunings")
+    __slots__ = ("_aborted", "known_from", "known_to", "proven_end", "retractions", "stable_end")
 
     def __init__(self) -> None:
-        self.prunings = 0
-        """How often `prune` was called: what was read of aborted transactions before is not to be used with
-        records that were read since.
+        self.retractions = 0
+        """How often `prune` or `forget` was called: what was read of aborted transactions before is not to be
+        used with records that were read since.
         """
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known, as when another server took over: Redis has to be asked."""
-        self._first_open: int | None = None
-        self._is_known = False
-        # First offsets of batches in transactions while it is not known which are open.
-        self._begun: list[int] = []
+        """Nothing is known, as when another server took over, which may lack what was written last."""
+        self.retractions += 1
+        self.stable_end = -1
+        """The last stable offset: every transaction that began before it is decided; -1 while not known."""
+        self.proven_end = -1
+        """Where the log ended when that was so."""
         self._aborted: list[Aborted] = []
         self.known_from = -1
+        self.known_to = -1
 
-    def stable_end(self, log_end: int) -> int | None:
-        """The offset before which every transaction is decided; None while that is not known."""
-        if not self._is_known:
-            return None
-        return log_end if self._first_open is None else self._first_open
-
-    def bounds_known(self, stable_end: int, log_end: int) -> None:
-        """Redis said where the log is stable, when it ended at log_end; what was seen since counts more."""
-        if self._is_known:
-            return
-        later = [offset for offset in self._begun if offset >= log_end]
-        self._settle(stable_end if stable_end < log_end else min(later, default=None))
-        self.known_from = log_end
-
-    def appended(self, base_offset: int) -> None:
-        """A batch in a transaction was appended there."""
-        if not self._is_known:
-            self._begun.append(base_offset)
-        elif self._first_open is None:
-            self._first_open = base_offset
-
-    def ended(
-        self, producer_id: int, marker_offset: int, first_offset: int, stable_end: int, *, committed: bool
-    ) -> None:
-        """A transaction's marker was appended, behind which the log is stable up to `stable_end`."""
-        if self.known_from < 0:
-            self.known_from = marker_offset
-        # Behind the marker nothing can have begun by then.
-        self._settle(stable_end if stable_end <= marker_offset else None)
-        if not committed:
-            self._aborted.append(Aborted(marker_offset, first_offset, producer_id, stable_end))
-            if len(self._aborted) > _REMEMBERED:
-                self.known_from = self._aborted[0].last_offset + 1
-                del self._aborted[0]
-
-    def learned(self, first: int, aborted: Sequence[Aborted], known_from: int) -> None:
-        """Redis told all aborted transactions with markers from `first` on, in their order, asked when
-        `known_from` was that: none is missing of those with markers before it.
+    def proven(self, stable_end: int, log_end: int) -> bool:
+        """One reply stated both the log end and the last stable offset. Returns whether the known last stable
+        offset has grown.
         """
-        if known_from != self.known_from or not 0 <= first < known_from:
+        has_grown = stable_end > self.stable_end
+        if has_grown:
+            self.stable_end = stable_end
+        self.proven_end = max(self.proven_end, log_end)
+        return has_grown
+
+    def appended(self, previous_end: int, end: int) -> None:
+        """An append of ours took effect: there is no marker from previous_end, where the log ended before, to
+        `end`.
+        """
+        if end <= self.known_to:
+            # It was late: Redis has been asked since.
             return
-        older = aborted[: bisect_left(aborted, (known_from,))]
-        beyond = len(older) + len(self._aborted) - _REMEMBERED
-        if beyond > 0:
-            first, older = older[beyond - 1].last_offset + 1, older[beyond:]
-        self._aborted[:0] = older
-        self.known_from = first
+        if previous_end != self.known_to:
+            # Whatever is in between, nobody has told us of.
+            self._aborted.clear()
+            self.known_from = previous_end
+        self.known_to = end
+
+    def ended(self, previous_end: int, marker_offset: int, aborted: Aborted | None) -> None:
+        """A marker of ours was appended, where the log ended at previous_end before; `aborted` unless it
+        commits.
+        """
+        is_news = marker_offset >= self.known_to
+        self.appended(previous_end, marker_offset + 1)
+        if is_news and aborted is not None:
+            self._aborted.append(aborted)
+            self._forget_oldest()
+
+    def learned(self, first: int, aborted: Sequence[Aborted], end: int) -> None:
+        """Redis told all aborted transactions with markers from `first` on, in their order, when the log
+        reached to `end` at least.
+        """
+        if first >= end or end < self.known_from:
+            return
+        if not self.known_from <= first <= self.known_to and not first <= self.known_from <= end:
+            self._aborted.clear()
+            self.known_from = self.known_to = first
+        if first < self.known_from:
+            self._aborted[:0] = aborted[: bisect_left(aborted, (self.known_from,))]
+            self.known_from = first
+        if end > self.known_to:
+            self._aborted += aborted[bisect_left(aborted, (self.known_to,)) : bisect_left(aborted, (end,))]
+            self.known_to = end
+        self._forget_oldest()
+
+    def knows_from(self, first: int) -> bool:
+        """Whether all abort markers are known that may concern records from `first` to the last stable
+        offset.
+        """
+        return 0 <= self.known_from <= first and self.known_to >= self.proven_end
 
     def aborted_in(self, first: int, end: int) -> list[Aborted]:
-        """The aborted transactions with records in [first, end), of those that are remembered: all, where
-        `first` is not before `known_from`.
-        """
+        """The aborted transactions with records in [first, end), of those that are known."""
         return overlapping(self._aborted[bisect_left(self._aborted, (first,)) :], end)
 
     def prune(self, gone: Sequence[int]) -> None:
@@ -153,16 +170,17 @@ class TransactionIndex:
         log.
         """
         self._aborted = [each for each in self._aborted if not holds(gone, each.last_offset)]
-        self.prunings += 1
+        self.retractions += 1
 
     def cut(self, log_start: int) -> None:
         """Nothing before log_start is in the log any more."""
         del self._aborted[: bisect_left(self._aborted, (log_start,))]
 
-    def _settle(self, first_open: int | None) -> None:
-        self._is_known = True
-        self._first_open = first_open
-        self._begun.clear()
+    def _forget_oldest(self) -> None:
+        beyond = len(self._aborted) - _REMEMBERED
+        if beyond > 0:
+            self.known_from = self._aborted[beyond - 1].last_offset + 1
+            del self._aborted[:beyond]
 
 
 def holds(offsets: Sequence[int], offset: int) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 
+import aiokafka
+import kafka
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicPartition
 
 from tests.support.confluent import consumer, producer
-from tests.support.polling import until
+from tests.support.polling import until, until_async
 
 pytestmark = pytest.mark.clients
 
@@ -47,6 +50,112 @@ def test_librdkafka_commits_and_aborts(broker, topic):
             expected += values
     until(lambda: committed_values(broker.bootstrap, topic) == expected, 30, "the markers")
     assert len(committed_values(broker.bootstrap, topic, "read_uncommitted")) == 120
+
+
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [
+        {"storage.layout": layout, "offset.assignment": assignment}
+        for layout in ("record", "batch")
+        for assignment in ("clock", "dense")
+    ],
+    ids=lambda kind: "-".join(kind.values()),
+)
+
+
+@KINDS
+def test_librdkafka_waits_for_transactions_without_asking_for_more_bytes(broker, new_topic, kind):
+    """It takes a response of batches without records for one that its fetch size was too small for."""
+    topic = new_topic(1, kind)
+    client = producer(broker.bootstrap, transactional_id=str(uuid.uuid4()))
+    client.init_transactions(30)
+    # It doubles this for one such response, and reports an error for the next.
+    largest = {"max_partition_fetch_bytes": 1_000_000_000, "fetch_max_bytes": 2_000_000_000}
+    reader = consumer(broker.bootstrap, str(uuid.uuid4()), isolation_level="read_committed", **largest)
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    read = []
+
+    def reads(wanted):
+        message = reader.poll(0.05)
+        if message is not None:
+            assert message.error() is None
+            read.append(message.value())
+        return read == wanted
+
+    try:
+        wanted = []
+        for number in range(5):
+            client.begin_transaction()
+            client.produce(topic, b"%d" % number, partition=0)
+            assert client.flush(20) == 0
+            # The reader stands before the open transaction meanwhile.
+            assert reader.poll(0.2) is None
+            client.commit_transaction(30)
+            wanted.append(b"%d" % number)
+            until(lambda: reads(wanted), 20, "the committed record")
+    finally:
+        reader.close()
+
+
+@KINDS
+def test_readers_reach_the_end_that_they_are_told_before_an_open_transaction(broker, new_topic, kind):
+    topic = new_topic(1, kind)
+    client = producer(broker.bootstrap, transactional_id=str(uuid.uuid4()))
+    client.init_transactions(30)
+    client.begin_transaction()
+    client.produce(topic, b"decided", partition=0)
+    client.commit_transaction(30)
+    until(lambda: committed_values(broker.bootstrap, topic) == [b"decided"], 30, "the marker")
+    client.begin_transaction()
+    client.produce(topic, b"open", partition=0)
+    assert client.flush(20) == 0
+    try:
+        assert committed_values(broker.bootstrap, topic) == [b"decided"]
+        assert values_of_kafka_python(broker.bootstrap, topic) == [b"decided"]
+        assert asyncio.run(values_of_aiokafka(broker.bootstrap, topic)) == [b"decided"]
+    finally:
+        client.abort_transaction(30)
+
+
+def values_of_kafka_python(bootstrap, topic):
+    """What it reads until its position is the end that it was told."""
+    partition = kafka.TopicPartition(topic, 0)
+    reader = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    try:
+        reader.assign([partition])
+        end, values = reader.end_offsets([partition])[partition], []
+
+        def is_at_end():
+            for records in reader.poll(timeout_ms=100).values():
+                values.extend(record.value for record in records)
+            return reader.position(partition) >= end
+
+        until(is_at_end, 20, "the last stable offset")
+        return values
+    finally:
+        reader.close()
+
+
+async def values_of_aiokafka(bootstrap, topic):
+    """The same; end_offsets of aiokafka is always that of all records."""
+    partition = aiokafka.TopicPartition(topic, 0)
+    reader = aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    async with reader:
+        reader.assign([partition])
+        values = []
+
+        async def is_at_end():
+            for records in (await reader.getmany(timeout_ms=100)).values():
+                values.extend(record.value for record in records)
+            stable = reader.last_stable_offset(partition)
+            return stable is not None and await reader.position(partition) >= stable
+
+        await until_async(is_at_end, 20, "the last stable offset")
+    return values
 
 
 def test_librdkafka_is_fenced(broker, topic):

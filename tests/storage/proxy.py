@@ -1,19 +1,23 @@
-"""A TCP proxy in front of a unix socket that can hold back and cut what goes through it."""
+"""A TCP proxy in front of a unix socket that can hold back, delay and cut what goes through it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Any
 
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
     from pathlib import Path
 
 _DEADLINE_S = 20.0
+# What a connection has sent that carries appends.
+_APPENDING = (b"korvet_append", b"korvet_guard", b"korvet_mark")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -38,6 +42,9 @@ class Proxy:
         self._requests.set()
         self.refusing = False
         self.connections = 0
+        self.write_delay_s = 0.0
+        """How late the replies are on connections that carry appends; all others pass at once."""
+        self._appending: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> str:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -80,22 +87,47 @@ class Proxy:
         self.connections += 1
         theirs, ours = await asyncio.open_unix_connection(str(self.socket))
         self._writers += [writer, ours]
-        for source, target, gate in ((reader, ours, self._requests), (theirs, writer, self._replies)):
-            task = asyncio.get_running_loop().create_task(self._pump(source, target, gate))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+        self._start(self._pump(reader, ours, self._requests, watched=writer))
+        self._start(self._pump(theirs, writer, self._replies, late=late))
+        self._start(self._pass_late(late, writer))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _pump(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, gate: asyncio.Event
+        self,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        gate: asyncio.Event,
+        *,
+        watched: asyncio.StreamWriter | None = None,
+        late: asyncio.Queue[tuple[float, bytes]] | None = None,
     ) -> None:
+        """`watched` is the client whose requests these are; `late` takes replies that are to be delayed."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 await gate.wait()
                 if target.transport.is_closing():
                     break
+                if watched is not None and any(name in data for name in _APPENDING):
+                    self._appending.add(watched)
+                if late is not None and target in self._appending:
+                    # All of them, once there is one: order is kept.
+                    late.put_nowait((time.monotonic() + self.write_delay_s, data))
+                    continue
                 target.write(data)
                 await target.drain()
         target.transport.abort()
+
+    @staticmethod
+    async def _pass_late(late: asyncio.Queue[tuple[float, bytes]], target: asyncio.StreamWriter) -> None:
+        while not target.transport.is_closing():
+            due_s, data = await late.get()
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            target.write(data)
 
 
 @contextlib.asynccontextmanager
@@ -111,3 +143,19 @@ async def proxied_store(
     finally:
         await store.close()
         await proxy.close()
+
+
+@contextlib.contextmanager
+def proxy_in_thread(socket: Path) -> Iterator[tuple[Proxy, str]]:
+    """A proxy on a loop of its own, for tests that block, and its URL. Set only plain attributes of it."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    proxy = Proxy(socket)
+    try:
+        yield proxy, asyncio.run_coroutine_threadsafe(proxy.start(), loop).result(_DEADLINE_S)
+    finally:
+        asyncio.run_coroutine_threadsafe(proxy.close(), loop).result(_DEADLINE_S)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(_DEADLINE_S)
+        loop.close()

@@ -230,11 +230,12 @@ local function save_meta(meta, state, ...)
   end
 end
 
--- The meta field `open` is the open transactions: for each the producer's id and the offset of its first record, as
--- big-endian doubles, the oldest first.  New ones come behind, so they are in the order of these offsets.
+-- The meta field `open` is the open transactions: for each the producer's id and where it begins, as big-endian
+-- doubles, the oldest first.  A transaction begins where the log ended before its first record: on clock topics there
+-- is a gap between the two, and a reader of committed records stops before the gap, with nothing to be told of it.
 local OPEN_FORMAT, OPEN_BYTES = '>dd', 16
 
--- Where in `open` the transaction of a producer is, and its first offset; nil where it has none.
+-- Where in `open` the transaction of a producer is, and where that begins; nil if it has none.
 local function find_open(open, producer)
   for at = 1, #open, OPEN_BYTES do
     local id, first = struct.unpack(OPEN_FORMAT, open, at)
@@ -244,7 +245,7 @@ local function find_open(open, producer)
   end
 end
 
--- The first offset of the oldest open transaction: what is before it is decided.  nil where none is open.
+-- Where the oldest open transaction begins: what is before that is decided.  nil if none is open.
 local function first_open(open)
   if open ~= '' then
     local _, first = struct.unpack(OPEN_FORMAT, open)

@@ -187,15 +187,16 @@ local function next_producer(packed, epoch, first, total, counts, base_offset, n
   return struct.pack('>dd', epoch, now_ms) .. with_batches(batches, first, total, counts, base_offset)
 end
 
--- What becomes of the open transactions by a batch of this producer: the same text, or longer where one begins; nil and
--- an error reply where the producer's transaction does not take what is in none.
-local function next_open(open, producer, transactional, base_offset)
+-- What becomes of the open transactions by a batch of this producer, before which the log ends at `previous_end`: the
+-- same text, or longer if one begins; nil and an error reply if the producer's transaction does not take what is in
+-- none.
+local function next_open(open, producer, transactional, previous_end)
   if find_open(open, producer) then
     if not transactional then
       return nil, redis.error_reply('INVALIDTXNSTATE the producer has a transaction open that the batch is not in')
     end
   elseif transactional then
-    return open .. struct.pack(OPEN_FORMAT, producer, base_offset)
+    return open .. struct.pack(OPEN_FORMAT, producer, previous_end)
   end
   return open
 end
@@ -208,14 +209,14 @@ local function first_producer(marks)
   end
 end
 
--- Checks the marks of batches of `total` records that follow each other from `base_offset` on: each "<producer id>
--- <epoch> <first sequence> <records>;", with "t" behind the records where they are in a transaction, and with the
--- producer id -1 where they have none.  One mark is for all batches of a producer that follow each other by sequence,
--- too; then it ends with " <records>,<records>" of the newest of them, as many as are remembered.  "" where no batch
--- has a producer.  `first_packed` is what first_producer's field holds.
+-- Checks the marks of batches of `total` records that follow each other from `base_offset` on, in a log that ends at
+-- `previous_end`: each "<producer id> <epoch> <first sequence> <records>;", with "t" after the records if they are in
+-- a transaction, and with the producer id -1 if they have none.  One mark is for all batches of a producer that follow
+-- each other by sequence, too; then it ends with " <records>,<records>" of the newest of them, as many as are
+-- remembered.  "" if no batch has a producer.  `first_packed` is what first_producer's field holds.
 -- Returns the state to be kept by meta field, or nil and a duplicate's base offset, or nil, nil and an error reply.
 -- Several batches are refused together, so that each may get its own answer.
-local function check_marks(meta, state, marks, first_packed, total, base_offset, now_ms)
+local function check_marks(meta, state, marks, first_packed, total, previous_end, base_offset, now_ms)
   if marks == '' then
     return {}
   end
@@ -235,7 +236,7 @@ local function check_marks(meta, state, marks, first_packed, total, base_offset,
       local kept, duplicate, fault =
         next_producer(packed or nil, tonumber(epoch), tonumber(first), count, counts, base_offset, now_ms)
       if kept then
-        open, fault = next_open(open, tonumber(id), transactional == 't', base_offset)
+        open, fault = next_open(open, tonumber(id), transactional == 't', previous_end)
         kept = open and kept
       end
       if not kept then
@@ -247,6 +248,7 @@ local function check_marks(meta, state, marks, first_packed, total, base_offset,
       states[field] = kept
     end
     base_offset = base_offset + count
+    previous_end = base_offset
   end
   if open ~= state.open then
     states.open = open
@@ -255,6 +257,12 @@ local function check_marks(meta, state, marks, first_packed, total, base_offset,
     return nil, nil, redis.error_reply('ERR malformed marks of producers')
   end
   return states
+end
+
+-- What is answered to a batch that was appended before.
+local function duplicate_reply(state, found, bias, base_offset, previous_end, now_ms)
+  local start, stable = log_start(found, state, previous_end, bias), first_open(state.open) or previous_end
+  return { base_offset, previous_end, start, now_ms, 0, 1, 0, stable }
 end
 
 -- What is the same for all appends once the records are there: the meta hash.  Returns their reply.
@@ -278,7 +286,8 @@ local function conclude(meta, state, found, bias, base, count, last, now_ms, pre
   end
   save_meta(meta, state, unpack(kept))
   local lead_ms = bias == 0 and math.max(0, math.floor((base + count - 1) / SEQUENCES) - now_ms) or 0
-  return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1 }
+  local stable = first_open(producers.open or state.open) or state.log_end
+  return { base - bias, previous_end, start, now_ms, lead_ms, 0, indexed and 0 or 1, stable }
 end
 
 -- Accounts for entries of ours in the spans that korvet_guard is told of, the first record of them at `position`.
@@ -453,12 +462,13 @@ local function append_as_seen(layout, keys, args, see)
   local previous_end = log_end(found, state, bias)
   local base, throttled = next_base(found, state, bias, now_ms, cap_ms)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, state, args[7], first_packed, count, (base or 0) - bias, now_ms)
+  producers, duplicate, fault =
+    check_marks(meta, state, args[7], first_packed, count, previous_end, (base or 0) - bias, now_ms)
   if fault then
     return fault
   end
   if duplicate then
-    return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
+    return duplicate_reply(state, found, bias, duplicate, previous_end, now_ms)
   end
   if not base then
     return throttled
@@ -499,8 +509,8 @@ end
 -- ARGV: bias, cap on the lead over the clock (ms), "1" where the newest entry per key is kept track of, "1" to stamp
 -- records with the append time, writer's epoch (or ""), number of records, their producer's mark (see check_marks);
 -- then per record: number of field arguments, place of the timestamp among them (0: none), the arguments.
--- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind}; behind 1: the index
--- lacks entries, korvet_fold is due.
+-- Returns {base offset, previous log end, log start, append ms, lead ms, duplicate, behind, last stable offset}; behind
+-- 1: the index lacks entries, korvet_fold is due.  The last stable offset is that of the log with these records.
 -- Errors: THROTTLED <ms>, FENCED, OUTOFORDERSEQUENCE, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
 local function append_records(keys, args)
   return append(AS_ENTRIES, keys, args)
@@ -560,12 +570,13 @@ local function guard(keys, args)
   -- What was saved together needs no reckoning, which would parse an ID.
   local previous_end = found.last == state.last and state.log_end or log_end(found, state, bias)
   local producers, duplicate
-  producers, duplicate, fault = check_marks(meta, state, args[8], first_packed, count, base - bias, now_ms)
+  producers, duplicate, fault =
+    check_marks(meta, state, args[8], first_packed, count, previous_end, base - bias, now_ms)
   if fault then
     return fault
   end
   if duplicate then
-    return { duplicate, previous_end, log_start(found, state, previous_end, bias), now_ms, 0, 1, 0 }
+    return duplicate_reply(state, found, bias, duplicate, previous_end, now_ms)
   end
   local lowest = math.max(previous_end, 0) + bias
   if base < lowest or (bias == 1 and base > lowest) or base + count >= POSITION_LIMIT then
@@ -662,8 +673,8 @@ end
 -- marker as a record batch, or "" where entries are records.
 -- Ends a producer's transaction (WriteTxnMarkers): adds the marker, and fences the producer's older epochs.  Where no
 -- transaction of it is open no marker is added, so that this can be repeated.
--- Returns {offset of the marker or -1, previous log end, log start, append ms, last stable offset, first offset of the
--- transaction or -1, behind}.
+-- Returns {offset of the marker or -1, previous log end, log start, append ms, last stable offset, where the
+-- transaction began or -1, behind}.
 -- Errors: FENCED, FENCEDCOORDINATOR, INVALIDPRODUCEREPOCH, EXHAUSTED, WRONGTYPE, OOM.
 local function mark(keys, args)
   local stream, index, meta, aborted = keys[1], keys[2], keys[3], keys[4]

@@ -607,8 +607,8 @@ def test_commands_are_packed(form: Any) -> None:
     assert form.pack("SET", large) == b"*2\r\n$3\r\nSET\r\n$300000\r\n" + large + b"\r\n"
 
 
-APPENDED = b"*7\r\n:20\r\n:-1\r\n:0\r\n:1700000000000\r\n:0\r\n:0\r\n:1\r\n"
-DUPLICATE = b"*7\r\n:20\r\n:30\r\n:0\r\n:1700000000000\r\n:0\r\n:1\r\n:0\r\n"
+APPENDED = b"*8\r\n:20\r\n:-1\r\n:0\r\n:1700000000000\r\n:0\r\n:0\r\n:1\r\n:22\r\n"
+DUPLICATE = b"*8\r\n:20\r\n:30\r\n:0\r\n:1700000000000\r\n:0\r\n:1\r\n:0\r\n:30\r\n"
 QUEUED = b"+OK\r\n" + 4 * b"+QUEUED\r\n" + b"*4\r\n"
 OPENED = QUEUED + b"+OK\r\n"
 TWO_IDS = b"$3\r\n1-1\r\n$3\r\n1-2\r\n"
@@ -617,11 +617,12 @@ REFUSED = b"-REFUSED the gate was closed\r\n"
 
 @every_form
 def test_the_numbers_of_an_append_are_read(form: Any) -> None:
-    numbers = (20, -1, 0, 1_700_000_000_000, 0, 0, 1)
+    numbers = (20, -1, 0, 1_700_000_000_000, 0, 0, 1, 22)
     assert form.append_reply(APPENDED, 0) == numbers
     assert form.append_reply(memoryview(OPENED + TWO_IDS + APPENDED), 2) == numbers
     no_stream = b"$-1\r\n$-1\r\n" + REFUSED
-    assert form.append_reply(QUEUED + DUPLICATE + no_stream, 2) == (20, 30, 0, 1_700_000_000_000, 0, 1, 0)
+    duplicate = (20, 30, 0, 1_700_000_000_000, 0, 1, 0, 30)
+    assert form.append_reply(QUEUED + DUPLICATE + no_stream, 2) == duplicate
 
 
 @every_form
@@ -632,7 +633,7 @@ def test_the_numbers_of_an_append_are_read(form: Any) -> None:
         (b"-REFUSED another append came in between\r\n", 0),
         (APPENDED[:-1], 0),
         (APPENDED + b":1\r\n", 0),
-        (APPENDED.replace(b"*7", b"*8"), 0),
+        (APPENDED.replace(b"*8", b"*9"), 0),
         (APPENDED.replace(b":20", b"$2\r\n20"), 0),
         (b"", 2),
         (APPENDED, 2),

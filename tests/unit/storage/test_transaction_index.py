@@ -1,6 +1,11 @@
-"""What is remembered of aborted transactions: all from some offset on, and never more than so many."""
+"""What is known of a log's transactions: never more than is true, in whatever order the replies come, and
+never more than so many aborted ones.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +13,169 @@ from hypothesis import strategies as st
 from korvet.storage import transactions
 from korvet.storage.transactions import Aborted, TransactionIndex, overlapping
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 MOST = transactions._REMEMBERED
+PRODUCERS = 3
+
+
+class Log:
+    """A log as Redis holds it: Redis executes one step after the other, and replies on one of two links."""
+
+    def __init__(self) -> None:
+        self.index = TransactionIndex()
+        self.end = 0
+        self.open: dict[int, int] = {}
+        self.aborted: list[Aborted] = []
+        self.replies: dict[str, deque[Callable[[], object]]] = {"write": deque(), "read": deque()}
+
+    @property
+    def stable_end(self) -> int:
+        return min(self.open.values(), default=self.end)
+
+    def append(self, producer: int, gap: int, records: int) -> None:
+        """A batch of ours; producer 0 is in no transaction."""
+        previous_end, base = self.end, self.end + gap
+        self.end = base + records
+        if producer:
+            self.open.setdefault(producer, previous_end)
+        self._replied("write", previous_end, None)
+
+    def mark(self, producer: int, gap: int, *, committed: bool) -> None:
+        previous_end, offset = self.end, self.end + gap
+        if producer not in self.open:
+            return
+        first = self.open.pop(producer)
+        self.end = offset + 1
+        aborted = None if committed else Aborted(offset, first, producer, self.stable_end)
+        self.aborted += [] if aborted is None else [aborted]
+        self._replied("write", previous_end, (offset, aborted))
+
+    def _replied(self, link: str, previous_end: int, marker: tuple[int, Aborted | None] | None) -> None:
+        end, stable_end = self.end, self.stable_end
+
+        def arrive() -> None:
+            if marker is None:
+                self.index.appended(previous_end, end)
+            else:
+                self.index.ended(previous_end, *marker)
+            self.index.proven(stable_end, end)
+
+        self.replies[link].append(arrive)
+
+    def append_natively(self, gap: int) -> None:
+        self.end += gap + 1
+
+    def ask_bounds(self) -> None:
+        end, stable_end = self.end, self.stable_end
+        self.replies["read"].append(lambda: self.index.proven(stable_end, end))
+
+    def ask_markers(self, first: int) -> None:
+        """As a reader from this offset on does, who knows by then where the log is stable."""
+        told = [each for each in self.aborted if each.last_offset >= first]
+        proven_end, retractions = self.index.proven_end, self.index.retractions
+        if first < self.index.stable_end:
+
+            def arrive() -> None:
+                if self.index.retractions == retractions:
+                    self.index.learned(first, told, proven_end)
+
+            self.replies["read"].append(arrive)
+
+    def lose_replies(self) -> None:
+        """The write link broke: what it has done is not told."""
+        self.replies["write"].clear()
+
+    def arrive(self, link: str) -> None:
+        if self.replies[link]:
+            self.replies[link].popleft()()
+
+
+STEPS = st.one_of(
+    st.tuples(
+        st.just("append"),
+        st.integers(0, PRODUCERS),
+        st.integers(0, 3),
+        st.integers(1, 4),
+    ),
+    st.tuples(st.just("commit"), st.integers(1, PRODUCERS), st.integers(0, 3)),
+    st.tuples(st.just("abort"), st.integers(1, PRODUCERS), st.integers(0, 3)),
+    st.tuples(st.just("native"), st.integers(0, 3)),
+    st.tuples(st.just("bounds")),
+    st.tuples(st.just("markers"), st.integers(0, 60)),
+    st.tuples(st.just("arrive"), st.sampled_from(["write", "read"])),
+    st.tuples(st.sampled_from(["lose", "forget"])),
+)
+
+
+def take(log: Log, step: tuple[object, ...]) -> None:
+    actions: dict[object, Callable[..., object]] = {
+        "append": log.append,
+        "commit": lambda *args: log.mark(*args, committed=True),
+        "abort": lambda *args: log.mark(*args, committed=False),
+        "native": log.append_natively,
+        "bounds": log.ask_bounds,
+        "markers": log.ask_markers,
+        "arrive": log.arrive,
+        "lose": log.lose_replies,
+        "forget": log.index.forget,
+    }
+    actions[step[0]](*step[1:])
+
+
+@given(st.lists(STEPS, max_size=60))
+def test_nothing_is_known_that_is_not_true(steps: list[tuple[object, ...]]) -> None:
+    log = Log()
+    index = log.index
+    for step in steps:
+        take(log, step)
+        assert index.stable_end <= log.stable_end
+        for first in range(max(index.stable_end, 0)):
+            if index.knows_from(first):
+                there = [each for each in log.aborted if each.last_offset >= first]
+                for end in (first + 1, index.stable_end):
+                    assert index.aborted_in(first, end) == overlapping(there, end)
+    log.ask_bounds()
+    for link in ("write", "read"):
+        while log.replies[link]:
+            log.arrive(link)
+    assert (index.stable_end, index.proven_end) == (log.stable_end, log.end)
+    if log.stable_end > 0:
+        log.ask_markers(0)
+        log.arrive("read")
+        assert index.knows_from(0)
+
+
+def test_markers_are_known_from_our_own_appends_alone() -> None:
+    log = Log()
+    for number in range(20):
+        log.append(1 + number % PRODUCERS, 2, 3)
+        log.append(0, 1, 1)
+        log.mark(1 + number % PRODUCERS, 0, committed=number % 2 == 0)
+    while log.replies["write"]:
+        log.arrive("write")
+    assert log.index.knows_from(0)
+    assert log.index.aborted_in(0, log.end) == log.aborted
+
+
+def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> None:
+    log = Log()
+    log.append(0, 0, 1)
+    log.arrive("write")
+    log.append(1, 0, 5)
+    assert log.index.stable_end == 1
+    log.ask_bounds()
+    log.arrive("read")
+    assert (log.index.stable_end, log.index.proven_end) == (1, 6)
+    log.mark(1, 0, committed=False)
+    log.ask_bounds()
+    log.arrive("read")
+    # All is decided, but how has yet to be asked.
+    assert (log.index.stable_end, log.index.knows_from(1)) == (7, False)
+    log.arrive("write")
+    log.arrive("write")
+    assert log.index.knows_from(1)
 
 
 def aborted_at(offset: int) -> Aborted:
@@ -16,52 +183,12 @@ def aborted_at(offset: int) -> Aborted:
     return Aborted(offset, offset - 1, 7, offset + 1)
 
 
-def loaded(log_end: int) -> TransactionIndex:
-    index = TransactionIndex()
-    index.bounds_known(log_end, log_end)
-    return index
-
-
-@given(
-    markers=st.lists(st.integers(1, 400), unique=True).map(sorted),
-    known_from=st.integers(0, 500),
-    asked=st.lists(st.integers(0, 500), max_size=4),
-    end=st.integers(0, 500),
-)
-def test_what_is_known_is_what_redis_has(
-    markers: list[int], known_from: int, asked: list[int], end: int
-) -> None:
-    kept = [aborted_at(2 * marker) for marker in markers]
-    known_from *= 2
-    index = loaded(known_from)
-    for each in kept:
-        if each.last_offset >= known_from:
-            index.ended(7, each.last_offset, each.first_offset, each.stable_end, committed=False)
-    for first in asked:
-        told = [each for each in kept if each.last_offset >= first]
-        index.learned(first, told, index.known_from)
-    assert index.known_from == min([known_from, *asked])
-    for first in (index.known_from, *asked):
-        there = [each for each in kept if each.last_offset >= first]
-        assert index.aborted_in(first, end) == overlapping(there, end)
-
-
-def test_the_newest_are_remembered_where_there_are_too_many() -> None:
+def test_the_newest_are_remembered_if_there_are_too_many() -> None:
     kept = [aborted_at(2 * number) for number in range(1, MOST + 101)]
-    index = loaded(10_000)
+    index = TransactionIndex()
+    index.proven(10_000, 10_000)
     index.learned(0, kept, 10_000)
     assert index.known_from == kept[99].last_offset + 1
     assert index.aborted_in(index.known_from, 10_000) == kept[100:]
-    index.ended(7, 10_001, 10_000, 10_002, committed=False)
+    index.ended(10_000, 10_001, Aborted(10_001, 10_000, 7, 10_002))
     assert index.known_from == kept[100].last_offset + 1
-
-
-def test_an_answer_to_an_older_question_is_not_used() -> None:
-    index = loaded(100)
-    index.forget()
-    index.learned(0, [aborted_at(50)], 100)
-    assert index.known_from == -1
-    index.bounds_known(200, 200)
-    index.learned(0, [aborted_at(50)], 100)
-    assert index.known_from == 200
-    assert index.aborted_in(0, 200) == []
