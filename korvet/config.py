@@ -57,6 +57,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 OF_A_LISTENER = frozenset(
     {
         "connections.max.reauth.ms",
+        "max.connections",
         "plain.sasl.jaas.config",
         "sasl.enabled.mechanisms",
         "ssl.cipher.suites",
@@ -206,7 +207,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Size, Meta(description="Largest request accepted; the connection of a larger one is closed.")
     ] = 104_857_600
     max_connections: Annotated[
-        Size, Meta(description="Most client connections; more are closed at once. Open files limit it, too.")
+        Size,
+        Meta(description="Most client connections, with those in a TLS handshake; more are closed at once."),
     ] = _INT32_MAX
     max_connections_per_ip: Annotated[
         Size, Meta(description="Most client connections from one address; more are closed at once.")
@@ -218,6 +220,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "one that waits for an answer; -1 is never."
         ),
     ] = 600_000
+    connections_setup_timeout_ms: Annotated[
+        Size,
+        Meta(
+            description="Time for a TLS handshake, and for which a client may be silent before it has "
+            "authenticated."
+        ),
+    ] = 10_000
     append_lead_max_ms: Annotated[
         Duration,
         Meta(

@@ -301,16 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         connected = transport.get_extra_info("socket")
         if connected is not None and connected.family != socket.AF_UNIX:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not self._connections.admit(self):
-            self.cut()
-            return
-        wait_ms = self._connections.wait_ms(self.client_host)
-        if wait_ms:
-            # Closed later than at once, so that the client does not come back at once.
-            self.closing = True
-            self._transport.pause_reading()
-            self._unmuting = asyncio.get_running_loop().call_later(wait_ms / 1000, self.cut)
-            return
+        self._connections.join(self)
         try:
             principal = self._door.principal_of(transport)
         except ValueError as error:

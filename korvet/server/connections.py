@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from korvet.quotas.throttle import ClientQuotas
     from korvet.server.connection import Connection
@@ -20,28 +22,62 @@ log = logging.getLogger(__name__)
 # every request.
 _LONGEST_STEP_S: Final = 5.0
 _IDLE_STEPS: Final = 10
+_SETUP_STEPS: Final = 2
 # A client that reads nothing keeps what was written to it from being sent: its connection is cut after this.
-_CLOSING_STEPS: Final = 2
+_CLOSING_S: Final = 10.0
+
+
+class ConnectionLimits(NamedTuple):
+    """How many connections there may be, and how long one may be silent in ms."""
+
+    most: int
+    """`max.connections`"""
+    most_per_host: int
+    """`max.connections.per.ip`"""
+    max_idle_ms: int = -1
+    """`connections.max.idle.ms`; -1 is for ever. Connections are closed up to 10 % or 5 s later."""
+    setup_timeout_ms: int = 10_000
+    """`connections.setup.timeout.ms`: the same for clients that have to authenticate first."""
+    most_of_listener: Mapping[str, int] = MappingProxyType({})
+    """`listener.name.NAME.max.connections`"""
+
+
+class Place:
+    """What an accepted connection takes up of the limits, until it leaves."""
+
+    __slots__ = ("_connections", "_host", "_listener")
+
+    def __init__(self, connections: Connections, listener: str, host: str) -> None:
+        self._connections: Connections | None = connections
+        self._listener = listener
+        self._host = host
+
+    def leave(self) -> None:
+        """Give the place back; no fault where that was done."""
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.give_back(self._listener, self._host)
 
 
 class Connections:
-    """The open connections, within limits (`max.connections`, `max.connections.per.ip`).
-
-    With `max_idle_ms` (`connections.max.idle.ms`), connections on which nothing was asked for so long are
-    closed, up to 10 % or 5 s later; -1 leaves them open.
+    """The open connections, within limits. A place is taken at accept; the connection comes in when its
+    protocol begins.
     """
 
-    def __init__(
-        self, most: int, most_per_host: int, max_idle_ms: int, quotas: ClientQuotas | None = None
-    ) -> None:
+    def __init__(self, limits: ConnectionLimits, quotas: ClientQuotas | None = None) -> None:
         self._quotas = quotas
-        self._most = most
-        self._most_per_host = most_per_host
-        idle_s = max_idle_ms / 1000
-        self._step_s = _LONGEST_STEP_S if max_idle_ms < 0 else min(_LONGEST_STEP_S, idle_s / _IDLE_STEPS)
-        self._idle_steps = None if max_idle_ms < 0 else -(-idle_s // self._step_s)
+        self._limits = limits
+        idle_s, setup_s = limits.max_idle_ms / 1000, limits.setup_timeout_ms / 1000
+        self._step_s = min(_LONGEST_STEP_S, setup_s / _SETUP_STEPS)
+        if limits.max_idle_ms >= 0:
+            self._step_s = min(self._step_s, idle_s / _IDLE_STEPS)
+        self._idle_steps = math.inf if limits.max_idle_ms < 0 else math.ceil(idle_s / self._step_s)
+        self._setup_steps = min(self._idle_steps, math.ceil(setup_s / self._step_s))
+        self._closing_steps = math.ceil(_CLOSING_S / self._step_s)
         self._open: dict[Connection, int] = {}
+        self._taken = 0
         self._per_host: Counter[str] = Counter()
+        self._per_listener: Counter[str] = Counter()
         self._refused = 0
 
     def __len__(self) -> int:
@@ -50,18 +86,31 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._open))
 
-    def admit(self, connection: Connection) -> bool:
-        """Add a new connection, unless there are too many: then it is to be closed."""
-        host = connection.client_host
-        if len(self._open) >= self._most:
-            self._refuse(host, f"there are {self._most} connections already")
-            return False
-        if self._per_host[host] >= self._most_per_host:
-            self._refuse(host, f"it has {self._most_per_host} connections already")
-            return False
-        self._per_host[host] += 1
-        self._open[connection] = 0
-        return True
+    def admit(self, listener: str, host: str) -> Place | None:
+        """A place for a connection that was accepted; None if there are too many: then it is to be closed."""
+        limits = self._limits
+        most_here = limits.most_of_listener.get(listener, limits.most)
+        if self._taken >= limits.most:
+            reason = f"there are {limits.most} connections already"
+        elif self._per_listener[listener] >= most_here:
+            reason = f"listener {listener} has {most_here} connections already"
+        elif self._per_host[host] >= limits.most_per_host:
+            reason = f"it has {limits.most_per_host} connections already"
+        else:
+            self._taken += 1
+            self._per_host[host] += 1
+            self._per_listener[listener] += 1
+            return Place(self, listener, host)
+        self.note_refused(host, reason)
+        return None
+
+    def give_back(self, listener: str, host: str) -> None:
+        """A place is free again."""
+        self._taken -= 1
+        self._per_listener[listener] -= 1
+        self._per_host[host] -= 1
+        if not self._per_host[host]:
+            del self._per_host[host]
 
     def wait_ms(self, host: str) -> int:
         """After which time a new connection is to be closed, because its address connects too often
@@ -71,14 +120,13 @@ class Connections:
             return 0
         return self._quotas.connected(host.removeprefix("/"), time.monotonic() * 1000)
 
+    def join(self, connection: Connection) -> None:
+        """Watch a connection from now on."""
+        self._open[connection] = 0
+
     def leave(self, connection: Connection) -> None:
-        """Take out a connection that has ended. No fault where it was not admitted."""
-        if self._open.pop(connection, None) is None:
-            return
-        host = connection.client_host
-        self._per_host[host] -= 1
-        if not self._per_host[host]:
-            del self._per_host[host]
+        """Forget a connection that has ended."""
+        self._open.pop(connection, None)
 
     async def keep_watch(self) -> None:
         """Close idle connections until cancelled."""
@@ -93,15 +141,19 @@ class Connections:
         self._refused = 0
         for connection, quiet_before in list(self._open.items()):
             quiet = self._open[connection] = 0 if connection.take_activity() else quiet_before + 1
+            # The first authentication is awaited for a short time only.
+            is_unknown = connection.sasl is not None and not connection.sasl.principal
             if connection.closing:
-                if quiet >= _CLOSING_STEPS:
+                if quiet >= self._closing_steps:
                     connection.cut()
-            elif self._idle_steps is not None and quiet > self._idle_steps:
+            elif quiet > (self._setup_steps if is_unknown else self._idle_steps):
                 log.debug("closing the idle connection of %s", connection.client_host)
                 connection.shut_down()
 
-    def _refuse(self, host: str, reason: str) -> None:
-        """Say so once in a while: whoever is refused comes again and again."""
+    def note_refused(self, host: str, reason: str) -> None:
+        """Log the first refusal since the last look, and count the others: whoever is refused comes again
+        and again.
+        """
         if not self._refused:
             log.warning("refusing the connection of %s: %s", host, reason)
         self._refused += 1

@@ -9,8 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.config import Address, Config
+from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
-from korvet.server.connections import Connections
+from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.door import Door, GuardedDoor
 from korvet.server.tls import ServerTls
 from korvet.supervisor import keep
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
-_BACKLOG: Final = 4096
 _DRAIN_TIMEOUT_S: Final = 5.0
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 # Files that are no client connections: links to Redis, the embedded server's pipes, logs, libraries at work.
+# With a cluster of many Redis nodes there are hundreds, on a process that may have more than the usual 1,024.
 _OTHER_FILES: Final = 64
+_OTHER_FILES_SHARE: Final = 16
 _LEAST_CONNECTIONS: Final = 16
 # With fewer, a cluster of usual size runs into the limit.
 _FEW_CONNECTIONS: Final = 4000
@@ -47,13 +48,15 @@ class Listener:
         self._config = config
         self._authorizer = authorizer
         self._credentials = credentials
-        self._connections = Connections(
+        specs = config.listener_specs
+        limits = ConnectionLimits(
             min(config.max_connections, room_for_connections()),
             config.max_connections_per_ip,
             config.connections_max_idle_ms,
-            quotas,
+            config.connections_setup_timeout_ms,
+            {spec.name: config.of_listener(spec.name).max_connections for spec in specs},
         )
-        specs = config.listener_specs
+        self._connections = Connections(limits, quotas)
         # Clients that authenticate by SASL need no certificate beside it, as in Kafka.
         self._tls = {
             spec.name: ServerTls(mine, "none" if spec.authenticates else mine.ssl_client_auth)
@@ -62,7 +65,7 @@ class Listener:
             for mine in [config.of_listener(spec.name)]
         }
         self._specs = specs
-        self._servers: list[asyncio.Server] = []
+        self._acceptors: dict[str, Acceptor] = {}
         self._dispatch: Dispatcher | None = None
         self._watches: list[asyncio.Task[None]] = []
 
@@ -74,29 +77,24 @@ class Listener:
         return {spec.name: await self._bind(spec) for spec in self._specs}
 
     async def _bind(self, spec: ListenerSpec) -> Address:
-        door = GuardedDoor(spec, self._config.of_listener(spec.name), self._authorizer, self._credentials)
-        server = await asyncio.get_running_loop().create_server(
-            partial(self._connect, door),
-            spec.host or None,
-            spec.port,
-            backlog=_BACKLOG,
-            start_serving=False,
-            ssl=self._tls[spec.name].context if spec.encrypted else None,
-        )
-        self._servers.append(server)
+        tls = self._tls[spec.name].context if spec.encrypted else None
+        setup_timeout_s = self._config.connections_setup_timeout_ms / 1000
+        sockets = await bind(spec.host, spec.port)
+        acceptor = Acceptor(spec.name, sockets, self._connections, tls, setup_timeout_s)
+        self._acceptors[spec.name] = acceptor
         if spec.advertised is not None:
             return Address(spec.advertised.host, spec.advertised.port)
-        bound = server.sockets[0].getsockname()
-        return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, bound[1])
+        return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, acceptor.port)
 
     async def start(self, dispatch: Dispatcher) -> None:
-        """Accept clients."""
+        """Accept clients. Raises OSError when an address can't be listened on."""
         self._dispatch = dispatch
         self._watches.append(keep("connections", self._connections.keep_watch))
         for tls in self._tls.values():
             self._watches.append(keep("TLS files", tls.keep_up))
-        for server in self._servers:
-            await server.start_serving()
+        for spec in self._specs:
+            door = GuardedDoor(spec, self._config.of_listener(spec.name), self._authorizer, self._credentials)
+            self._acceptors[spec.name].start(partial(self._connect, door))
 
     def forget_repeats(self) -> None:
         """Quotas have changed: requests that took a shorter way are looked at again."""
@@ -105,8 +103,8 @@ class Listener:
 
     async def stop(self) -> None:
         """Accept no more, answer what is at work, close all connections."""
-        for server in self._servers:
-            server.close()
+        for acceptor in self._acceptors.values():
+            acceptor.close()
         for watch in self._watches:
             watch.cancel()
         await asyncio.gather(*self._watches, return_exceptions=True)
@@ -129,7 +127,7 @@ def room_for_connections() -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return 2**31 - 1
-    room = max(limit - _OTHER_FILES, _LEAST_CONNECTIONS)
+    room = max(limit - max(_OTHER_FILES, limit // _OTHER_FILES_SHARE), _LEAST_CONNECTIONS)
     if room < _FEW_CONNECTIONS:
         log.warning(
             "no more than %d clients can connect: the process may open %d files only (ulimit -Hn)",

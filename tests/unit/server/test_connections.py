@@ -7,8 +7,11 @@ import resource
 
 import pytest
 
+from korvet.security.credentials import Credentials
+from korvet.security.sasl import SaslSession
 from korvet.server import listener
-from korvet.server.connections import Connections
+from korvet.server.connections import ConnectionLimits, Connections, Place
+from korvet.server.door import Door
 from tests.unit.server.transports import Held, Wire, framed, request
 
 PRODUCE = 0
@@ -26,47 +29,70 @@ def steps(connections: Connections, count: int) -> None:
         connections.step()
 
 
-def refused(made: list[Wire]) -> list[bool]:
-    return [wire.transport.aborted for wire in made]
+def connections_of(max_idle_ms: int = -1) -> Connections:
+    return Connections(ConnectionLimits(NO_LIMIT, NO_LIMIT, max_idle_ms))
 
 
-def test_more_than_the_most_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    connections = Connections(3, NO_LIMIT, -1)
-    made = wires(connections, 5)
-    assert refused(made) == [False, False, False, True, True]
-    assert len(connections) == 3
+def places(connections: Connections, count: int, listener: str = "A", host: str = "/10.1.2.3") -> list[Place]:
+    """Those that are given of so many that are asked for."""
+    return [place for _ in range(count) if (place := connections.admit(listener, host)) is not None]
+
+
+def test_there_are_no_more_places_than_the_most(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(ConnectionLimits(3, NO_LIMIT))
+    made = places(connections, 5)
+    assert len(made) == 3
     assert [record.getMessage() for record in caplog.records] == [
         "refusing the connection of /10.1.2.3: there are 3 connections already"
     ]
     connections.step()
     assert "refused 2 connections" in caplog.text
-    for wire in made[3:]:
-        wire.lose()
-    assert len(connections) == 3, "those that were never in are not counted out"
-    made[0].lose()
-    assert refused(wires(connections, 2)) == [False, True]
+    for _ in range(2):
+        made[0].leave()
+    assert len(places(connections, 5)) == 1, "a place is given back once"
 
 
-def test_more_than_the_most_from_one_host_are_closed_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    connections = Connections(NO_LIMIT, 2, -1)
-    made = wires(connections, 3)
-    assert refused(made) == [False, False, True]
+def test_there_are_no_more_places_for_one_host_than_its_most(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(ConnectionLimits(NO_LIMIT, 2))
+    made = places(connections, 2) + places(connections, 2, "B")
+    assert len(made) == 2
     assert "it has 2 connections already" in caplog.text
-    for wire in made:
-        wire.lose()
-    assert len(connections) == 0
-    assert refused(wires(connections, 3)) == [False, False, True]
+    assert len(places(connections, 3, host="/10.1.2.4")) == 2
+    for place in made:
+        place.leave()
+    assert len(places(connections, 3)) == 2
 
 
-def test_a_refused_connection_is_asked_nothing() -> None:
-    connections = Connections(1, NO_LIMIT, -1)
-    _, second = wires(connections, 2)
-    second.connection.buffer_updated(0)
-    assert second.connection.closing
+def test_a_listener_leaves_places_to_others(caplog: pytest.LogCaptureFixture) -> None:
+    connections = Connections(ConnectionLimits(5, NO_LIMIT, most_of_listener={"A": 2}))
+    made = places(connections, 5)
+    assert len(made) == 2
+    assert "listener A has 2 connections already" in caplog.text
+    assert len(places(connections, 5, "B")) == 3
+    made[0].leave()
+    assert len(places(connections, 5)) == 1
+
+
+class Guarded(Door):
+    """A door that asks for an authentication."""
+
+    def new_session(self) -> SaslSession:
+        return SaslSession(Credentials({"alice": "secret"}), ["PLAIN"])
+
+
+def test_whoever_has_to_authenticate_is_not_silent_for_long() -> None:
+    connections = connections_of(10 * MINUTE_MS)
+    unknown, known = (Wire(Held(), connections, Guarded()) for _ in range(2))
+    assert known.connection.sasl is not None
+    known.connection.sasl.handshake("PLAIN", 1, 0.0)
+    known.connection.sasl.evaluate(b"\0alice\0secret")
+    other = Wire(Held(), connections)
+    steps(connections, 4)
+    assert [wire.transport.closed for wire in (unknown, known, other)] == [True, False, False]
 
 
 def test_idle_connections_are_closed_in_time() -> None:
-    connections = Connections(NO_LIMIT, NO_LIMIT, MINUTE_MS)
+    connections = connections_of(MINUTE_MS)
     quiet, busy = wires(connections, 2)
     for step in range(14):
         assert not quiet.transport.closed, f"closed in step {step}"
@@ -80,7 +106,7 @@ def test_idle_connections_are_closed_in_time() -> None:
 
 def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
     """As in Kafka: a request that is never answered does not keep its connection."""
-    connections = Connections(NO_LIMIT, NO_LIMIT, MINUTE_MS)
+    connections = connections_of(MINUTE_MS)
     held = Held()
     wire = Wire(held, connections)
     wire.feed(framed(request(1)))
@@ -94,7 +120,7 @@ def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
 
 
 def test_without_a_limit_nobody_is_idle() -> None:
-    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    connections = connections_of()
     (wire,) = wires(connections, 1)
     steps(connections, 10_000)
     assert not wire.transport.closed
@@ -104,7 +130,7 @@ def test_without_a_limit_nobody_is_idle() -> None:
 def test_a_client_that_never_reads_cannot_keep_its_connection(
     max_idle_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connections = Connections(NO_LIMIT, NO_LIMIT, max_idle_ms)
+    connections = connections_of(max_idle_ms)
     (wire,) = wires(connections, 1)
     with caplog.at_level(logging.WARNING):
         wire.feed(b"\xff\xff\xff\xff")
@@ -115,7 +141,7 @@ def test_a_client_that_never_reads_cannot_keep_its_connection(
 
 
 def test_a_large_buffer_does_not_stay_with_an_idle_connection() -> None:
-    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    connections = connections_of()
     held = Held()
     wire = Wire(held, connections)
     wire.feed(framed(request(1, size=100_000)))
@@ -131,7 +157,7 @@ def test_a_large_buffer_does_not_stay_with_an_idle_connection() -> None:
 
 
 def test_who_pipelines_is_known_until_it_stops() -> None:
-    connections = Connections(NO_LIMIT, NO_LIMIT, -1)
+    connections = connections_of()
     held = Held()
     wire = Wire(held, connections)
     wire.feed(framed(request(0, PRODUCE)))
@@ -149,7 +175,7 @@ def test_who_pipelines_is_known_until_it_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "room"), [(20, 16), (1024, 960), (20_000, 19_936), (resource.RLIM_INFINITY, NO_LIMIT)]
+    ("files", "room"), [(20, 16), (1024, 960), (20_000, 18_750), (resource.RLIM_INFINITY, NO_LIMIT)]
 )
 def test_open_files_limit_the_connections(
     files: int, room: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

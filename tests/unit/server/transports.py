@@ -6,7 +6,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from korvet.server.connection import Connection
-from korvet.server.connections import Connections
+from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.door import OPEN_DOOR, Door
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Wire:
     """A connection with both of its ends in the test's hands."""
 
     def __init__(self, dispatch: Any, connections: Connections | None = None, door: Door = OPEN_DOOR) -> None:
-        self.connections = Connections(10, 10, -1) if connections is None else connections
+        self.connections = Connections(ConnectionLimits(10, 10)) if connections is None else connections
         self.transport = MockTransport()
         self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections, door)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]

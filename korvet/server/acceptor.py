@@ -1,0 +1,181 @@
+"""Takes clients in: every connection counts from the accept on, its TLS handshake included.
+
+asyncio's own servers know a TLS connection only after its handshake, so connections that never begin one
+would be bound by no limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+from korvet.supervisor import once
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from korvet.server.connection import Connection
+    from korvet.server.connections import Connections, Place
+
+log = logging.getLogger(__name__)
+
+# Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
+_BACKLOG: Final = 4096
+# Accepted in one turn of the event loop; who is served already has the next turn.
+_MOST_AT_ONCE: Final = 100
+# Errors of accept() that concern the process and not the client, and the pause before the next accept().
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_PAUSE_S: Final = 1.0
+
+
+class Acceptor:
+    """One listener's sockets, and the connections on their way from accept() to their protocol."""
+
+    def __init__(
+        self,
+        name: str,
+        sockets: Sequence[socket.socket],
+        connections: Connections,
+        tls: ssl.SSLContext | None,
+        setup_timeout_s: float,
+    ) -> None:
+        """name: the listener's; tls: None for a listener without; setup_timeout_s: for the TLS handshake."""
+        self._name = name
+        self._sockets = sockets
+        self._connections = connections
+        self._tls = tls
+        self._setup_timeout_s = setup_timeout_s
+        self._arriving: set[asyncio.Task[None]] = set()
+        self._paused: set[asyncio.TimerHandle] = set()
+
+    @property
+    def port(self) -> int:
+        """The TCP port that is listened on."""
+        return int(self._sockets[0].getsockname()[1])
+
+    def start(self, connect: Callable[[], Connection]) -> None:
+        """Accept clients; `connect` makes the protocol of a new connection. Raises OSError."""
+        self._connect = connect
+        for each in self._sockets:
+            each.listen(_BACKLOG)
+            asyncio.get_running_loop().add_reader(each, self._accept, each)
+
+    def close(self) -> None:
+        """Accept no more, and give up the connections that are not set up yet."""
+        for handle in self._paused:
+            handle.cancel()
+        for each in self._sockets:
+            if each.fileno() >= 0:
+                asyncio.get_running_loop().remove_reader(each)
+                each.close()
+        for task in self._arriving:
+            task.cancel()
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._pause(listening, error)
+                return
+            accepted.setblocking(False)
+            host = f"/{address[0]}"
+            place = self._connections.admit(self._name, host)
+            if place is None:
+                accepted.close()
+                continue
+            task = once("accepting a connection", self._set_up(accepted, host, place))
+            self._arriving.add(task)
+            task.add_done_callback(self._arriving.discard)
+
+    async def _set_up(self, accepted: socket.socket, host: str, place: Place) -> None:
+        """Hand a connection over to its protocol, which gives its place back at the end."""
+        wait_ms = self._connections.wait_ms(host)
+        if wait_ms:
+            # Closed later than at once, so that the client does not come back at once.
+            with accepted:
+                try:
+                    await asyncio.sleep(wait_ms / 1000)
+                finally:
+                    place.leave()
+            return
+        connection = self._connect()
+        connection.on_disconnect(place.leave)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._setup_timeout_s if self._tls is not None else None,
+            )
+        except OSError as error:
+            place.leave()
+            self._connections.note_refused(host, f"its TLS handshake failed: {error}")
+        except BaseException:
+            place.leave()
+            raise
+
+    def _pause(self, listening: socket.socket, error: OSError) -> None:
+        """Let the process get its breath back: the connection stays in the kernel's queue."""
+        log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+
+        def resume() -> None:
+            self._paused.discard(handle)
+            loop.add_reader(listening, self._accept, listening)
+
+        handle = loop.call_later(_PAUSE_S, resume)
+        self._paused.add(handle)
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to a port on every address of a host; an empty host is every address of the machine.
+
+    Raises OSError, which names the address.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    bound: list[socket.socket] = []
+    unavailable: OSError | None = None
+    try:
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            # A free port is the same one on all addresses.
+            chosen = bound[0].getsockname()[1] if bound else port
+            try:
+                bound.append(_bound(family, (address[0], chosen, *address[2:])))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                unavailable = error  # as ::1 on a machine without IPv6
+        if unavailable is not None and not bound:
+            raise unavailable
+    except OSError:
+        for each in bound:
+            each.close()
+        raise
+    return bound
+
+
+def _bound(family: int, address: tuple[object, ...]) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # IPv4 has a socket of its own.
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError as error:
+        made.close()
+        raise OSError(error.errno, f"{address[0]} port {address[1]}: {error.strerror}") from error
+    return made
