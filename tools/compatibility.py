@@ -92,11 +92,11 @@ def clients() -> tuple[Client, ...]:
             "@platformatic/kafka", packages["@platformatic/kafka"], _WHOLE_SESSION, ("test_platformatic.py",)
         ),
         *(
-            Client(name, module(path), _WHOLE_SESSION, ("test_go.py",), every_run=False)
-            for name, path in (
-                ("franz-go", "github.com/twmb/franz-go"),
-                ("sarama", "github.com/IBM/sarama"),
-                ("segmentio/kafka-go", "github.com/segmentio/kafka-go"),
+            Client(name, module(path), f"{_WHOLE_SESSION}{more}", ("test_go.py",), every_run=False)
+            for name, path, more in (
+                ("franz-go", "github.com/twmb/franz-go", ", transactions"),
+                ("sarama", "github.com/IBM/sarama", ""),
+                ("segmentio/kafka-go", "github.com/segmentio/kafka-go", ""),
             )
         ),
     )
