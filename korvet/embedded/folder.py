@@ -3,9 +3,8 @@
 Two locks, both held by the kernel and so gone with their holders, however they end:
 
 - `korvet.lock`: the broker process that owns the folder;
-- `server.lock`: inherited by the server process, so it is busy exactly as long as a server (or its
-rewriting child)
-  may still write to the folder, even when the broker that started it is gone.
+- `server.lock`: inherited by the server process, so it is busy exactly as long as a server (or its rewriting
+  child) may still write to the folder, even when the broker that started it is gone.
 """
 
 import fcntl
@@ -18,10 +17,10 @@ from pathlib import Path
 
 from korvet.embedded.binary import ServerBinary, version_text
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
 
 # sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
 LONGEST_SOCKET_PATH = 103
-SOCKET_NAME = "server.sock"
 
 
 class FolderLock:
@@ -33,7 +32,7 @@ class FolderLock:
 
     def acquire(self) -> bool:
         """Take the lock; False when another process has it."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -71,13 +70,19 @@ class FolderLock:
 
 
 def open_folder(folder: Path) -> None:
-    """Create the data folder, readable by its owner only. Raises EmbeddedServerError."""
+    """Create the data folder, or check one that is there; only its owner can use it then.
+
+    Raises EmbeddedServerError.
+    """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        # A file, or a link to nothing.
+        if not folder.is_symlink():
+            raise EmbeddedServerError(f"{folder} is no folder: give another one as data_dir") from None
     except OSError as error:
         raise EmbeddedServerError(f"the data folder {folder} cannot be made: {error.strerror}") from error
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise EmbeddedServerError(f"the data folder {folder} cannot be written to by this user")
+    make_private(folder)
     if any(ord(char) < 32 for char in str(folder)):
         raise EmbeddedServerError(f"the data folder {str(folder)!r} has control characters in its name")
 
@@ -138,9 +143,9 @@ def socket_path(folder: Path) -> Path:
     identity = folder.stat()
     name = f"{identity.st_dev:x}-{identity.st_ino:x}.sock"
     for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
-        path = parent / f"korvet-{os.getuid()}" / name
+        path = parent / f"korvet-{os.geteuid()}" / name
         if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
-            _make_private(path.parent)
+            _check_socket_folder(path.parent)
             return path
     raise EmbeddedServerError(f"no path short enough for a Unix socket was found for {folder}")
 
@@ -159,9 +164,9 @@ def link_socket(folder: Path, socket: Path) -> None:
         inside.symlink_to(socket)
 
 
-def _make_private(folder: Path) -> None:
+def _check_socket_folder(folder: Path) -> None:
     """A folder of ours in a place where everybody may write; never one that somebody else laid there."""
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.lstat()
-    if folder.is_symlink() or state.st_uid != os.getuid() or state.st_mode & 0o077:
+    if folder.is_symlink() or state.st_uid != os.geteuid() or state.st_mode & 0o077:
         raise EmbeddedServerError(f"{folder} is not a private folder of this user; remove it")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from korvet.embedded import folder, shim
+from korvet.embedded import folder, privacy, shim
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.errors import EmbeddedServerError
@@ -114,11 +114,11 @@ class EmbeddedServer:
         if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))
         settings = self.data_dir / "server.conf"
-        settings.write_text(self._settings())
+        privacy.write_private(settings, self._settings())
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
         program = [str(self.binary.path), str(settings)]
-        with log.open("ab") as output:
+        with privacy.append_private(log) as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
                 env=server_environment(self.binary, os.environ),
@@ -126,6 +126,7 @@ class EmbeddedServer:
                 stdout=output,
                 stderr=output,
                 pass_fds=[lock_fd],
+                umask=privacy.UMASK,
                 start_new_session=True,  # Ctrl-C in a terminal is for us; the server ends after us
             )
         self._pid = self._process.pid
