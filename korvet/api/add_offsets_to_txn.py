@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
 from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
 from korvet.offsets.partition import partition_for
@@ -49,5 +49,5 @@ async def add_offsets_to_txn(context: RequestContext, request: Any) -> Any:
             asked.transactional_id, TransactionShard.add_partitions, asked
         )
     except StorageError as error:
-        return refuse(context, request, error_code_of(error))
+        return refuse(context, request, error_code_of(error, Asked.COORDINATOR))
     return refuse(context, request, fencing_error(reply.error, context.api_version, _FENCED_SINCE))

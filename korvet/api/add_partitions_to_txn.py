@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -94,7 +94,7 @@ async def _add(context: RequestContext, asked: AddRequest) -> ErrorOf:
             asked.transactional_id, TransactionShard.add_partitions, asked
         )
     except StorageError as failed:
-        code = error_code_of(failed)
+        code = error_code_of(failed, Asked.COORDINATOR)
         return lambda _: code
     error = fencing_error(reply.error, version, _FENCED_SINCE)
     absent = ErrorCode.transaction_abortable if version >= _ABORTABLE_SINCE else ErrorCode.invalid_txn_state

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -55,7 +55,7 @@ async def _one(context: RequestContext, name: str, index: int) -> Any:
     try:
         producers = await log.producers()
     except StorageError as error:
-        return _partition(context, index, error_code_of(error), [])
+        return _partition(context, index, error_code_of(error, Asked.READ), [])
     return _partition(context, index, ErrorCode.none, producers)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -41,7 +41,9 @@ async def describe_transactions(context: RequestContext, request: Any) -> Any:
                 name, TransactionShard.describe, DescribeRequest((name,))
             )
         except StorageError as failed:
-            states.append(_state(context, DescribedTransaction(name, error_code_of(failed))))
+            states.append(
+                _state(context, DescribedTransaction(name, error_code_of(failed, Asked.COORDINATOR)))
+            )
         else:
             states += [_state(context, each) for each in reply.transactions]
     return context.make("DescribeTransactionsResponse", transaction_states=tuple(states))

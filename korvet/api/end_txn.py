@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -49,7 +49,7 @@ async def end_txn(context: RequestContext, request: Any) -> Any:
             asked.transactional_id, TransactionShard.end, asked
         )
     except StorageError as error:
-        return refuse(context, request, error_code_of(error))
+        return refuse(context, request, error_code_of(error, Asked.COORDINATOR))
     return _response(context, reply)
 
 

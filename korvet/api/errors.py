@@ -1,7 +1,13 @@
-"""Which Kafka error a domain error is: the one table."""
+"""Which Kafka error a domain error is: the one table.
+
+What passes by itself is an error on which clients try again, and that is another one for each kind of
+request: Java's consumer takes REQUEST_TIMED_OUT in a fetch for a defect, its producer in InitProducerId for
+fatal.
+"""
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +17,16 @@ from korvet.quotas.throttle import MutationsExceeded
 from korvet.records.batch import BatchError
 from korvet.storage import errors as storage
 from korvet.topics import errors as topics
+
+
+class Asked(Enum):
+    """What a request is about, as far as errors differ by it."""
+
+    WRITE = auto()
+    """Also whatever concerns the cluster."""
+    READ = auto()
+    COORDINATOR = auto()
+
 
 _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # NOT_ENOUGH_REPLICAS makes every client try again and says that nothing was written.
@@ -29,6 +45,11 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.FencedEpoch: ErrorCode.not_leader_or_follower,
     # As when Kafka moves a leader: clients ask again, and nothing was written.
     storage.SlotUnavailable: ErrorCode.not_leader_or_follower,
+    storage.NotPrimary: ErrorCode.not_leader_or_follower,
+    storage.Loading: ErrorCode.not_leader_or_follower,
+    storage.Busy: ErrorCode.not_leader_or_follower,
+    # As where Kafka may not read its own files.
+    storage.AccessRefused: ErrorCode.kafka_storage_error,
     storage.TopicGone: ErrorCode.unknown_topic_or_partition,
     storage.TopicExists: ErrorCode.topic_already_exists,
     storage.CatalogueConflict: ErrorCode.request_timed_out,
@@ -46,6 +67,33 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     MutationsExceeded: ErrorCode.throttling_quota_exceeded,
 }
 
+_OF_READS: Final[dict[type[Exception], ErrorCode]] = {
+    storage.LinkLost: ErrorCode.not_leader_or_follower,
+    storage.WritesRefused: ErrorCode.not_leader_or_follower,
+}
+
+_OF_COORDINATORS: Final[dict[type[Exception], ErrorCode]] = {
+    # As Kafka answers where no producer ids are to be had: clients ask the same broker again.
+    storage.LinkLost: ErrorCode.coordinator_load_in_progress,
+    storage.WritesRefused: ErrorCode.coordinator_load_in_progress,
+    storage.Loading: ErrorCode.coordinator_load_in_progress,
+    storage.Busy: ErrorCode.coordinator_load_in_progress,
+    storage.SlotUnavailable: ErrorCode.coordinator_load_in_progress,
+    storage.NotPrimary: ErrorCode.coordinator_load_in_progress,
+    storage.FencedEpoch: ErrorCode.not_coordinator,
+    storage.AccessRefused: ErrorCode.coordinator_not_available,
+    storage.StorageFault: ErrorCode.coordinator_not_available,
+}
+
+_OF: Final = {Asked.WRITE: {}, Asked.READ: _OF_READS, Asked.COORDINATOR: _OF_COORDINATORS}
+
+# Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers.
+_READS: Final = frozenset((1, 2, 23, 61))
+# All that groups and transactions are asked: OffsetCommit to ListGroups, InitProducerId, AddPartitionsToTxn,
+# AddOffsetsToTxn, EndTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete, DescribeTransactions,
+# ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe.
+_COORDINATORS: Final = frozenset((*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69))
+
 _BY_FAULT: Final = {
     "corrupt": ErrorCode.corrupt_message,
     # As Kafka answers it: a producer that gets UNSUPPORTED_FOR_MESSAGE_FORMAT would look for another format.
@@ -56,14 +104,22 @@ _BY_FAULT: Final = {
 }
 
 
-def error_code_of(error: Exception) -> ErrorCode:
+def asked_by(api_key: int) -> Asked:
+    """What requests of an API are about."""
+    if api_key in _READS:
+        return Asked.READ
+    return Asked.COORDINATOR if api_key in _COORDINATORS else Asked.WRITE
+
+
+def error_code_of(error: Exception, asked: Asked = Asked.WRITE) -> ErrorCode:
     """The Kafka error for a domain error; UNKNOWN_SERVER_ERROR for an exception that nobody expected."""
     if isinstance(error, BatchError):
         return _BY_FAULT[error.kind]
     if isinstance(error, CoordinatorError):
         return error.code
+    of_asked = _OF[asked]
     for cls in type(error).__mro__:
-        code = _BY_TYPE.get(cls)
+        code = of_asked.get(cls) or _BY_TYPE.get(cls)
         if code is not None:
             return code
     return ErrorCode.unknown_server_error

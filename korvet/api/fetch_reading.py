@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.deadlines import Deadline
 from korvet.api.durations import milliseconds
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fetch_response import READ_COMMITTED
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.security.acls import Operation, ResourceType
@@ -264,7 +264,7 @@ def _taker(pending: Reading, part: FetchedPart) -> Callable[[Fetched | Committed
 
     def take(outcome: Fetched | Committed | StorageError) -> None:
         if isinstance(outcome, StorageError):
-            part.error = error_code_of(outcome)
+            part.error = error_code_of(outcome, Asked.READ)
             if isinstance(outcome, OffsetOutOfRange):
                 part.high_watermark, part.log_start = outcome.log_end, outcome.log_start
         elif isinstance(outcome, Committed):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.durations import milliseconds
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -75,7 +75,7 @@ async def _of_transactions(context: RequestContext, request: Any, known: tuple[i
             asked.transactional_id, TransactionShard.init_producer, asked
         )
     except StorageError as error:
-        return refuse(context, request, error_code_of(error))
+        return refuse(context, request, error_code_of(error, Asked.COORDINATOR))
     return context.make(
         "InitProducerIdResponse",
         error_code=fencing_error(reply.error, context.api_version, _FENCED_SINCE),

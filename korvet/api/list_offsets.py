@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.fetch_response import READ_COMMITTED
 from korvet.api.partitions import answer_each
 from korvet.protocol.registry import api
@@ -87,7 +87,7 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
         is_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
         found = await _look_up(log, asked.timestamp, is_committed=is_committed)
     except StorageError as failed:
-        return _partition(context, index, error_code_of(failed), _NONE)
+        return _partition(context, index, error_code_of(failed, Asked.READ), _NONE)
     return _partition(context, index, ErrorCode.none, found)
 
 

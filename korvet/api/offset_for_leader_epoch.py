@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.errors import Asked, error_code_of
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -62,7 +62,7 @@ async def _one(context: RequestContext, topic: str, asked: Any) -> Any:
     try:
         found = await log.end_of_leader_epoch(asked.leader_epoch)
     except StorageError as failed:
-        return _end(context, asked.partition, error_code_of(failed), _NONE)
+        return _end(context, asked.partition, error_code_of(failed, Asked.READ), _NONE)
     return _end(context, asked.partition, ErrorCode.none, found or _NONE)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from kio.schema.errors import ErrorCode
 
+from korvet.causes import Causes
 from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.futures import settle
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from korvet.transactions.messages import Markers, TopicPartition
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 _FIRST_RETRY_S: Final = 0.02
 _LAST_RETRY_S: Final = 1.0
@@ -74,7 +76,7 @@ class LocalMarkers:
         except StorageError as error:
             lasting = _LASTING.get(type(error))
             if lasting is None:
-                logger.warning("a marker for %s-%d is not written yet: %s", name, number, error)
+                causes.warn(error, "a marker for %s-%d is not written yet: %s", name, number, error)
             return lasting or ErrorCode.request_timed_out
         return ErrorCode.none
 

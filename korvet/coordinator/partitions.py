@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
+from korvet.causes import Causes
 from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 1.0
@@ -179,7 +181,7 @@ class Partitions(Generic[_Term]):
                 # Until we hear of it, and this is cancelled or begun again.
                 self._store.fenced(error)
             except StorageError as error:
-                logger.warning("%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
+                causes.warn(error, "%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
             except Exception:
                 # A defect of ours: the other partitions serve, this one goes on saying that it is loading.
                 logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
@@ -226,7 +228,7 @@ class Partitions(Generic[_Term]):
             partition.epoch = None
             self._end_term(partition, ErrorCode.not_coordinator)
             return
-        logger.warning("%s-%d is loaded again: %s", self._name, partition.number, error)
+        causes.warn(error, "%s-%d is loaded again: %s", self._name, partition.number, error)
         self._load_again(partition)
 
     def _load_again(self, partition: Partition[_Term]) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from korvet.causes import Causes
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
 from korvet.storage.futures import settle
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import Catalogue, Topic
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 Place: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
@@ -269,7 +271,7 @@ class Projector:
         try:
             projected = await self._projection.projected(*stream)
         except WrongType as error:
-            logger.warning("the Redis groups of %s-%d cannot follow: %s", *stream, error)
+            causes.warn(error, "the Redis groups of %s-%d cannot follow: %s", *stream, error)
             return []
         expected = self._expected.get(stream, {})
         for group, position in projected.items():
@@ -407,7 +409,8 @@ class Projector:
 
     def _keep(self, change: CommitChange, error: StorageError, *, is_new: bool) -> None:
         if is_new:
-            logger.warning(
+            causes.warn(
+                error,
                 "the Redis group %r of %s-%d does not follow yet: %s",
                 change.group,
                 change.topic,

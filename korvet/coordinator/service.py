@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from korvet.causes import Causes
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions, coordinated_topic
 from korvet.coordinator.projector import CommitChange, Place, Projector
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 50
@@ -317,7 +319,7 @@ class CoordinatorService:
             try:
                 await self._projector.reconcile(len(self._partitions))
             except StorageError as error:
-                logger.warning("Redis groups are not compared with their commits yet: %s", error)
+                causes.warn(error, "Redis groups are not compared with their commits yet: %s", error)
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LAST_RETRY_S)
         self._reconciling = False

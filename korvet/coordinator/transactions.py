@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.causes import Causes
 from korvet.coordinator.loader import TransactionsLoader
 from korvet.coordinator.partitions import Partitions, coordinated_topic
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     )
 
 logger = logging.getLogger(__name__)
+causes = Causes(logger)
 
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TRANSACTIONS_PARTITIONS: Final = 50
@@ -166,7 +168,7 @@ class TransactionService:
         try:
             self._producer_ids.append(await self._store.new_producer_id())
         except StorageError as error:
-            logger.warning("no producer id is to be had yet: %s", error)
+            causes.warn(error, "no producer id is to be had yet: %s", error)
         self._refilling = False
 
     # Partitions

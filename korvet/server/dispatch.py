@@ -14,10 +14,11 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api import fetch
 from korvet.api.context import RequestContext
-from korvet.api.errors import error_code_of
+from korvet.api.errors import asked_by, error_code_of
 from korvet.api.offset_commit_form import AskedCommit, CommitForms
 from korvet.api.produce_form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
+from korvet.causes import Causes
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from korvet.server.connection import Connection, Slot
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 _PRODUCE: Final = 0
 _FETCH: Final = 1
@@ -254,12 +256,12 @@ class Dispatcher:
     ) -> list[bytes] | None:
         """The body that says why a handler failed; None if even that fails, which ends the connection."""
         said = api.name, context.api_version, context.client_id
-        code = error_code_of(error)
+        code = error_code_of(error, asked_by(api.key))
         if code is ErrorCode.unknown_server_error:
             self.failures[api.name] += 1
             log.error("%s v%d of client %r failed", *said, exc_info=error)
         else:
-            log.warning("%s v%d of client %r: %s", *said, error or code.name)
+            causes.warn(error or code.name, "%s v%d of client %r: %s", *said, error or code.name)
         try:
             return [context.schema.encode(api.refuse(context, request, code))]
         except Exception:

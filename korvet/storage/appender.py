@@ -35,10 +35,10 @@ from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, O
 from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.assignment import writer_epochs
 from korvet.storage.errors import (
+    PASSING,
     FencedEpoch,
     LinkLost,
     RedisFault,
-    SlotUnavailable,
     StorageError,
     domain_error,
 )
@@ -96,8 +96,6 @@ _LONGEST_REST: Final = 256
 # How long the connection to Redis may be away before the outcome of what was in flight counts as unknown.
 _SETTLE_TIMEOUT_S: Final = 10.0
 _SETTLE_POLL_S: Final = 0.05
-# A server that has just been started and still reads its files.
-_LOADING: Final = "LOADING"
 
 
 class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
@@ -743,7 +741,7 @@ class Appender:
                     log.exception("%s: what became of an append is unknown", self._log.stream.decode())
                 self._undone.pop(0)
                 # Who says that nothing was written means the question.
-                lost = isinstance(fault, SlotUnavailable)
+                lost = isinstance(fault, PASSING)
                 for append in group.appends:
                     self._failed(append, LinkLost(f"the outcome is unknown: {fault}") if lost else fault)
                 continue
@@ -770,8 +768,7 @@ class Appender:
                 )
                 break
             except StorageError as error:
-                passing = isinstance(error, LinkLost | SlotUnavailable) or _LOADING in str(error)
-                if left_s <= 0 or not passing:
+                if left_s <= 0 or not isinstance(error, PASSING):
                     raise
             await asyncio.sleep(_SETTLE_POLL_S)
         try:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from korvet.causes import Causes
 from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, RedisFault, SlotUnavailable, StorageError, StoreError
 from korvet.storage.library import ensure_library, is_library_missing
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from korvet.storage.slots import Place, SlotRange
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 # How long commands wait for their slot to be served: longer than a key takes to move, shorter than clients
 # wait. A failover takes longer; clients then ask again.
@@ -361,7 +363,7 @@ class Cluster:
         try:
             await self.refresh()
         except StorageError as error:
-            log.warning("the map of the cluster is not known: %s", error)
+            causes.warn(error, "the map of the cluster is not known: %s", error)
         if self._owners[slot] is refused_by:
             # Asked was a node that does not know yet.
             server = self.server_at(redirected_to(fault, refused_by.address.host))
@@ -477,7 +479,7 @@ class Cluster:
             try:
                 await self.refresh()
             except StorageError as error:
-                log.warning("the map of the cluster is not known: %s", error)
+                causes.warn(error, "the map of the cluster is not known: %s", error)
             await asyncio.sleep(_PAUSE_S)
 
 

@@ -4,6 +4,8 @@ codes.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class StorageError(Exception):
     """Anything that keeps a storage operation from its result."""
@@ -23,12 +25,28 @@ class LinkLost(StorageError):
 
 class SlotUnavailable(StorageError):
     """No node of the cluster serves the key's slot now (it is on its way, or its primary failed); nothing was
-    written.
+    done.
     """
 
 
 class WritesRefused(StorageError):
     """Redis takes no writes now, and can be read from; nothing was written. The message is Redis's."""
+
+
+class NotPrimary(StorageError):
+    """The server is a replica now, and its connections are made anew; nothing was written."""
+
+
+class Loading(StorageError):
+    """The server still reads its files; nothing was done."""
+
+
+class Busy(StorageError):
+    """A script or function has kept the server busy for seconds; nothing was done."""
+
+
+class AccessRefused(StorageError):
+    """The user or password that Redis is told may not do that; nothing was done."""
 
 
 class OutOfMemory(WritesRefused):
@@ -107,10 +125,26 @@ class RedisFault(StorageError):
         self.code = code
 
 
-_BY_CODE: dict[str, type[StorageError]] = {
+PASSING: Final = (LinkLost, SlotUnavailable, WritesRefused, NotPrimary, Loading, Busy)
+"""States of Redis that end by themselves, or when somebody sees to it."""
+
+_BY_CODE: Final[dict[str, type[StorageError]]] = {
     "OOM": OutOfMemory,
+    # Fewer replicas than min-replicas-to-write.
     "NOREPLICAS": WritesRefused,
+    # An append-only file or a snapshot that cannot be written.
     "MISCONF": WritesRefused,
+    "READONLY": NotPrimary,
+    "LOADING": Loading,
+    "BUSY": Busy,
+    "NOAUTH": AccessRefused,
+    "NOPERM": AccessRefused,
+    "WRONGPASS": AccessRefused,
+    "MOVED": SlotUnavailable,
+    "ASK": SlotUnavailable,
+    "TRYAGAIN": SlotUnavailable,
+    "CLUSTERDOWN": SlotUnavailable,
+    "MASTERDOWN": SlotUnavailable,
     "WRONGTYPE": WrongType,
     "OUTOFORDERSEQUENCE": OutOfOrderSequence,
     "INVALIDPRODUCEREPOCH": InvalidProducerEpoch,

@@ -17,6 +17,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
+from korvet.causes import Causes
 from korvet.storage.assignment import Assignment, leader_epoch_of
 from korvet.storage.clock import steady_s
 from korvet.storage.errors import FencedEpoch, StorageError, StoreError, WritesRefused
@@ -49,6 +50,7 @@ _CLAIMS_AT_ONCE: Final = 256
 _MOST_FAILURES: Final = 6
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 
 class Follower(Protocol):
@@ -222,7 +224,7 @@ class Membership:
                     self.on_lost(error)
                 return
             except StorageError as error:
-                log.warning("the lease on node id %d could not be renewed: %s", self.node_id, error)
+                causes.warn(error, "the lease on node id %d could not be renewed: %s", self.node_id, error)
             # Many appends may be refused at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
@@ -322,7 +324,7 @@ class Membership:
             for follower in self._followers:
                 await follower.settle()
         except StorageError as error:
-            log.warning("changes are not settled yet: %s", error)
+            causes.warn(error, "changes are not settled yet: %s", error)
             return
         self._settled = wanted
         if not self.alone:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NoReturn
 
+from korvet.causes import Causes
 from korvet.storage.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 from korvet.topics.configs import INT64_MAX
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 
 class LogCleaner:
@@ -55,7 +57,7 @@ class LogCleaner:
             try:
                 shares = await self._history_shares(topic)
             except StorageError as error:
-                log.warning("compaction of %s: %s", topic.name, error)
+                causes.warn(error, "compaction of %s: %s", topic.name, error)
                 continue
             except Exception:
                 log.exception("compaction of %s", topic.name)
@@ -74,7 +76,7 @@ class LogCleaner:
                 except FencedEpoch:
                     continue
                 except StorageError as error:
-                    log.warning("compaction of %s-%d: %s", topic.name, partition, error)
+                    causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error)
                 except Exception:
                     # A mistake of ours must not keep the other partitions from being compacted.
                     log.exception("compaction of %s-%d", topic.name, partition)

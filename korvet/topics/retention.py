@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, NoReturn
 
+from korvet.causes import Causes
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
+causes = Causes(log)
 
 
 async def keep_retention(topics: TopicDirectory, config: Config, now_ms: Callable[[], int]) -> NoReturn:
@@ -49,7 +51,7 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
             except FencedEpoch:
                 continue
             except StorageError as error:
-                log.warning("retention of %s-%d: %s", topic.name, partition, error)
+                causes.warn(error, "retention of %s-%d: %s", topic.name, partition, error)
             except Exception:
                 # A mistake of ours, or damaged data, must not keep the other partitions from being trimmed.
                 log.exception("retention of %s-%d", topic.name, partition)

@@ -1,0 +1,75 @@
+"""Warnings of which one cause brings thousands: the first one is logged, the others are counted.
+
+While the cause lasts, one line in each period says how often it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import logging
+
+# Long enough for an outage of an hour to be read on one screen.
+PERIOD_S: Final = 60.0
+# Beyond that many at once all others count as one, so that memory stays bounded.
+_MOST_CAUSES: Final = 1_000
+_OTHERS: Final = ""
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+class _Repeated:
+    """A cause in its current period."""
+
+    __slots__ = ("again", "latest")
+
+    def __init__(self) -> None:
+        self.again = 0
+        self.latest: tuple[str, tuple[object, ...]] = "", ()
+
+
+class Causes:
+    """The causes that one part of the program warns of. Use from event loops; another one begins anew."""
+
+    def __init__(self, logger: logging.Logger, period_s: float = PERIOD_S) -> None:
+        self._logger = logger
+        self._period_s = period_s
+        self._known: dict[str, _Repeated] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def warn(self, cause: object, message: str, *arguments: object) -> None:
+        """Log a warning, unless one of the same cause was logged less than a period ago.
+
+        Causes are the same where their texts are, but for numbers: slots, partitions, sizes.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._known = loop, {}
+        name = _NUMBERS.sub("0", str(cause))
+        if name not in self._known and len(self._known) >= _MOST_CAUSES:
+            name = _OTHERS
+        known = self._known.get(name)
+        if known is not None:
+            known.again += 1
+            known.latest = message, arguments
+            return
+        self._known[name] = _Repeated()
+        self._logger.warning(message, *arguments)
+        loop.call_later(self._period_s, self._period_over, name)
+
+    def _period_over(self, name: str) -> None:
+        known = self._known[name]
+        if not known.again:
+            del self._known[name]
+            return
+        message, arguments = known.latest
+        self._logger.warning(
+            f"{message} (%d times more in %.0f s)",
+            *arguments,
+            known.again,
+            self._period_s,
+        )
+        known.again = 0
+        asyncio.get_running_loop().call_later(self._period_s, self._period_over, name)

@@ -1,0 +1,134 @@
+"""A Redis that answers with errors: each has its own meaning for clients, and one cause is one log line."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from tests.api.asking import Client, connect
+from tests.api.batches import batch
+from tests.storage.conftest import Server, server_programs
+from tests.support.admin import create_topic
+from tests.support.confluent import read_all
+from tests.support.polling import until
+from tests.support.servers import KorvetServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
+
+TOPIC = "refused"
+LEASE_MS = 1_000
+NONE, NOT_LEADER, LOADING, NOT_AVAILABLE = 0, 6, 14, 15
+NOT_ENOUGH_REPLICAS, STORAGE_ERROR = 19, 56
+COMMITS = 200
+
+
+@pytest.fixture
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    running = Server(server_programs()[0], tmp_path_factory.mktemp("redis"), "--busy-reply-threshold", "50")
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def korvet(store: Server) -> Iterator[KorvetServer]:
+    server = KorvetServer("-s", f"broker.session.timeout.ms={LEASE_MS}", redis_url=store.url).start()
+    create_topic(server.bootstrap, TOPIC, 1)
+    yield server
+    server.discard()
+
+
+@pytest.fixture
+def client(korvet: KorvetServer) -> Iterator[Client]:
+    made = connect(korvet)
+    yield made
+    made.raw.socket.close()
+
+
+def produce(client: Client) -> int:
+    data = [{"index": 0, "records": batch([(b"k", b"v")])}]
+    answer = client("Produce", 9, acks=-1, timeout=1000, topic_data=[{"name": TOPIC, "partition_data": data}])
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def fetch(client: Client) -> int:
+    """The error of a fetch that Redis has to answer."""
+    asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    topics = [{"topic": TOPIC, "partitions": [asked]}]
+    answer = client("Fetch", 12, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def list_offsets(client: Client) -> int:
+    asked = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": -1}
+    answer = client("ListOffsets", 7, replica_id=-1, topics=[{"name": TOPIC, "partitions": [asked]}])
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def commit(client: Client) -> int:
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+    answer = client("OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, topics=topics)
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def test_too_few_replicas(store: Server, korvet: KorvetServer, client: Client) -> None:
+    """NOREPLICAS, for longer than a lease: nothing is written, and reads go on."""
+    assert produce(client) == commit(client) == NONE
+    store.client.config_set("min-replicas-to-write", 1)
+    for _ in range(COMMITS):
+        assert produce(client) == NOT_ENOUGH_REPLICAS
+        assert commit(client) in {LOADING, NOT_AVAILABLE}
+        assert fetch(client) == list_offsets(client) == NONE
+    until(lambda: korvet.tail(100_000).count("could not be renewed") == 1, 10, "the lease is not renewed")
+    assert fetch(client) == NONE
+    assert client("InitProducerId", 4, transactional_id=None).error_code in {NONE, LOADING}
+    store.client.config_set("min-replicas-to-write", 0)
+    assert produce(client) == NONE
+    until(lambda: commit(client) == NONE, 10, "groups commit again")
+    assert len(read_all(korvet.bootstrap, TOPIC)) == 2
+    # One cause, of which there were hundreds: a few lines, one for each part of the broker.
+    assert korvet.tail(1_000_000).count("NOREPLICAS") < 10
+
+
+def test_a_busy_server(store: Server, client: Client) -> None:
+    """BUSY: a script has been running for long, and nothing else is served."""
+    assert produce(client) == NONE
+    other = redis.Redis(unix_socket_path=str(store.socket))
+
+    def keep_busy() -> None:
+        with pytest.raises(redis.ResponseError, match="killed"):
+            other.eval("while true do end", 0)
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    until(lambda: is_busy(store.client), 10, "the server is busy")
+    try:
+        assert produce(client) == NOT_LEADER
+        assert list_offsets(client) == NOT_LEADER
+    finally:
+        store.client.script_kill()
+        busy.join()
+        other.close()
+    until(lambda: produce(client) == NONE, 10, "the server takes records again")
+
+
+def is_busy(client: Any) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
+
+
+def test_rights_that_are_taken_away(store: Server, client: Client) -> None:
+    """NOPERM: nothing that a client could do about it."""
+    assert produce(client) == NONE
+    store.client.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"], keys=["*"])
+    assert produce(client) == STORAGE_ERROR
+    store.client.acl_setuser("default", enabled=True, nopass=True, commands=["+fcall"], keys=["*"])
+    until(lambda: produce(client) == NONE, 10, "the server takes records again")
