@@ -10,6 +10,7 @@ version 0.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -19,6 +20,7 @@ from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+    from korvet.protocol.messages import ResponseSchema
 
 _FEATURES_SINCE: Final = 4
 # Features and the levels that are in force; there are no lower ones to go back to.
@@ -40,25 +42,32 @@ async def api_versions(context: RequestContext, request: Any) -> Any:
         for text in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(text) is None:
                 return refuse(context, request, ErrorCode.invalid_request)
+    return [_encoded(context.schema, context.api_version)]
+
+
+@cache
+def _encoded(schema: ResponseSchema, api_version: int) -> bytes:
+    """The response body. It is the same for every client, and anybody may ask for it at any rate."""
     keys = tuple(
-        context.make(
+        schema.make(
             "ApiVersion", api_key=entry.key, min_version=entry.advertised_min, max_version=entry.max_version
         )
         for entry in registry.registered()
     )
-    features = _features(context) if context.api_version >= _FEATURES_SINCE else {}
-    return context.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys, **features)
+    features = _features(schema) if api_version >= _FEATURES_SINCE else {}
+    response = schema.make("ApiVersionsResponse", error_code=ErrorCode.none, api_keys=keys, **features)
+    return schema.encode(response)
 
 
-def _features(context: RequestContext) -> dict[str, Any]:
+def _features(schema: ResponseSchema) -> dict[str, Any]:
     return {
         "supported_features": tuple(
-            context.make("SupportedFeatureKey", name=name, min_version=0, max_version=level)
+            schema.make("SupportedFeatureKey", name=name, min_version=0, max_version=level)
             for name, level in _LEVELS.items()
         ),
         "finalized_features_epoch": 0,
         "finalized_features": tuple(
-            context.make("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
+            schema.make("FinalizedFeatureKey", name=name, min_version_level=level, max_version_level=level)
             for name, level in _LEVELS.items()
         ),
     }

@@ -44,7 +44,7 @@ class Client(Protocol):
         """
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Call back when the client goes away, unless `forget` is called first."""
+        """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Take back an on_disconnect."""

@@ -19,11 +19,12 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_in_flight_bytes", "_limit_bytes", "_waiting", "full", "taken_bytes")
+    __slots__ = ("_limit_bytes", "_waiting", "full", "in_flight_bytes", "taken_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._in_flight_bytes = 0
+        self.in_flight_bytes = 0
+        """Of the requests that are not answered yet."""
         self.full = limit_bytes <= 0
         """Whether the next request has to wait."""
         self.taken_bytes = 0
@@ -39,16 +40,16 @@ class Backpressure:
 
     def take(self, size_bytes: int) -> Callable[[], None]:
         """A request of that size is on its way. Returns the call that gives it back."""
-        self._in_flight_bytes += size_bytes
+        self.in_flight_bytes += size_bytes
         self.taken_bytes += size_bytes
-        self.full = self._in_flight_bytes >= self._limit_bytes
+        self.full = self.in_flight_bytes >= self._limit_bytes
         return partial(self.give_back, size_bytes)
 
     def give_back(self, size_bytes: int) -> None:
         """It has been answered."""
-        self._in_flight_bytes -= size_bytes
-        self.full = self._in_flight_bytes >= self._limit_bytes
-        if self._waiting and self._in_flight_bytes <= self._limit_bytes // 2:
+        self.in_flight_bytes -= size_bytes
+        self.full = self.in_flight_bytes >= self._limit_bytes
+        if self._waiting and self.in_flight_bytes <= self._limit_bytes // 2:
             waiting, self._waiting = self._waiting, []
             for resume in waiting:
                 try:

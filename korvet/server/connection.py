@@ -324,6 +324,9 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
+        # What was kept for the next request refers to this connection: only the collector would free both.
+        self.kept = None
+        self.repeats.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room behind what was received."""
@@ -379,8 +382,11 @@ class Connection(asyncio.BufferedProtocol):
         return partial(self._take_again, _WAITING)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Call back when the client goes away, unless `forget` is called first."""
-        self._disconnect_callbacks.add(callback)
+        """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
+        if self.closed:
+            self._dispatch.at_turn_end(callback)
+        else:
+            self._disconnect_callbacks.add(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
         """Take back an on_disconnect."""
@@ -473,8 +479,8 @@ class Connection(asyncio.BufferedProtocol):
     def _process(self) -> None:
         """Take as many requests out of the buffer as may be at work now."""
         self._processing = True
-        self._dispatch.check_lease()
         try:
+            self._dispatch.check_lease()
             while self._start < self._end and not self.closing and not self.closed and self._take_one():
                 pass
         finally:

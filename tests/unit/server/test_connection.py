@@ -400,6 +400,15 @@ def test_those_who_wait_are_told_when_the_client_goes(wire: Wire, held: Held) ->
     assert len(wire.connections) == 0
 
 
+def test_those_who_begin_to_wait_when_the_client_has_gone_are_told_soon(wire: Wire, held: Held) -> None:
+    told: list[str] = []
+    wire.lose()
+    wire.connection.on_disconnect(lambda: told.append("gone"))
+    assert told == []
+    held.end_turn()
+    assert told == ["gone"]
+
+
 def test_answers_for_a_client_that_has_gone_are_dropped(wire: Wire, held: Held) -> None:
     wire.feed(framed(request(1, PRODUCE)) + framed(request(2, PRODUCE)) + framed(request(3)))
     wire.lose()

@@ -1,0 +1,125 @@
+"""Request frames as no client sends them: those of real clients, and such as the schemas allow, damaged."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+import kio.index
+
+from tests.clients.test_wire_replay import CLIENTS, captured
+from tests.unit.protocol.instances import VERSIONS, encode, random_request
+from tests.unit.protocol.nulls import bodies_with_null, frame_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# An alteration of quotas that comes out valid throttles every client, as it should.
+LEFT_OUT = frozenset((49,))
+# What a length becomes: null, nothing, and more than there is, in both encodings.
+LENGTHS = (b"\x00", b"\x01", b"\xff\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07")
+RANDOM_OF_EACH = 4
+BEHIND_THE_HEADER = 8
+
+
+class Sent(NamedTuple):
+    """A frame and what it is."""
+
+    api_key: int
+    frame: bytes
+
+
+def originals(seed: int) -> list[Sent]:
+    """Whole requests of every API and version."""
+    found = [
+        Sent(request.api_key, request.frame)
+        for client in CLIENTS
+        for request in captured(client)
+        if (request.api_key, request.api_version) in VERSIONS
+    ]
+    source = random.Random(seed)
+    for case in VERSIONS:
+        flexible = bool(kio.index.load_request_schema(*case).__flexible__)
+        head = struct.pack(">hhih", *case, 1, 4) + b"fuzz" + b"\x00" * flexible
+        bodies = [encode(random_request(source, *case)) for _ in range(RANDOM_OF_EACH)]
+        found += [Sent(case[0], head + body) for body in bodies]
+        found += [Sent(case[0], frame_of(*case, 1, body)) for _, body in bodies_with_null(*case)]
+    return [sent for sent in found if sent.api_key not in LEFT_OUT]
+
+
+def mutated(seed: int, count: int) -> Iterator[Sent]:
+    """So many damaged frames, and some that are whole, so that there is something for the others to meet."""
+    source = random.Random(seed)
+    pool = originals(seed)
+    by_api: dict[int, list[bytes]] = {}
+    for sent in pool:
+        by_api.setdefault(sent.api_key, []).append(sent.frame)
+    apis = [*by_api]
+    for _ in range(count):
+        # Every API as often as the others; half of the clients' requests are those of a few.
+        api_key = source.choice(apis)
+        frame = bytearray(source.choice(by_api[api_key]))
+        for _ in range(source.choice((0, 1, 1, 1, 2, 4))):
+            source.choice(MUTATIONS)(source, frame, by_api[api_key])
+        yield Sent(api_key, bytes(frame))
+
+
+def _position(source: random.Random, frame: bytearray) -> int:
+    return source.randrange(BEHIND_THE_HEADER, max(len(frame), BEHIND_THE_HEADER + 1))
+
+
+def _cut(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    del frame[_position(source, frame) :]
+
+
+def _flip(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    position = _position(source, frame)
+    if position < len(frame):
+        frame[position] ^= 1 << source.randrange(8)
+
+
+def _overwrite(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    position = _position(source, frame)
+    for at in range(position, min(position + source.choice((1, 2, 4, 8)), len(frame))):
+        frame[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF, source.randrange(256)))
+
+
+def _length(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    position = _position(source, frame)
+    length = source.choice(LENGTHS)
+    frame[position : position + source.choice((0, len(length)))] = length
+
+
+def _version(source: random.Random, frame: bytearray, alike: list[bytes]) -> None:
+    frame[2:4] = source.choice(alike)[2:4]
+
+
+def _splice(source: random.Random, frame: bytearray, alike: list[bytes]) -> None:
+    other = source.choice(alike)
+    frame[_position(source, frame) :] = other[source.randrange(len(other)) :]
+
+
+def _repeat(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    position = _position(source, frame)
+    part = frame[position : position + source.randrange(1, 40)]
+    frame[position:position] = part * source.choice((1, 1, 2, 30))
+
+
+def _append(source: random.Random, frame: bytearray, _: list[bytes]) -> None:
+    frame += source.randbytes(source.randrange(1, 20))
+
+
+MUTATIONS: tuple[Callable[[random.Random, bytearray, list[bytes]], None], ...] = (
+    _cut,
+    _flip,
+    _flip,
+    _overwrite,
+    _overwrite,
+    _length,
+    _length,
+    _version,
+    _splice,
+    _repeat,
+    _append,
+)
