@@ -8,7 +8,6 @@ go as the records.
 from __future__ import annotations
 
 import struct
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -69,8 +68,10 @@ def cached_committed(
     stable_end = log.known_stable_end
     if offset < log.log_start:
         return None
+    aborted: list[Aborted] | None = []
     if offset < stable_end:
-        if not log.transactions.knows_from(offset):
+        aborted = log.transactions.aborted_from(offset)
+        if aborted is None:
             return None
     elif not log.stable_end_is_newest:
         return None
@@ -81,7 +82,7 @@ def cached_committed(
         return None
     if not pieces:
         return Committed([], [], stable_end, log.log_start, log.log_end)
-    return _committed(log, offset, pieces, stable_end, log.transactions.aborted_in)
+    return _committed(log, offset, pieces, stable_end, aborted)
 
 
 def read_committed(
@@ -159,18 +160,21 @@ class _Read:
         self._stable_end = log.known_stable_end
         self._proven_end = log.transactions.proven_end
         self._retractions = log.transactions.retractions
-        self._aborted = None
+        self._aborted = log.transactions.aborted_from(self._offset)
         self._waits = 1
-        if log.refusal is None and not log.transactions.knows_from(self._offset):
+        if log.refusal is None and self._aborted is None:
             self._waits = 2
             payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
             log.links.read.send(payload, self._aborted_arrived)
         log.read(self._offset, self._max_bytes, self._records_arrived, zstd=self._zstd)
 
     def _aborted_arrived(self, reply: memoryview | StorageError) -> None:
-        self._aborted = (
-            domain_error(reply) if isinstance(reply, StorageError) else parse_aborted(parse_reply(reply))
-        )
+        if isinstance(reply, StorageError):
+            self._aborted = domain_error(reply)
+        else:
+            self._aborted = parse_aborted(parse_reply(reply))
+            if self._retractions == self._log.transactions.retractions:
+                self._log.transactions.learned(self._offset, self._aborted, self._proven_end)
         self._arrived()
 
     def _records_arrived(self, outcome: Fetched | StorageError) -> None:
@@ -192,17 +196,10 @@ class _Read:
         fetched, aborted = self._fetched, self._aborted
         assert fetched is not None
         assert not isinstance(fetched, StorageError)
+        assert aborted is not None
         assert not isinstance(aborted, StorageError)
-        log, find = self._log, self._log.transactions.aborted_in
-        if aborted is not None:
-            find = partial(_of, aborted)
-            log.transactions.learned(self._offset, aborted, self._proven_end)
         pieces = [fetched.data] if fetched.data else []
-        self._done(_committed(log, self._offset, pieces, self._stable_end, find))
-
-
-def _of(aborted: list[Aborted], _: int, end: int) -> list[Aborted]:
-    return overlapping(aborted, end)
+        self._done(_committed(self._log, self._offset, pieces, self._stable_end, aborted))
 
 
 def _committed(
@@ -210,7 +207,7 @@ def _committed(
     offset: int,
     pieces: list[bytes],
     stable_end: int,
-    find: Callable[[int, int], list[Aborted]],
+    aborted: list[Aborted],
 ) -> Committed:
     kept, behind = cut_batches(pieces, stable_end)
     if behind < 0:
@@ -219,4 +216,4 @@ def _committed(
             [empty_batch(offset, stable_end - 1, log.leader_epoch)] if offset < stable_end and pieces else []
         )
         return Committed(gap, [], stable_end, log.log_start, log.log_end)
-    return Committed(kept, find(offset, behind), stable_end, log.log_start, log.log_end)
+    return Committed(kept, overlapping(aborted, behind), stable_end, log.log_start, log.log_end)

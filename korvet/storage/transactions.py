@@ -155,15 +155,13 @@ class TransactionIndex:
             self.known_to = end
         self._forget_oldest()
 
-    def knows_from(self, first: int) -> bool:
-        """Whether all abort markers are known that may concern records from `first` to the last stable
-        offset.
+    def aborted_from(self, first: int) -> list[Aborted] | None:
+        """All aborted transactions that may have records from `first` to the last stable offset; None if
+        Redis has to be asked.
         """
-        return 0 <= self.known_from <= first and self.known_to >= self.proven_end
-
-    def aborted_in(self, first: int, end: int) -> list[Aborted]:
-        """The aborted transactions with records in [first, end), of those that are known."""
-        return overlapping(self._aborted[bisect_left(self._aborted, (first,)) :], end)
+        if not 0 <= self.known_from <= first or self.known_to < self.proven_end:
+            return None
+        return self._aborted[bisect_left(self._aborted, (first,)) :]
 
     def prune(self, gone: Sequence[int]) -> None:
         """The markers at these offsets, in order, are about to go: of their transactions no record is in the

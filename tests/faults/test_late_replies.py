@@ -46,21 +46,21 @@ class Reader:
         self.wrong: list[bytes] = []
         self._stop = threading.Event()
         self._is_committed = isolation == "read_committed"
-        self._topic = topic
+        self.topic = topic
         self._client = consumer(bootstrap, str(uuid.uuid4()), isolation_level=isolation, fetch_wait_max_ms=50)
-        self._rereads = rereads
+        self.rereads = rereads
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._client.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+            self._client.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
             self.values = []
             while not self._stop.is_set():
                 found = [as_read(message).record.value or b"" for message in self._client.consume(500, 0.1)]
                 self.values += found
                 self.wrong += [value for value in found if self._is_committed and value.startswith(b"no")]
-                if self._rereads and not found:
+                if self.rereads and not found:
                     break
 
     def close(self) -> None:
@@ -158,7 +158,7 @@ def check(served: tuple[Server, str], aborted: int, *, natives: bool) -> None:
     finally:
         for reader in readers:
             reader.close()
-    assert [reader.wrong for reader in readers if reader.wrong] == []
+    assert {f"{reader.topic} {reader.rereads}": reader.wrong for reader in readers if reader.wrong} == {}
     assert [len(reader.values) for reader in readers[::3]] == [len(wanted)] * len(TOPICS)
 
 

@@ -132,10 +132,11 @@ def test_nothing_is_known_that_is_not_true(steps: list[tuple[object, ...]]) -> N
         take(log, step)
         assert index.stable_end <= log.stable_end
         for first in range(max(index.stable_end, 0)):
-            if index.knows_from(first):
+            known = index.aborted_from(first)
+            if known is not None:
                 there = [each for each in log.aborted if each.last_offset >= first]
                 for end in (first + 1, index.stable_end):
-                    assert index.aborted_in(first, end) == overlapping(there, end)
+                    assert overlapping(known, end) == overlapping(there, end)
     log.ask_bounds()
     for link in ("write", "read"):
         while log.replies[link]:
@@ -144,7 +145,7 @@ def test_nothing_is_known_that_is_not_true(steps: list[tuple[object, ...]]) -> N
     if log.stable_end > 0:
         log.ask_markers(0)
         log.arrive("read")
-        assert index.knows_from(0)
+        assert index.aborted_from(0) is not None
 
 
 def test_markers_are_known_from_our_own_appends_alone() -> None:
@@ -155,8 +156,7 @@ def test_markers_are_known_from_our_own_appends_alone() -> None:
         log.mark(1 + number % PRODUCERS, 0, committed=number % 2 == 0)
     while log.replies["write"]:
         log.arrive("write")
-    assert log.index.knows_from(0)
-    assert log.index.aborted_in(0, log.end) == log.aborted
+    assert log.index.aborted_from(0) == log.aborted
 
 
 def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> None:
@@ -172,10 +172,10 @@ def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> 
     log.ask_bounds()
     log.arrive("read")
     # All is decided, but how has yet to be asked.
-    assert (log.index.stable_end, log.index.knows_from(1)) == (7, False)
+    assert (log.index.stable_end, log.index.aborted_from(1)) == (7, None)
     log.arrive("write")
     log.arrive("write")
-    assert log.index.knows_from(1)
+    assert log.index.aborted_from(1) == log.aborted
 
 
 def aborted_at(offset: int) -> Aborted:
@@ -189,6 +189,6 @@ def test_the_newest_are_remembered_if_there_are_too_many() -> None:
     index.proven(10_000, 10_000)
     index.learned(0, kept, 10_000)
     assert index.known_from == kept[99].last_offset + 1
-    assert index.aborted_in(index.known_from, 10_000) == kept[100:]
+    assert index.aborted_from(index.known_from) == kept[100:]
     index.ended(10_000, 10_001, Aborted(10_001, 10_000, 7, 10_002))
     assert index.known_from == kept[100].last_offset + 1
