@@ -68,15 +68,14 @@ def cached_committed(
     stable_end = log.known_stable_end
     if offset < log.log_start:
         return None
-    aborted: list[Aborted] | None = []
-    if offset < stable_end:
-        aborted = log.transactions.aborted_from(offset)
-        if aborted is None:
+    if offset >= stable_end:
+        if not log.stable_end_is_newest:
             return None
-    elif not log.stable_end_is_newest:
+        if offset < log.log_end:
+            return Committed([], [], stable_end, log.log_start, log.log_end)
+    aborted = log.transactions.aborted_from(offset) if offset < stable_end else []
+    if aborted is None:
         return None
-    elif offset < log.log_end:
-        return Committed([], [], stable_end, log.log_start, log.log_end)
     pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
     if pieces is None:
         return None
