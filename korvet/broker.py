@@ -29,12 +29,14 @@ from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.server.scheduling import keep_scheduling
 from korvet.storage.errors import StorageError, StorageFault, StoreError
+from korvet.storage.eviction import EvictionWatch
 from korvet.storage.keys import Keyspace
 from korvet.storage.mailbox import Mailbox
 from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
 from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
+from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
@@ -76,6 +78,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             lead_cap_ms=config.append_lead_max_ms,
             tail_cache_bytes=config.tail_cache_bytes,
             readahead_bytes=config.fetch_readahead_bytes,
+            config_problem=config_problem,
             timeout_ms=config.redis_socket_timeout_ms,
         )
         groups = _group_config(config)
@@ -212,6 +215,7 @@ def _housekeeping(
     tasks = [
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
         keep("compaction", LogCleaner(store, topics, config, _now_ms).run),
+        keep("watch for evictions", EvictionWatch(store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
     ]
     if config.native_groups_enable:

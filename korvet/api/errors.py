@@ -36,6 +36,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,
     storage.WrongType: ErrorCode.kafka_storage_error,
+    storage.KeyspaceLost: ErrorCode.kafka_storage_error,
     storage.OffsetsExhausted: ErrorCode.kafka_storage_error,
     storage.StorageFault: ErrorCode.kafka_storage_error,
     storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,

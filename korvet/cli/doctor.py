@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,16 @@ from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import MAX_SEQUENCE
 from korvet.spark.words import clock, duration
 from korvet.storage.address import RedisAddress, parse_url
+from korvet.storage.catalogue import Topic, parse_topic, without_bad_configs
 from korvet.storage.entries import record_count
+from korvet.storage.eviction import may_evict_ours
+from korvet.storage.fields import counter_of, read_fields, shown
+from korvet.storage.keys import Keyspace
+from korvet.storage.lease import parse_entry
+from korvet.storage.security import parse_acl, parse_group_config, parse_quota, parse_user
 from korvet.storage.slots import SLOTS, Place, parse_slots
 from korvet.storage.transactions import parse_open, parse_producer
+from korvet.topics.configs import config_problem
 
 # Name of the Function library that brokers load.
 LIBRARY = "korvet"
@@ -64,6 +71,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         clients = [*servers.values()]
         findings = [
             *check_servers(servers),
+            *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
         ]
@@ -176,14 +184,69 @@ def _persistence(client: "redis.Redis", info: dict[str, Any]) -> Finding:
 
 def _eviction(info: dict[str, Any]) -> Finding:
     policy = str(info.get("maxmemory_policy", "?"))
+    evicted = int(info.get("evicted_keys", 0))
+    # Keys with an expiry, which volatile policies evict, are not ours.
+    if evicted and not policy.startswith("volatile-"):
+        text = f"{policy}; {evicted} keys evicted since the server started: records and commits may be lost"
+        return Finding("eviction", _FAULT, text)
     if policy == "noeviction":
         return Finding("eviction", _OK, policy)
     limit = int(info.get("maxmemory", 0))
-    if policy.startswith("allkeys") and limit:
+    if may_evict_ours(policy) and limit:
         return Finding(
             "eviction", _FAULT, f"{policy}: the server may drop topics (maxmemory-policy noeviction)"
         )
     return Finding("eviction", _WARNING, f"{policy}; noeviction is the safe one")
+
+
+def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
+    """The hashes that brokers share: whose keyspace it is, and fields that brokers skip as unreadable."""
+    try:
+        keys = Keyspace(keyspace)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    holders = {
+        key: client
+        for client in servers
+        for key in client.scan_iter(match=f"{{{keyspace}}}:*", count=_PAGE, _type="hash")
+    }
+    hashes: dict[bytes, Any] = {key: client.hgetall(key) for key, client in holders.items()}
+    yield _identity(hashes.get(keys.cluster, {}), hashes.get(keys.topics, {}), keys)
+    count = 0
+    for key, parse in _parsers(keys).items():
+        found, damaged = read_fields(hashes.get(key, {}).items(), parse)
+        for topic in found:
+            if isinstance(topic, Topic) and (bad := without_bad_configs(topic, config_problem)[1]):
+                damaged[topic.name.encode()] = "; ".join(bad.values())
+        count += len(found)
+        for field, reason in sorted(damaged.items()):
+            yield Finding(f"{key.decode()} {shown(field)}", _FAULT, f"brokers skip it: {reason}")
+    yield Finding("shared fields", _OK, f"{count} can be read")
+
+
+def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
+    return {
+        keys.topics: parse_topic,
+        keys.brokers: parse_entry,
+        keys.users: parse_user,
+        keys.acls: parse_acl,
+        keys.quotas: parse_quota,
+        keys.group_configs: parse_group_config,
+    }
+
+
+def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], keys: Keyspace) -> Finding:
+    """Whether the keyspace is whole, or has lost its cluster id or its catalogue."""
+    cluster_id, expected = cluster.get(b"id"), counter_of(cluster.get(b"topics"))
+    if cluster_id is None and topics:
+        text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
+        return Finding("keyspace", _FAULT, text)
+    if cluster_id is None:
+        return Finding("keyspace", _WARNING, f"there is none of the name {keys.prefix} yet")
+    if expected and not topics:
+        text = f"the catalogue {keys.topics.decode()} of {expected} topics is gone: restore it from a backup"
+        return Finding("keyspace", _FAULT, text)
+    return Finding("keyspace", _OK, f"cluster id {shown(cluster_id)}, {len(topics)} topics")
 
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:

@@ -128,7 +128,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
         for name in configs:
             if name not in bounds:
                 raise InvalidGroupConfig(f"Unknown group config name: {name}")
-        own = {name: _number(name, value) for name, value in configs.items()}
+        own = {name: parse_number(name, value) for name, value in configs.items()}
         for name, number in own.items():
             low, high = bounds[name]
             broker_name = name.replace("consumer.", "group.consumer.{}.")
@@ -144,7 +144,8 @@ class GroupConfig(msgspec.Struct, frozen=True):
         return {name: str(number) for name, number in own.items()}
 
 
-def _number(name: str, value: str) -> int:
+def parse_number(name: str, value: str) -> int:
+    """A group config's value. Raises InvalidGroupConfig."""
     try:
         number = int(value.strip())
     except ValueError:

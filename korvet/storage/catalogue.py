@@ -6,12 +6,14 @@ import asyncio
 import logging
 import time
 import uuid  # noqa: TC003 - decoded
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
+from korvet.storage.fields import counter_of, pairs_of, read_fields
 from korvet.storage.ids import random_uuid
+from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 # Enough to keep Redis busy, and few enough that others' commands come in between.
 _COMMANDS_AT_ONCE: Final = 256
+# Partitions of one topic. A stored count beyond what anybody can have made would stop every loop over them.
+_MOST_PARTITIONS: Final = 1_000_000
+
+ConfigProblem: TypeAlias = "Callable[[str, str], str | None]"
+"""(name, value): why a topic can't have that config; None if it can."""
 
 OffsetAssignment = Literal["clock", "dense"]
 StorageLayout = Literal["record", "batch"]
@@ -61,13 +68,35 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
         return self.configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime"
 
 
+def parse_topic(field: bytes, value: bytes) -> Topic:
+    """A field of the topics' hash. Raises ValueError."""
+    topic = msgspec.json.decode(value, type=Topic)
+    if topic.name.encode() != field:
+        raise ValueError(f"it holds a topic of another name, {topic.name[:MAX_NAME_LENGTH]!r}")
+    if not is_topic_name(topic.name):
+        raise ValueError("no topic can have that name")
+    if not 1 <= topic.partitions <= _MOST_PARTITIONS:
+        raise ValueError(f"{topic.partitions} partitions: it has to be from 1 to {_MOST_PARTITIONS}")
+    return topic
+
+
+def without_bad_configs(topic: Topic, problem: ConfigProblem) -> tuple[Topic, dict[str, str]]:
+    """The topic with those of its configs that can be in force, and by name why the others cannot."""
+    bad = {name: why for name, value in topic.configs.items() if (why := problem(name, value)) is not None}
+    if not bad:
+        return topic, bad
+    configs = {name: value for name, value in topic.configs.items() if name not in bad}
+    return msgspec.structs.replace(topic, configs=configs), bad
+
+
 class Catalogue:
     """All topics, as last read; every change goes to Redis first. Raises StorageError where Redis does not
     answer.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, config_problem: ConfigProblem) -> None:
         self._store = store
+        self._config_problem = config_problem
         self._topics: dict[str, Topic] = {}
         self._deleting: dict[str, Topic] = {}
         # Of the topics that are not being deleted.
@@ -100,18 +129,27 @@ class Catalogue:
         return list(self._deleting.values())
 
     async def load(self) -> Mapping[str, Topic]:
-        """Read the catalogue (HGETALL), and let logs follow what others have changed."""
+        """Read the catalogue (HGETALL), and let logs follow what others have changed. A topic that cannot be
+        read is left out, and so is a topic's config with a value that it can't have.
+        """
         keys = self._store.keyspace
         # The version first: what is changed in between is read again.
-        version = int(await self._store.call("HGET", keys.cluster, "catalogue") or 0)
+        version = counter_of(await self._store.call("HGET", keys.cluster, "catalogue"))
         reply = await self._store.call("HGETALL", keys.topics)
+        pairs = dict(pairs_of(reply))
+        topics, damaged = read_fields(pairs.items(), parse_topic)
         self.version = version
         self.latest = max(self.latest, version)
         before = self._topics
         self._topics, self._deleting, self._encoded, self._names = {}, {}, {}, {}
         self.edition += 1
-        for encoded in reply[1::2]:
-            self._keep(msgspec.json.decode(encoded, type=Topic), encoded)
+        for stored in topics:
+            topic, bad = without_bad_configs(stored, self._config_problem)
+            field = stored.name.encode()
+            self._keep(topic, pairs[field])
+            if bad:
+                damaged[field] = "; ".join(bad.values())
+        self._store.damage.note(keys.topics, damaged)
         for known in before.values():
             now = self._topics.get(known.name)
             if now is None or now.topic_id != known.topic_id:
@@ -247,7 +285,9 @@ class Catalogue:
 
     async def _swap(self, name: str, old: bytes, new: bytes) -> None:
         keys = self._store.keyspace
-        version = await self._store.fcall("korvet_swap", [keys.topics, keys.cluster], name, old, new)
+        version = await self._store.fcall(
+            "korvet_swap", [keys.topics, keys.cluster], self._store.cluster_id, name, old, new
+        )
         self.latest = max(self.latest, version)
         if version == self.version + 1:
             # Nobody else's change is among these.

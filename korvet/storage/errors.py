@@ -23,6 +23,12 @@ class LinkLost(StorageError):
     """The connection to Redis is gone. A command that was in flight may or may not have taken effect."""
 
 
+class KeyspaceLost(StorageError):
+    """Redis does not hold the keyspace that this process opened: it was emptied or replaced, or its catalogue
+    is gone. Nothing was written.
+    """
+
+
 class SlotUnavailable(StorageError):
     """No node of the cluster serves the key's slot now (it is on its way, or its primary failed); nothing was
     done.
@@ -152,6 +158,7 @@ _BY_CODE: Final[dict[str, type[StorageError]]] = {
     "INVALIDTXNSTATE": InvalidTransactionState,
     "FENCEDCOORDINATOR": FencedCoordinator,
     "CONFLICT": CatalogueConflict,
+    "KEYSPACELOST": KeyspaceLost,
 }
 
 

@@ -9,8 +9,15 @@ DEFAULT_PREFIX: Final = "korvet"
 
 # Kafka's rule for topic names; it leaves out braces, which would move keys to other cluster slots, and
 # colons, which separate the parts of a key.
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+MAX_NAME_LENGTH: Final = 249
+"""Characters of a topic's name, in Kafka."""
+_TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PREFIX: Final = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic of that name can have keys."""
+    return _TOPIC_NAME.fullmatch(name) is not None
 
 
 class Keyspace:
@@ -94,7 +101,7 @@ class Keyspace:
         return f"{{{self.prefix}}}:{name}".encode()
 
     def _partition(self, topic: str, partition: int) -> str:
-        if not _TOPIC_NAME.fullmatch(topic):
+        if not is_topic_name(topic):
             raise ValueError(f"topic name {topic!r} is not one Kafka accepts")
         if partition < 0:
             raise ValueError(f"partition {partition} is negative")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import uuid
 from pathlib import Path
@@ -14,9 +15,10 @@ import msgspec
 from korvet.storage.assignment import Assignment, Broker
 from korvet.storage.clock import steady_s
 from korvet.storage.errors import StoreError
+from korvet.storage.fields import read_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from korvet.config import Address
     from korvet.storage.store import Store
@@ -24,6 +26,13 @@ if TYPE_CHECKING:
 _WAIT_STEP_S: Final = 0.2
 # The first version of an assignment is 0, as the first leader epoch is in Kafka.
 NO_VERSION: Final = -1
+_HIGHEST_PORT: Final = 65_535
+# A name in DNS has fewer characters.
+_LONGEST_HOST: Final = 255
+NO_ENTRY: Final = "it is no broker's entry"
+_ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)
+# A node id and since when it has left, as in the cluster's hash.
+_DEPARTURE: Final = re.compile(rb"\b(\d{1,10}):(\d{1,15})\b")
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -61,6 +70,10 @@ class Standing(msgspec.Struct, frozen=True):
     settled_catalogue: int | None
     assignment: Assignment | None
     """None where it is the version that is known already."""
+    damaged: dict[bytes, str]
+    """Fields of the brokers' hash that nothing can be made of, with the reason."""
+    unreadable: tuple[int, ...]
+    """Node ids among them that Redis is to be told of with the next renewal."""
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -112,21 +125,28 @@ class Lease:
         """
         lease = cls(store, node_id, endpoint, lease_ms, listeners)
         reply = await lease._ask()
-        if reply[0] == b"refused" and _holder(reply).is_dead():
+        holder = _holder(reply) if reply[0] == b"refused" else None
+        if holder is not None and holder.is_dead():
             reply = await lease._ask(reply[2])
         if reply[0] == b"refused":
             reply = await lease._outwait(reply)
         return lease, _standing(reply)
 
     async def renew(
-        self, known: int, latest: int, settled_assignment: int, settled_catalogue: int
+        self,
+        known: int,
+        latest: int,
+        settled_assignment: int,
+        settled_catalogue: int,
+        unreadable: Iterable[int] = (),
     ) -> Standing:
-        """Renew the lease, and take it anew where it has lapsed meanwhile.
+        """Renew the lease, or take it anew if it has lapsed.
 
-        known: the version of the assignment that need not be told; latest: the newest one heard of. Raises
-        NodeIdTaken and StorageError. Function korvet_lease.
+        known: the version of the assignment that need not be returned; latest: the newest one heard of;
+        unreadable: node ids whose entries are to be deleted, as nobody can read them. Raises NodeIdTaken,
+        KeyspaceLost and StorageError. Function korvet_lease.
         """
-        reply = await self._ask(b"", known, latest, settled_assignment, settled_catalogue)
+        reply = await self._ask(b"", known, latest, settled_assignment, settled_catalogue, unreadable)
         if reply[0] == b"refused":
             raise self._taken(reply)
         return _standing(reply)
@@ -142,18 +162,26 @@ class Lease:
             read.call("HGET", brokers, self._node_id), read.call("HGET", cluster, "assignment")
         )
         # An entry's second word is the token: see ENTRY in lua/registry.lua.
-        return entry is not None and entry.split()[1] == self._token.encode() and int(stored) == version
+        words = [] if entry is None else entry.split(maxsplit=2)
+        return words[1:2] == [self._token.encode()] and stored == b"%d" % version
 
     async def release(self) -> None:
         """Give the lease back, so that others need not wait for its end. Raises StorageError."""
         await self._store.fcall("korvet_release", self._keys(), self._node_id, self._token)
 
     async def _outwait(self, first: list[Any]) -> list[Any]:
-        """Wait as long as the lease that was refused to us lasts, and not a renewal of it."""
+        """Wait as long as the lease that was refused to us lasts, and not a renewal of it.
+
+        A holder whose entry cannot be read has one lease's length to write it anew: it may be damaged so that
+        it never lapses.
+        """
         waited_for, remaining_ms = first[2], int(first[1])
+        clock = asyncio.get_running_loop().time
+        patience_s = clock() + self._lease_ms / 1000
         while True:
             await asyncio.sleep(_WAIT_STEP_S)
-            reply = await self._ask()
+            unreadable = _holder(first) is None and clock() > patience_s
+            reply = await self._ask(waited_for if unreadable else b"")
             if reply[0] != b"refused":
                 return reply
             if reply[2] != waited_for or int(reply[1]) > remaining_ms:
@@ -162,9 +190,10 @@ class Lease:
 
     def _taken(self, refused: list[Any]) -> NodeIdTaken:
         holder = _holder(refused)
+        who = "an unknown process" if holder is None else f"process {holder.pid} on {holder.host}"
         return NodeIdTaken(
             f"node id {self._node_id} of keyspace {self._store.keyspace.prefix!r} is taken by a live broker, "
-            f"process {holder.pid} on {holder.host}: give each broker a node id of its own"
+            f"{who}: give each broker a node id of its own"
         )
 
     async def _ask(
@@ -174,11 +203,12 @@ class Lease:
         latest: int = NO_VERSION,
         settled_assignment: int = NO_VERSION,
         settled_catalogue: int = NO_VERSION,
+        unreadable: Iterable[int] = (),
     ) -> list[Any]:
         self.asked_s = steady_s()
         reply: list[Any] = await self._store.fcall(
             "korvet_lease",
-            self._keys(),
+            [*self._keys(), self._store.keyspace.topics],
             self._node_id,
             self._token,
             self._lease_ms,
@@ -188,6 +218,8 @@ class Lease:
             latest,
             settled_assignment,
             settled_catalogue,
+            self._store.cluster_id,
+            "".join([" ", *(f"{node_id} " for node_id in unreadable)]),
         )
         return reply
 
@@ -195,27 +227,58 @@ class Lease:
         return [self._store.keyspace.brokers, self._store.keyspace.cluster]
 
 
-def _holder(refused: list[Any]) -> Holder:
-    return msgspec.json.decode(refused[3], type=Description).process
+def _holder(refused: list[Any]) -> Holder | None:
+    """None if the holder's entry cannot be read."""
+    try:
+        return _description(refused[3]).process
+    except ValueError:
+        return None
 
 
 def _standing(reply: list[Any]) -> Standing:
-    _, version, catalogue, settled_assignment, settled_catalogue, *changed = reply
+    _, version, catalogue, settled_assignment, settled_catalogue, strange, *changed = reply
+    damaged = dict.fromkeys(strange, NO_ENTRY)
     assignment = None
+    unreadable: dict[bytes, str] = {}
     if changed:
         left, *live = changed
-        departures = [pair.split(b":") for pair in left.split()]
-        assignment = Assignment(
-            version,
-            map(_broker, live[::3], live[1::3], live[2::3]),
-            [(int(node_id), int(since)) for node_id, since in departures],
-        )
-    return Standing(version, catalogue, settled_assignment, settled_catalogue, assignment)
+        entries = zip(live[::3], zip(live[1::3], live[2::3], strict=True), strict=True)
+        brokers, unreadable = read_fields(entries, lambda node_id, entry: _broker(node_id, *entry))
+        departures = ((int(node_id), int(since)) for node_id, since in _DEPARTURE.findall(left))
+        assignment = Assignment(version, brokers, [each for each in departures if each[1] <= version])
+    return Standing(
+        version,
+        catalogue,
+        settled_assignment,
+        settled_catalogue,
+        assignment,
+        damaged | unreadable,
+        tuple(int(node_id) for node_id in unreadable),
+    )
 
 
 def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
-    said = msgspec.json.decode(encoded, type=Description)
+    said = _description(encoded)
     return Broker(int(node_id), said.host, said.port, joined, said.listeners)
+
+
+def parse_entry(field: bytes, value: bytes) -> Broker:
+    """A field of the brokers' hash, as korvet_lease writes it. Raises ValueError."""
+    entry = _ENTRY.fullmatch(value)
+    if entry is None or not field.isdigit():
+        raise ValueError(NO_ENTRY)
+    return _broker(field, int(entry[1]), entry[2])
+
+
+def _description(encoded: bytes) -> Description:
+    """Raises ValueError."""
+    said = msgspec.json.decode(encoded, type=Description)
+    hosts = (said.host, *(each[1] for each in said.listeners))
+    if not all(0 < len(host) <= _LONGEST_HOST for host in hosts):
+        raise ValueError("it names a host that does not exist")
+    if not all(0 <= port <= _HIGHEST_PORT for port in (said.port, *(each[2] for each in said.listeners))):
+        raise ValueError("it names a port that does not exist")
+    return said
 
 
 def _start_time(pid: int) -> str:

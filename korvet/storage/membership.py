@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from korvet.causes import Causes
 from korvet.storage.assignment import Assignment, leader_epoch_of
 from korvet.storage.clock import steady_s
-from korvet.storage.errors import FencedEpoch, StorageError, StoreError, WritesRefused
+from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
 from korvet.storage.lease import NO_VERSION, Lease, NodeIdTaken, Standing
 from korvet.supervisor import keep, once
 
@@ -76,6 +76,8 @@ class Membership:
         """Called once when this process can be no broker any longer: another one has the node id, or the
         membership keeps failing.
         """
+        self.lost: KeyspaceLost | None = None
+        """Why nothing is served: Redis does not hold our keyspace any more."""
         self._store = store
         self._lease = lease
         self._lease_s = lease_ms / 1000
@@ -150,19 +152,31 @@ class Membership:
         self._wanted.set()
 
     async def refresh(self) -> None:
-        """Renew the lease, and follow what has changed. Raises NodeIdTaken and StorageError."""
+        """Renew the lease, and follow what has changed. Raises NodeIdTaken, KeyspaceLost and StorageError."""
         async with self._refreshing:
             if self._left:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
             try:
-                standing = await self._lease.renew(known, self._met, *self._settled)
+                standing = await self._lease.renew(
+                    known, self._met, *self._settled, self._standing.unreadable
+                )
+            except KeyspaceLost as lost:
+                self._keyspace_lost(lost)
+                raise
             except WritesRefused:
                 if not self._suspended and await self._lease.stands(known):
                     self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
                 raise
             self._standing = standing
             self._confirmed(self._lease_s)
+            self._store.damage.note(self._store.keyspace.brokers, standing.damaged)
+            if standing.unreadable:
+                # Redis deletes them when it is told.
+                self._wanted.set()
+            if self.lost is not None:
+                log.warning("the keyspace is there again: cluster id %s", self._store.cluster_id)
+                self.lost = None
             if standing.catalogue != self._store.catalogue.version:
                 await self._store.catalogue.load()
             if standing.assignment is not None:
@@ -223,6 +237,9 @@ class Membership:
                 if self.on_lost is not None:
                     self.on_lost(error)
                 return
+            except KeyspaceLost:
+                # Logged once, when it was lost.
+                pass
             except StorageError as error:
                 causes.warn(error, "the lease on node id %d could not be renewed: %s", self.node_id, error)
             # Many appends may be refused at once.
@@ -263,10 +280,28 @@ class Membership:
         """
         if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
             log.error("the lease on node id %d is over: nothing is served until it is renewed", self.node_id)
-            self._suspended = True
-            self.assignment = self.assignment.silencing(self.node_id)
-            self._wanted.set()
-            self._notify()
+            self._suspend()
+
+    def _suspend(self) -> None:
+        """Lead nothing until the lease is renewed."""
+        self._suspended = True
+        self.assignment = self.assignment.silencing(self.node_id)
+        self._wanted.set()
+        self._notify()
+
+    def _keyspace_lost(self, lost: KeyspaceLost) -> None:
+        """Serve nothing, and write nothing, until an operator has brought the keyspace back."""
+        if self.lost is not None:
+            return
+        log.critical(
+            "Redis does not hold the keyspace %r with cluster id %s any more: %s. Nothing is served or "
+            "written until it is restored; to begin anew with what is there, restart all brokers",
+            self._store.keyspace.prefix,
+            self._store.cluster_id,
+            lost,
+        )
+        self.lost = lost
+        self._suspend()
 
     def _take(self, assignment: Assignment) -> None:
         self._met = max(self._met, assignment.version)

@@ -7,19 +7,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from korvet.groups.config import CONFIG_NAMES
+from korvet.groups.config import CONFIG_NAMES, parse_number
 from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
-from korvet.security.scram import ScramCredential
+from korvet.security.scram import MAX_ITERATIONS, ScramCredential
 from korvet.storage.errors import StorageError
+from korvet.storage.fields import pairs_of, read_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from korvet.groups.config import OwnConfigs
     from korvet.quotas.entities import Entity
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from korvet.security.credentials import Credentials
     from korvet.security.scram import ScramMechanism
     from korvet.storage.store import Store
+
+T = TypeVar("T")
 
 # How soon changes of other brokers are in force here, where clients have to be known and where not.
 _POLL_S: Final = 0.25
@@ -58,7 +61,8 @@ class SecurityStore:
         self.credentials = credentials
         self.quotas = quotas
         self.group_configs = group_configs
-        self._version = -1
+        # The counter of changes as Redis has it, whatever somebody has made of it.
+        self._version: bytes | None = None
         self._loading = asyncio.Lock()
 
     async def keep_up(self, *, guards: bool) -> None:
@@ -80,21 +84,24 @@ class SecurityStore:
                 failing = False
 
     async def refresh(self) -> None:
-        """Take over users, ACLs, quotas and groups' configs where somebody has changed them (HGETALL)."""
+        """Take over users, ACLs, quotas and groups' configs if somebody has changed them (HGETALL).
+
+        Fields that cannot be read are left out.
+        """
         async with self._loading:
             keys = self._store.keyspace
-            version = int(await self._store.call("HGET", keys.cluster, "security") or 0)
+            version = await self._store.call("HGET", keys.cluster, "security") or b"0"
             if version == self._version:
                 return
-            users = await self._store.call("HGETALL", keys.users)
-            bindings = await self._store.call("HKEYS", keys.acls)
-            quotas = await self._store.call("HGETALL", keys.quotas)
-            group_configs = await self._store.call("HGETALL", keys.group_configs)
-            self.credentials.replace(_credentials(users), await self._decoy_secret())
-            self.quotas.replace(_quotas(quotas))
-            self.group_configs.replace(_group_configs(group_configs))
+            users = await self._read(keys.users, parse_user)
+            bindings = await self._read(keys.acls, parse_acl)
+            quotas = await self._read(keys.quotas, parse_quota)
+            group_configs = await self._read(keys.group_configs, parse_group_config)
+            self.credentials.replace(dict(users), await self._decoy_secret())
+            self.quotas.replace(dict(quotas))
+            self.group_configs.replace(_by_group(group_configs))
             if self.authorizer is not None:
-                self.authorizer.replace(_acls(bindings))
+                self.authorizer.replace(bindings)
             # What is changed in between has a later version, and is read again.
             self._version = version
 
@@ -103,6 +110,11 @@ class SecurityStore:
         cluster = self._store.keyspace.cluster
         await self._store.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
         return bytes(await self._store.call("HGET", cluster, "decoy_secret"))
+
+    async def _read(self, key: bytes, parse: Callable[[bytes, bytes], T]) -> list[T]:
+        found, damaged = read_fields(pairs_of(await self._store.call("HGETALL", key)), parse)
+        self._store.damage.note(key, damaged)
+        return found
 
     async def change_users(
         self,
@@ -153,47 +165,51 @@ class SecurityStore:
             some = sets[start : start + _FIELDS_AT_ONCE]
             pairs = [part for pair in some for part in pair]
             gone = deletions[start : start + _FIELDS_AT_ONCE]
-            await self._store.fcall("korvet_change_security", keys, len(some), *pairs, *gone)
+            await self._store.fcall(
+                "korvet_change_security", keys, self._store.cluster_id, len(some), *pairs, *gone
+            )
         await self.refresh()
 
 
-def _credentials(reply: list[bytes]) -> dict[tuple[str, ScramMechanism], ScramCredential]:
-    found = {}
-    for field, value in zip(reply[::2], reply[1::2], strict=True):
-        try:
-            found[parse_field(field)] = ScramCredential.decode(value)
-        except ValueError:
-            log.error("the users' hash has a field that is no credential: %r", field)
-    return found
+def parse_user(field: bytes, value: bytes) -> tuple[tuple[str, ScramMechanism], ScramCredential]:
+    """A field of the users' hash. Raises ValueError."""
+    user, mechanism = parse_field(field)
+    credential = ScramCredential.decode(value)
+    if not user:
+        raise ValueError("it names no user")
+    # More would let one password keep the broker busy for minutes.
+    if not 1 <= credential.iterations <= MAX_ITERATIONS:
+        raise ValueError(f"{credential.iterations} iterations: it has to be from 1 to {MAX_ITERATIONS}")
+    return (user, mechanism), credential
 
 
-def _acls(reply: list[bytes]) -> list[Acl]:
-    found = []
-    for field in reply:
-        try:
-            found.append(acls.decode(field))
-        except msgspec.DecodeError:
-            log.error("the ACLs' hash has a field that is no binding: %r", field)
-    return found
+def parse_acl(field: bytes, value: bytes) -> Acl:
+    """A field of the ACLs' hash. Raises ValueError."""
+    del value
+    acl = acls.decode(field)
+    acl.check()
+    return acl
 
 
-def _quotas(reply: list[bytes]) -> dict[tuple[Entity, str], float]:
-    found = {}
-    for field, value in zip(reply[::2], reply[1::2], strict=True):
-        try:
-            found[entities.parse_field(field)] = float(value)
-        except ValueError:
-            log.error("the quotas' hash has a field that is no quota: %r", field)
-    return found
+def parse_quota(field: bytes, value: bytes) -> tuple[tuple[Entity, str], float]:
+    """A field of the quotas' hash. Raises ValueError."""
+    entity, key = entities.parse_field(field)
+    entities.check_entity(entity)
+    quota = float(value)
+    entities.check_value(entity, key, quota)
+    return (entity, key), quota
 
 
-def _group_configs(reply: list[bytes]) -> dict[str, dict[str, str]]:
+def parse_group_config(field: bytes, value: bytes) -> tuple[str, str, str]:
+    """A field of the hash of groups' configs: group, name, value. Raises ValueError."""
+    group_id, name = msgspec.json.decode(field, type=tuple[str, str])
+    if name not in CONFIG_NAMES:
+        raise ValueError(f"{name} is no config of groups")
+    return group_id, name, str(parse_number(name, value.decode()))
+
+
+def _by_group(configs: Iterable[tuple[str, str, str]]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
-    for field, value in zip(reply[::2], reply[1::2], strict=True):
-        try:
-            group_id, name = msgspec.json.decode(field, type=tuple[str, str])
-            if name in CONFIG_NAMES:
-                found.setdefault(group_id, {})[name] = str(int(value))
-        except ValueError:
-            log.error("the hash of groups' configs has a field that is no config: %r", field)
+    for group_id, name, value in configs:
+        found.setdefault(group_id, {})[name] = value
     return found

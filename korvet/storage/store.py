@@ -28,6 +28,8 @@ from korvet.storage.errors import (
     TopicGone,
     domain_error,
 )
+from korvet.storage.eviction import may_evict_ours, parse_info
+from korvet.storage.fields import DamageLog, shown
 from korvet.storage.ids import random_uuid
 from korvet.storage.library import ensure_library
 from korvet.storage.link import RedisLink
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from korvet.config import Address
     from korvet.storage.address import RedisAddress
+    from korvet.storage.catalogue import ConfigProblem
     from korvet.storage.keys import Keyspace
     from korvet.storage.server import Links, Router
 
@@ -57,11 +60,12 @@ _OLDEST_VALKEY: Final = (7, 2, 0)
 # A server that still reads its files answers LOADING; large ones take a while.
 _LOADING_TIMEOUT_S: Final = 120.0
 _LOADING_POLL_S: Final = 0.1
+# Producer ids that are taken from Redis at once: fewer than the 1,024 that it has for each ms of its clock.
 _PRODUCER_ID_BLOCK: Final = 1000
-# A server that took over may not know of the last blocks that were given away: so many ids are left out.
-_PRODUCER_ID_GAP: Final = 1_000_000
 # How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records.
 DEFAULT_LEAD_CAP_MS: Final = 1000
+# As Kafka writes UUIDs; what an operator has chosen may be longer.
+_CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
 _OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
 
 
@@ -77,13 +81,16 @@ class Store:
         lead_cap_ms: int,
         tails: TailBudget,
         readaheads: ReadAheadBudget,
+        config_problem: ConfigProblem,
     ) -> None:
         """Use `open`."""
         self.keyspace = keyspace
         self.router = router
         self.links: Callable[[bytes], Links] = router.links
         """The ways to the server that holds a key."""
-        self.catalogue = Catalogue(self)
+        self.damage = DamageLog()
+        """What cannot be read in the hashes that brokers share."""
+        self.catalogue = Catalogue(self, config_problem)
         self.watcher = NativeWatcher(watch_interval_ms)
         self.lead_cap_ms = lead_cap_ms
         self.tails = tails
@@ -103,7 +110,6 @@ class Store:
         # By topic and partition.
         self._logs: dict[str, dict[int, PartitionLog]] = {}
         self._producer_ids = range(0)
-        self._producer_id_gap = 0
         self._producer_id_lock = asyncio.Lock()
 
     @classmethod
@@ -120,6 +126,7 @@ class Store:
         lead_cap_ms: int = DEFAULT_LEAD_CAP_MS,
         tail_cache_bytes: int = DEFAULT_BYTES,
         readahead_bytes: int = DEFAULT_READAHEAD_BYTES,
+        config_problem: ConfigProblem = lambda name, value: None,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Store:
         """Connect and check everything that would otherwise fail later.
@@ -140,6 +147,7 @@ class Store:
             lead_cap_ms=lead_cap_ms,
             tails=TailBudget(tail_cache_bytes),
             readaheads=ReadAheadBudget(readahead_bytes),
+            config_problem=config_problem,
         )
         try:
             store.server = server
@@ -163,23 +171,39 @@ class Store:
         found = await asyncio.gather(*(_features(server.write) for server in servers))
         self.features = frozenset.intersection(*found)
         cluster = self.keyspace.cluster
+        await self._check_not_orphaned()
         fresh = uuid_text(random_uuid().bytes)
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
             await self.call("HSETNX", cluster, field, value)
         cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")
-        if int(version) == _UPGRADED_FORMAT:
+        if version == b"%d" % _UPGRADED_FORMAT:
             self._outdated = True
-        elif int(version) != FORMAT_VERSION:
+        elif version != b"%d" % FORMAT_VERSION:
             raise StoreError(
-                f"keyspace {self.keyspace.prefix!r} has format {version.decode()}; this korvet works with "
+                f"keyspace {self.keyspace.prefix!r} has format {shown(version)}; this korvet works with "
                 f"format {FORMAT_VERSION} only"
             )
         if bits != b"%d" % SEQUENCE_BITS:
             raise StoreError(
-                f"keyspace {self.keyspace.prefix!r} was made with {bits.decode()} sequence bits, not "
+                f"keyspace {self.keyspace.prefix!r} was made with {shown(bits)} sequence bits, not "
                 f"{SEQUENCE_BITS}: its offsets would mean other entries"
             )
+        if not _CLUSTER_ID.fullmatch(cluster_id):
+            raise StoreError(
+                f"the cluster id of keyspace {self.keyspace.prefix!r} is damaged: {shown(cluster_id)}"
+            )
         self.cluster_id = cluster_id.decode()
+
+    async def _check_not_orphaned(self) -> None:
+        """Refuse topics whose cluster is gone: a new cluster would take their records for its own."""
+        keys = self.keyspace
+        if await self.call("HEXISTS", keys.cluster, "id") or not await self.call("EXISTS", keys.topics):
+            return
+        raise StoreError(
+            f"keyspace {keys.prefix!r} has topics but no cluster id: {keys.cluster.decode()} was lost. "
+            f"Restore it from a backup, or give it a new id: HSET {keys.cluster.decode()} id "
+            f"{uuid_text(random_uuid().bytes)}"
+        )
 
     async def _upgrade(self) -> None:
         """Bring the keyspace to our format; a broker does that, as nobody else may write meanwhile."""
@@ -215,7 +239,7 @@ class Store:
         epoch = self.membership.leads(topic.name, partition)
         made = PartitionLog(self, topic, partition, epoch)
         if epoch is None:
-            made.close(FencedEpoch(f"another broker leads {topic.name}-{partition}"))
+            made.close(self._not_ours(topic.name, partition))
         else:
             # Before the log's first append, so that whoever led it before is refused from then on.
             claim = _claim(self.keyspace, topic, partition, epoch)
@@ -240,7 +264,12 @@ class Store:
                 epoch = self.membership.leads(name, partition)
                 if epoch != found.epoch:
                     del logs[partition]
-                    found.close(FencedEpoch(f"another broker leads {name}-{partition}"))
+                    found.close(self._not_ours(name, partition))
+
+    def _not_ours(self, topic: str, partition: int) -> StorageError:
+        """Why we don't lead a partition."""
+        assert self.membership is not None
+        return self.membership.lost or FencedEpoch(f"another broker leads {topic}-{partition}")
 
     def fenced(self, refusal: FencedEpoch) -> None:
         """An append was refused because somebody else leads its partition."""
@@ -311,15 +340,15 @@ class Store:
             raise domain_error(error) from error
 
     async def new_producer_id(self) -> int:
-        """A producer id that nobody had before (KIP-98). Ids are taken from Redis in blocks. Raises
-        StorageError.
+        """A producer id that nobody had before (KIP-98), even if Redis loses its last writes.
+
+        Ids are taken from Redis in blocks. Raises StorageError. Function korvet_take_producer_ids.
         """
         async with self._producer_id_lock:
             if not self._producer_ids:
-                taken = self._producer_id_gap + _PRODUCER_ID_BLOCK
-                end = await self.call("HINCRBY", self.keyspace.cluster, "next_producer_id", taken)
-                self._producer_id_gap = 0
-                self._producer_ids = range(end - _PRODUCER_ID_BLOCK, end)
+                arguments = self.cluster_id, _PRODUCER_ID_BLOCK, self._producer_ids.stop
+                first = await self.fcall("korvet_take_producer_ids", [self.keyspace.cluster], *arguments)
+                self._producer_ids = range(first, first + _PRODUCER_ID_BLOCK)
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
             return producer_id
@@ -342,8 +371,6 @@ class Store:
 
     def _moved(self, has_moved: Callable[[bytes], bool]) -> None:
         """Another server took some keys over."""
-        if has_moved(self.keyspace.cluster):
-            self._producer_id_gap = _PRODUCER_ID_GAP
         moved = [found for logs in self._logs.values() for found in logs.values() if has_moved(found.stream)]
         for found in moved:
             found.moved()
@@ -415,7 +442,7 @@ def _checked(info: dict[str, str], link: RedisLink) -> str:
     if version < (_OLDEST_VALKEY if kind == "valkey" else _OLDEST_REDIS):
         raise StoreError(f"{where} is {kind} {text}: Redis 7.0 or Valkey 7.2, or newer, is needed")
     policy = info.get("maxmemory_policy", "noeviction")
-    if policy.startswith("allkeys-"):
+    if may_evict_ours(policy):
         raise StoreError(
             f"{where} may evict our keys (maxmemory-policy {policy}): set it to noeviction or volatile-*"
         )
@@ -428,9 +455,7 @@ async def _info_when_loaded(link: RedisLink) -> dict[str, str]:
     while True:
         try:
             reply = await link.call("INFO")
-            info = dict(
-                re.findall(r"^([a-z0-9_]+):(.*?)\r?$", reply.decode("utf-8", "replace"), re.MULTILINE)
-            )
+            info = parse_info(reply)
             if info.get("loading", "0") == "0":
                 return info
         except RedisFault as fault:

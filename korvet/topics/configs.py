@@ -241,6 +241,17 @@ def check_topic_config(name: str, value: str | None) -> str:
     return value
 
 
+def config_problem(name: str, value: str) -> str | None:
+    """Why a stored value cannot be in force; None if it can, or if nothing here has a config of that name."""
+    if name not in TOPIC_CONFIGS:
+        return None
+    try:
+        check_topic_config(name, value)
+    except InvalidConfig as error:
+        return str(error)
+    return None
+
+
 def check_together(topic_configs: Mapping[str, str]) -> None:
     """Raises InvalidConfig where values that are right each for itself contradict each other."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
+from korvet.storage.keys import MAX_NAME_LENGTH
 from korvet.topics.errors import InvalidTopicName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-MAX_NAME_LENGTH: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet import supervisor
 from korvet.config import Address
 from korvet.records.kernel import encode_append_records
 from korvet.storage.assignment import NO_NODE, writer_epochs
@@ -433,3 +434,29 @@ def test_a_broker_leads_on_while_redis_takes_no_writes(
             await log.append_wait(RECORD)
 
     asyncio.run(work())
+
+
+def test_a_membership_that_keeps_failing_is_given_up(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The process ends with the message: it would serve what others have taken."""
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.0)
+
+    async def work() -> None:
+        async with broker(server, prefix, 1) as store:
+            lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+            member_of(store).on_lost = lost.set_result
+            monkeypatch.setattr(store.catalogue, "load", _defect)
+            store.catalogue.version = -1
+            member_of(store).refresh_soon()
+            async with asyncio.timeout(WAIT_S):
+                assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in str(
+                    await lost
+                )
+
+    asyncio.run(work())
+    assert "membership failed 6 times in a row" in caplog.text
+
+
+async def _defect() -> None:
+    raise RuntimeError("a defect")

@@ -227,10 +227,10 @@ def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[...
             replica.client.replicaof("NO", "ONE")
             given = [await store.new_producer_id() for _ in range(2500)]
             proxy.socket = replica.socket
-            await proxy.cut()
             write = store.links(store.keyspace.cluster).write
-            await until(lambda: not write.connected)
-            await write.wait_connected(10_000)
+            before = write.history
+            await proxy.cut()
+            await until(lambda: write.connected and write.history != before)
             given += [await store.new_producer_id() for _ in range(2500)]
             assert len(set(given)) == 5000
 

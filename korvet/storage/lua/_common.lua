@@ -58,9 +58,40 @@ local function position_at(id)
   return ms * SEQUENCES + sequence
 end
 
+-- A counter of a hash; nil where it is not there or is no number that we count up to.
+local function counter(hash, field)
+  local found = redis.call('HGET', hash, field)
+  local number = found and string.match(found, '^%d+$') and tonumber(found)
+  return number and number < POSITION_LIMIT and number or nil
+end
+
 local function clock_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- Counts up, beyond all that was counted before where somebody has overwritten the counter.  Returns the new number.
+local function count_up(hash, field)
+  local number = counter(hash, field) or redis.call('HEXISTS', hash, field) == 1 and clock_ms() or 0
+  redis.call('HSET', hash, field, integer(number + 1))
+  return number + 1
+end
+
+-- An error where the keyspace is not the one that the caller opened: emptied, restored from elsewhere, or cut down.
+-- `topics` is the catalogue; nil where the caller has no use for it.
+local function lost_keyspace(cluster, topics, id)
+  local found = redis.call('HGET', cluster, 'id')
+  if not found then
+    return redis.error_reply('KEYSPACELOST the cluster id is gone from ' .. cluster)
+  elseif found ~= id then
+    return redis.error_reply('KEYSPACELOST ' .. cluster .. ' has another cluster id, ' .. found .. ' and not ' .. id)
+  end
+  local expected = topics and counter(cluster, 'topics') or 0
+  if expected > 0 and redis.call('HLEN', topics) == 0 then
+    local what = topics .. ' of ' .. integer(expected) .. ' topics'
+    return redis.error_reply('KEYSPACELOST the catalogue ' .. what .. ' is gone')
+  end
+  return nil
 end
 
 -- What the header of a whole record batch says: its first record's offset, the number of its records, their largest

@@ -1,41 +1,69 @@
 -- What brokers share: the topic catalogue, who is there, and who may write to a partition.
 
--- KEYS: hash of topics, hash of the cluster.  ARGV: topic, expected value ("" where it is to be absent), new value
--- ("" to delete it).
--- Compare and set.  Returns the catalogue's new version; error CONFLICT where the value is another one.
+-- KEYS: hash of topics, hash of the cluster.  ARGV: cluster id, topic, expected value ("" where it is to be absent),
+-- new value ("" to delete it).
+-- Compare and set.  Returns the catalogue's new version; error CONFLICT where the value is another one, KEYSPACELOST.
 local function swap(keys, args)
-  if #keys ~= 2 or #args ~= 3 then
+  if #keys ~= 2 or #args ~= 4 then
     return redis.error_reply('ERR korvet_swap: malformed arguments')
   end
-  if (redis.call('HGET', keys[1], args[1]) or '') ~= args[2] then
-    return redis.error_reply('CONFLICT ' .. args[1] .. ' was changed by somebody else')
+  local lost = lost_keyspace(keys[2], keys[1], args[1])
+  if lost then
+    return lost
   end
-  if args[3] == '' then
-    redis.call('HDEL', keys[1], args[1])
+  if (redis.call('HGET', keys[1], args[2]) or '') ~= args[3] then
+    return redis.error_reply('CONFLICT ' .. args[2] .. ' was changed by somebody else')
+  end
+  if args[4] == '' then
+    redis.call('HDEL', keys[1], args[2])
   else
-    redis.call('HSET', keys[1], args[1], args[3])
+    redis.call('HSET', keys[1], args[2], args[4])
   end
-  return redis.call('HINCRBY', keys[2], 'catalogue', 1)
+  redis.call('HSET', keys[2], 'topics', redis.call('HLEN', keys[1]))
+  return count_up(keys[2], 'catalogue')
 end
 
 -- A live broker's entry: "<lease's end (ms)> <token> <joined> <settled assignment> <settled catalogue> <description>";
 -- -1 is nothing settled yet.
 local ENTRY = '^(%d+) (%S+) (%d+) (%-?%d+) (%-?%d+) (.*)$'
 
--- All entries by node id, but for those that another release left behind; these are returned as a second value.
-local function read_entries(brokers)
+local HIGHEST_NODE_ID = 2147483647
+
+local function is_node_id(field)
+  local number = string.match(field, '^%d+$') and tonumber(field)
+  return number and number <= HIGHEST_NODE_ID and integer(number) == field
+end
+
+-- Longer leases than broker.session.timeout.ms can ask for: no broker of ours has written them.
+local LONGEST_LEASE_MS = 2147483647
+
+-- An entry's parts; nil where no broker can have written it, of which the assignment has had `version` versions.
+local function read_entry(node_id, held, version, now_ms)
+  local expiry_ms, token, joined, assignment, catalogue, description = string.match(held, ENTRY)
+  if not (expiry_ms and is_node_id(node_id)) then
+    return nil
+  end
+  if tonumber(joined) > version or tonumber(expiry_ms) > now_ms + LONGEST_LEASE_MS then
+    return nil
+  end
+  return {
+    expiry_ms = tonumber(expiry_ms),
+    token = token,
+    joined = tonumber(joined),
+    assignment = tonumber(assignment),
+    catalogue = tonumber(catalogue),
+    description = description,
+  }
+end
+
+-- All entries by node id, but for damaged ones and those that another release left behind; the fields of these are
+-- returned as a second value.  `unreadable` are fields that a broker found so, between spaces.
+local function read_entries(brokers, version, unreadable, now_ms)
   local held, entries, strange = redis.call('HGETALL', brokers), {}, {}
   for at = 1, #held, 2 do
-    local expiry_ms, token, joined, assignment, catalogue, description = string.match(held[at + 1], ENTRY)
-    if expiry_ms then
-      entries[held[at]] = {
-        expiry_ms = tonumber(expiry_ms),
-        token = token,
-        joined = tonumber(joined),
-        assignment = tonumber(assignment),
-        catalogue = tonumber(catalogue),
-        description = description,
-      }
+    local entry = read_entry(held[at], held[at + 1], version, now_ms)
+    if entry and not string.find(unreadable, ' ' .. held[at] .. ' ', 1, true) then
+      entries[held[at]] = entry
     else
       strange[#strange + 1] = held[at]
     end
@@ -51,8 +79,9 @@ local function save_version(cluster, version, entries, gone)
     first = math.min(first, entry.joined)
   end
   for node_id, since in string.gmatch(redis.call('HGET', cluster, 'left') or '', '(%d+):(%d+)') do
-    if not entries[node_id] and not gone[node_id] and tonumber(since) > first then
-      left[#left + 1] = node_id .. ':' .. since
+    since = tonumber(since)
+    if not entries[node_id] and not gone[node_id] and since > first and since < version then
+      left[#left + 1] = node_id .. ':' .. integer(since)
     end
   end
   for node_id in pairs(gone) do
@@ -62,34 +91,45 @@ local function save_version(cluster, version, entries, gone)
   redis.call('HSET', cluster, 'assignment', integer(version), 'left', table.concat(left, ' '))
 end
 
--- KEYS: brokers, hash of the cluster.
+-- KEYS: brokers, hash of the cluster, hash of topics.
 -- ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or ""), version of the
 -- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue
--- that it has settled.
+-- that it has settled, cluster id, node ids whose descriptions it cannot read (between spaces).
 -- Takes or renews the lease on a node id, and takes out brokers whose lease is over: with each change of who is there
 -- the assignment has a new version.  A caller that has heard of a later version than Redis has (which lost its newest
 -- writes) begins anew with one later still.
+-- Damaged entries are deleted as if their brokers had left; a live one comes back with its next renewal.
 -- Returns {"refused", remaining ms, token, description} of the holder, or {"held", version of the assignment, of the
--- catalogue, the lowest that another broker has settled of each (nil without others), and then, unless the caller has
--- that version, who left, and node id, joined and description of each live broker}.
+-- catalogue, the lowest that another broker has settled of each (nil without others), deleted fields, and then, unless
+-- the caller has that version, who left, and node id, joined and description of each live broker}; error KEYSPACELOST.
 local function lease(keys, args)
   local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
   local known, latest = tonumber(args[6]), tonumber(args[7])
   local assignment, catalogue = tonumber(args[8]), tonumber(args[9])
-  if #keys ~= 2 or #args ~= 9 or not (duration_ms and known and latest and assignment and catalogue) then
+  if #keys ~= 3 or #args ~= 11 or not (duration_ms and known and latest and assignment and catalogue) then
     return redis.error_reply('ERR korvet_lease: malformed arguments')
   end
+  local lost = lost_keyspace(keys[2], keys[3], args[10])
+  if lost then
+    return lost
+  end
   local now_ms = clock_ms()
-  local entries, strange = read_entries(keys[1])
+  local stored = counter(keys[2], 'assignment') or -1
+  local entries, strange = read_entries(keys[1], stored, args[11], now_ms)
   local own = entries[node_id]
   if own and own.token ~= token and own.token ~= args[5] and own.expiry_ms > now_ms then
     return { 'refused', own.expiry_ms - now_ms, own.token, own.description }
   end
-  if #strange > 0 then
-    redis.call('HDEL', keys[1], unpack(strange))
-  end
-  local stored = tonumber(redis.call('HGET', keys[2], 'assignment') or '-1')
   local version, gone = stored, {}
+  for _, field in ipairs(strange) do
+    redis.call('HDEL', keys[1], field)
+    if is_node_id(field) and field ~= node_id then
+      gone[field] = true
+    end
+  end
+  if not counter(keys[2], 'topics') then
+    redis.call('HSET', keys[2], 'topics', redis.call('HLEN', keys[3]))
+  end
   for other, entry in pairs(entries) do
     if other ~= node_id and entry.expiry_ms <= now_ms then
       gone[other] = true
@@ -126,9 +166,10 @@ local function lease(keys, args)
   local reply = {
     'held',
     version,
-    tonumber(redis.call('HGET', keys[2], 'catalogue') or '0'),
+    counter(keys[2], 'catalogue') or 0,
     lowest_assignment,
     lowest_catalogue,
+    strange,
   }
   if version ~= known then
     reply[#reply + 1] = redis.call('HGET', keys[2], 'left') or ''
@@ -147,15 +188,34 @@ local function release(keys, args)
   if #keys ~= 2 or #args ~= 2 then
     return redis.error_reply('ERR korvet_release: malformed arguments')
   end
-  local entries = read_entries(keys[1])
+  local stored = counter(keys[2], 'assignment') or -1
+  local entries = read_entries(keys[1], stored, '', clock_ms())
   local own = entries[args[1]]
   if not own or own.token ~= args[2] then
     return 0
   end
   entries[args[1]] = nil
-  local version = tonumber(redis.call('HGET', keys[2], 'assignment') or '-1') + 1
+  local version = stored + 1
   save_version(keys[2], version, entries, { [args[1]] = true })
   return redis.call('HDEL', keys[1], args[1])
+end
+
+-- KEYS: hash of the cluster.  ARGV: cluster id, number of ids, end of the last block that the caller was given.
+-- Takes a block of producer ids that nobody had before: it begins at Redis's clock, ms * 1024, or after the block
+-- before it.  So ids are new even if Redis has lost the last blocks that it gave away.  Returns the first id; error
+-- KEYSPACELOST.
+local function take_producer_ids(keys, args)
+  local count, seen = tonumber(args[2]), tonumber(args[3])
+  if #keys ~= 1 or #args ~= 3 or not (count and seen) then
+    return redis.error_reply('ERR korvet_take_producer_ids: malformed arguments')
+  end
+  local lost = lost_keyspace(keys[1], nil, args[1])
+  if lost then
+    return lost
+  end
+  local first = math.max(counter(keys[1], 'next_producer_id') or 0, clock_ms() * SEQUENCES, seen)
+  redis.call('HSET', keys[1], 'next_producer_id', integer(first + count))
+  return first
 end
 
 -- Where leaders took over, of which so many are kept.
@@ -219,6 +279,7 @@ local function drop(keys, args)
 end
 
 redis.register_function('korvet_swap', swap)
+redis.register_function('korvet_take_producer_ids', take_producer_ids)
 redis.register_function({ function_name = 'korvet_lease', callback = lease, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_release', callback = release, flags = { 'allow-oom' } })
 redis.register_function({ function_name = 'korvet_claim', callback = claim, flags = { 'allow-oom' } })

@@ -1,17 +1,21 @@
 -- Users, ACLs, client quotas and configs of groups.
 
 -- Set and delete fields of a hash, and count the change where brokers look for it.
---   keys: hash, cluster;  args: number of fields to set, each with its value, then fields to delete
--- Returns the number of changes so far.
+--   keys: hash, cluster;  args: cluster id, number of fields to set, each with its value, then fields to delete
+-- Returns the number of changes so far; error KEYSPACELOST.
 local function change(keys, args)
-    local sets = 2 * tonumber(args[1])
-    for at = 2, sets, 2 do
+    local lost = lost_keyspace(keys[2], nil, args[1])
+    if lost then
+        return lost
+    end
+    local sets = 2 * tonumber(args[2]) + 1
+    for at = 3, sets, 2 do
         redis.call('HSET', keys[1], args[at], args[at + 1])
     end
     for at = sets + 2, #args do
         redis.call('HDEL', keys[1], args[at])
     end
-    return redis.call('HINCRBY', keys[2], 'security', 1)
+    return count_up(keys[2], 'security')
 end
 
 redis.register_function('korvet_change_security', change)

@@ -1,0 +1,72 @@
+"""Hashes that brokers share, read field by field.
+
+Anybody who can reach Redis can write to them. A field that cannot be read is left out, logged once, and named
+by `korvet doctor`; it never keeps the other fields from being read.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+T = TypeVar("T")
+V = TypeVar("V")
+
+# What a parser may raise for bytes that are none of ours: int() and float() of long numbers, nested JSON.
+_UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
+# Lines that one reading of a hash may log; more than a few have one cause.
+_MOST_LINES: Final = 20
+_SHOWN_BYTES: Final = 100
+# Fewer than doubles, which Redis's scripts reckon with, have.
+_COUNTER_DIGITS: Final = 16
+
+log = logging.getLogger(__name__)
+
+
+def read_fields(
+    pairs: Iterable[tuple[bytes, V]], parse: Callable[[bytes, V], T]
+) -> tuple[list[T], dict[bytes, str]]:
+    """What parse(field, value) makes of each field, and by field why the others cannot be read."""
+    found: list[T] = []
+    damaged: dict[bytes, str] = {}
+    for field, value in pairs:
+        try:
+            found.append(parse(field, value))
+        except _UNREADABLE as error:
+            damaged[field] = str(error) or type(error).__name__
+    return found, damaged
+
+
+def pairs_of(reply: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    """The fields and values of an HGETALL reply."""
+    return zip(reply[::2], reply[1::2], strict=True)
+
+
+def counter_of(value: bytes | None) -> int:
+    """A counter as a hash has it; 0 if it is not there, or is no counter."""
+    return int(value) if value is not None and value.isdigit() and len(value) < _COUNTER_DIGITS else 0
+
+
+def shown(field: bytes) -> str:
+    """Bytes of Redis as text for people, cut when long."""
+    return repr(field[:_SHOWN_BYTES])[2:-1]
+
+
+class DamageLog:
+    """Logs each damaged field once, and again when it is damaged anew after a repair."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, dict[bytes, str]] = {}
+
+    def note(self, key: bytes, damaged: Mapping[bytes, str]) -> None:
+        """These are the damaged fields of a hash now, each with the reason."""
+        known = self._known.get(key, {})
+        new = [field for field, reason in damaged.items() if known.get(field) != reason]
+        for field in new[:_MOST_LINES]:
+            log.error("%s: the field %s is skipped: %s", key.decode(), shown(field), damaged[field])
+        if len(new) > _MOST_LINES:
+            log.error("%s: %d more fields are skipped", key.decode(), len(new) - _MOST_LINES)
+        self._known[key] = dict(damaged)
