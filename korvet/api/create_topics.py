@@ -23,6 +23,7 @@ from korvet.topics.errors import (
     InvalidReplication,
     InvalidTopicConfig,
     InvalidTopicRequest,
+    NameCollision,
     TopicError,
 )
 
@@ -71,6 +72,10 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
         topic = await context.services.topics.create(
             asked.name, partitions, configs, validate_only=validate_only
         )
+    except NameCollision as refused:
+        seen = context.may(Operation.DESCRIBE, ResourceType.TOPIC, refused.other)
+        message = str(refused) if seen else f"Topic '{asked.name}' collides with an existing topic"
+        return _failed(context, asked.name, error_code_of(refused), message)
     except (TopicError, MutationsExceeded) as refused:
         return _failed(context, asked.name, error_code_of(refused), str(refused))
     shown = context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, asked.name)

@@ -37,7 +37,7 @@ async def describe_user_scram_credentials(context: RequestContext, request: Any)
         security.credentials.scram.items(), key=lambda item: (item[0][0], item[0][1].number)
     ):
         known.setdefault(user, {})[mechanism.number] = credential.iterations
-    asked = Counter(user.name for user in request.users or ()) or Counter(known)
+    asked = Counter(user.name for user in request.users or ()) or Counter(known.keys())
     results = tuple(_result(context, name, times > 1, known.get(name)) for name, times in asked.items())
     return context.make(
         "DescribeUserScramCredentialsResponse",

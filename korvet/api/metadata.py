@@ -16,7 +16,7 @@ from korvet.api.metadata_response import encode_partitions, encode_response, enc
 from korvet.api.operations import NOT_ASKED, cluster_operations, operations_on
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
-from korvet.topics.errors import TopicError
+from korvet.topics.errors import NameCollision, TopicError
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -110,12 +110,11 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
     topic = directory.get(asked.name) or await directory.look_again(asked.name, None)
     if topic is None:
         if not (may_create and context.services.config.auto_create_topics_enable):
-            error = ErrorCode.unknown_topic_or_partition
             try:
                 directory.check_name(asked.name)
             except TopicError as refused:
-                error = error_code_of(refused)
-            return _failed(context, asked.name, None, error)
+                return _failed(context, asked.name, None, _error(context, refused))
+            return _failed(context, asked.name, None, ErrorCode.unknown_topic_or_partition)
         if not (
             context.may(Operation.CREATE, ResourceType.CLUSTER)
             or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
@@ -124,8 +123,17 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
         try:
             topic = await directory.get_or_create(asked.name)
         except TopicError as refused:
-            return _failed(context, asked.name, None, error_code_of(refused))
+            return _failed(context, asked.name, None, _error(context, refused))
     return topic
+
+
+def _error(context: RequestContext, refused: TopicError) -> ErrorCode:
+    """Why there is no such topic. One that the client may not see is no reason."""
+    if isinstance(refused, NameCollision) and not context.may(
+        Operation.DESCRIBE, ResourceType.TOPIC, refused.other
+    ):
+        return ErrorCode.unknown_topic_or_partition
+    return error_code_of(refused)
 
 
 def _found(context: RequestContext, topic: Topic, tells_operations: bool) -> bytes:

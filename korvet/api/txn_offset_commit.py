@@ -76,6 +76,9 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         group_instance_id=getattr(request, "group_instance_id", None),
         producer=(request.producer_id, request.producer_epoch),
     )
+    if all(each.refusal is not ErrorCode.none for topic in commit.topics for each in topic.partitions):
+        # Nothing is left to be committed, and nothing is said of the transaction.
+        return _refuse_others(context, commit, ErrorCode.none)
     answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
 
     def in_transaction(reply: Any) -> None:
@@ -91,8 +94,24 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     context.services.transactions.add(asked, in_transaction)
     reply = await answer
     if isinstance(reply, ErrorCode):
-        return refuse(context, request, reply)
+        return _refuse_others(context, commit, reply)
     topics = tuple(_committed(context, topic) for topic in reply.topics)
+    return context.make("TxnOffsetCommitResponse", topics=topics)
+
+
+def _refuse_others(context: RequestContext, commit: CommitRequest, error: ErrorCode) -> Any:
+    """Partitions that are refused say why, and all others have the error."""
+    topics = tuple(
+        _topic(
+            context,
+            topic.name,
+            [
+                (each.partition, error if each.refusal is ErrorCode.none else each.refusal)
+                for each in topic.partitions
+            ],
+        )
+        for topic in commit.topics
+    )
     return context.make("TxnOffsetCommitResponse", topics=topics)
 
 

@@ -175,7 +175,7 @@ class TopicDirectory:
         return {**self._broker_configs, **fixed}
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidTopicName unless a topic of that name may be made."""
+        """Raises InvalidTopicName unless a topic of that name may be made, and NameCollision."""
         check_topic_name(name)
         check_collision(name, self._store.catalogue.topics)
 

@@ -8,7 +8,16 @@ class TopicError(Exception):
 
 
 class InvalidTopicName(TopicError):
-    """The name can't be a topic's, or is too like another's."""
+    """The name can't be a topic's."""
+
+
+class NameCollision(InvalidTopicName):
+    """The name is too like that of `other`, which only those may learn who may see that topic."""
+
+    def __init__(self, name: str, other: str) -> None:
+        super().__init__(f"Topic '{name}' collides with existing topic: {other}")
+        self.name = name
+        self.other = other
 
 
 class UnknownTopic(TopicError):

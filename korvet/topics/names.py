@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from korvet.storage.keys import MAX_NAME_LENGTH
-from korvet.topics.errors import InvalidTopicName
+from korvet.topics.errors import InvalidTopicName, NameCollision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raises InvalidTopicName if a topic differs from `name` in '.' and '_' only: metrics could not tell them
+    """Raises NameCollision if a topic differs from `name` in '.' and '_' only: metrics could not tell them
     apart.
     """
     if "." not in name and "_" not in name:
@@ -40,4 +40,4 @@ def check_collision(name: str, existing: Iterable[str]) -> None:
     folded = name.replace(".", "_")
     for other in existing:
         if other != name and other.replace(".", "_") == folded:
-            raise InvalidTopicName(f"Topic '{name}' collides with existing topic: {other}")
+            raise NameCollision(name, other)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.api.asking import Client, connect, newest, versions
+from tests.api.asking import KEYS, Client, connect, frame, newest, versions
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
+from tests.support.wire import decode_response
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -469,3 +471,19 @@ def test_a_member_that_hangs_up_while_it_waits(ask, another, group):
 def test_group_ids_that_cannot_be(ask, name):
     fields = join_fields("", "m") | {"members": [{"member_id": "m"}], "protocol_name": "range"}
     assert ask(name, newest(name), **fields).error_code == INVALID_GROUP_ID
+
+
+@versions("DescribeGroups")
+def test_no_member_is_let_in_that_a_description_cannot_hold(ask, another, fresh, version):
+    group = fresh("group")
+    joined = stable(ask, group)
+    long = another()
+    for join_version in (5, 9):
+        asked = frame("JoinGroup", join_version, 1, **join_fields(group))
+        # Member ids begin with the client id of the request's header.
+        long.raw.send(asked[:8] + struct.pack(">h", 32_760) + b"c" * 32_760 + asked[13:])
+        answer = decode_response(KEYS["JoinGroup"], join_version, long.raw.receive()).message
+        assert (answer.error_code, answer.member_id) == (INVALID_REQUEST, "")
+    (told,) = ask("DescribeGroups", version, groups=[group]).groups
+    assert told.error_code == 0
+    assert [member.member_id for member in told.members] == [joined.member_id]

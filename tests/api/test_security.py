@@ -474,7 +474,7 @@ class Secured:
     """A broker with an authorizer; everybody's password is `secret`."""
 
     def __init__(self) -> None:
-        users = ["admin", "nobody", "other", "lister", "fetcher", "creator", "writer"]
+        users = ["admin", "nobody", "other", "lister", "fetcher", "creator", "writer", "guesser"]
         users += [f"u{number}" for number in range(len(TABLE))]
         listed = " ".join(f'user_{user}="secret"' for user in users)
         self.sasl_port = free_port()
@@ -940,6 +940,76 @@ def test_users_are_changed_and_described_without_their_secrets(secured: Secured)
     assert not errors_of(admin("AlterUserScramCredentials", 0, deletions=gone))
     refused = authenticate(secured.connect(), "carol", "pw")
     assert refused.error_code is ErrorCode.sasl_authentication_failed
+
+
+def test_all_users_are_described_where_none_is_named(secured: Secured) -> None:
+    admin = secured.authenticated("admin")
+    names = ["first", "second"]
+    salted = salt_password(ScramMechanism.SHA_256, "pw", b"salt", 4096)
+    made = {"iterations": 4096, "salt": b"salt", "salted_password": salted}
+    users = [{"name": name, "mechanism": 1, **made} for name in names]
+    assert not errors_of(admin("AlterUserScramCredentials", 0, upsertions=users))
+    for asked in (None, []):
+        told = admin("DescribeUserScramCredentials", 0, users=asked)
+        assert not errors_of(told)
+        assert set(names) <= {each.user for each in told.results}
+
+
+def test_a_hidden_topic_is_not_seen_by_a_name_like_it(secured: Secured, let: Callable[..., None]) -> None:
+    admin, nobody = secured.authenticated("admin"), secured.authenticated("guesser")
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("se.cret", "ope.n")]
+    assert not errors_of(admin("CreateTopics", 7, topics=topics, timeout=10_000))
+    alike = ("se_cret", "ope_n", "free_name")
+    let(*(binding("guesser", DESCRIBE, TOPIC, name) for name in (*alike, "ope.n")))
+
+    def errors(*, create: bool) -> list[ErrorCode]:
+        asked = [{"name": name} for name in alike]
+        told = nobody("Metadata", 12, topics=asked, allow_auto_topic_creation=create)
+        assert [topic.name for topic in told.topics] == list(alike)
+        return [topic.error_code for topic in told.topics]
+
+    unknown, invalid = ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception
+    assert errors(create=False) == [unknown, invalid, unknown]
+    assert errors(create=True) == [NO_TOPIC] * 3
+    let(*(binding("guesser", CREATE, TOPIC, name) for name in alike))
+    assert errors(create=True) == [unknown, invalid, ErrorCode.none]
+    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in alike[:2]]
+    hidden, seen = nobody("CreateTopics", 7, topics=topics, timeout=10_000).topics
+    assert (hidden.error_code, seen.error_code) == (invalid, invalid)
+    assert "se.cret" not in hidden.error_message
+    assert "ope.n" in seen.error_message
+
+
+def test_offsets_in_a_transaction_ask_for_the_topics_first(
+    secured: Secured, let: Callable[..., None]
+) -> None:
+    """Of the transaction nothing is learned, nor of topics that may not be read."""
+    writer = secured.authenticated("writer")
+    let(
+        binding("writer", WRITE, ResourceType.TRANSACTIONAL_ID, "mover"),
+        binding("writer", READ, GROUP, READERS),
+        binding("writer", READ, TOPIC, ORDERS),
+        binding("writer", READ, TOPIC, "missing"),
+    )
+
+    def errors(*names: str) -> list[ErrorCode]:
+        part = {"partition_index": 0, "committed_offset": 1}
+        answer = writer(
+            "TxnOffsetCommit",
+            5,
+            **MOVER,
+            group_id=READERS,
+            generation_id=-1,
+            topics=[{"name": name, "partitions": [part]} for name in names],
+        )
+        assert [topic.name for topic in answer.topics] == list(names)
+        return [topic.partitions[0].error_code for topic in answer.topics]
+
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert errors("hidden", "no-such-topic", "missing") == [NO_TOPIC, NO_TOPIC, unknown]
+    assert errors(ORDERS) == [NO_PRODUCER]
+    assert errors("hidden", ORDERS, "missing") == [NO_TOPIC, NO_PRODUCER, unknown]
+    assert errors() == []
 
 
 def test_each_listener_tells_its_own_address(secured: Secured) -> None:
