@@ -38,6 +38,7 @@ _BUILTIN = {
     ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
+    "repair": _Builtin("korvet.cli.repair", "repair", "Mend a damaged data folder of the embedded server."),
     "version": _Builtin("korvet.cli.version", "version", "Show versions, acceleration and servers found."),
 }
 # What is said of an entry point without loading it (Spark takes seconds).

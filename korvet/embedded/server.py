@@ -31,6 +31,11 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.01
 _LOG_TAIL_LINES = 15
+# What the server's log says when it refuses its own files.
+_DAMAGED = (
+    "Bad file format reading the append only file",
+    "Unexpected end of file reading the append only file",
+)
 _LOG_MAX_BYTES = 8 * 1024 * 1024
 
 
@@ -59,6 +64,8 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._socket = Path()
+        self._bytes_before = 0
+        """Of the append-only file when the server was launched."""
 
     @property
     def url(self) -> str:
@@ -115,6 +122,7 @@ class EmbeddedServer:
             log.replace(log.with_suffix(".log.1"))
         settings = self.data_dir / "server.conf"
         privacy.write_private(settings, self._settings())
+        self._bytes_before = self._file_bytes()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
         program = [str(self.binary.path), str(settings)]
@@ -146,6 +154,7 @@ class EmbeddedServer:
                     if state["loading"] == "0":
                         probe.ping()
                         self._pid = int(probe.info("server")["process_id"])
+                        self._report_cut()
                         return
             except ProbeError as error:
                 reason = str(error)
@@ -158,7 +167,28 @@ class EmbeddedServer:
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(f"{self.binary} does not become ready: {reason}{self.log_tail()}")
             time.sleep(_POLL_S)
-        raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{self.log_tail()}")
+        log_tail = self.log_tail()
+        if any(sign in log_tail for sign in _DAMAGED):
+            raise EmbeddedServerError(
+                f"the append-only file in {self.data_dir} is damaged: "
+                f"`korvet repair --data-dir {self.data_dir}` makes a backup and "
+                f"cuts it off at the damage{log_tail}"
+            )
+        raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{log_tail}")
+
+    def _file_bytes(self) -> int:
+        return sum(path.stat().st_size for path in (self.data_dir / "appendonlydir").glob("*.aof"))
+
+    def _report_cut(self) -> None:
+        """With `aof-load-truncated` the server cuts off a command that is not there as a whole."""
+        cut_bytes = self._bytes_before - self._file_bytes()
+        if cut_bytes > 0:
+            logger.warning(
+                "the append-only file in %s ended within a command, %d bytes of it were cut off: "
+                "a write that was not answered yet, unless the disk has lost more",
+                self.data_dir,
+                cut_bytes,
+            )
 
     def exit_status(self) -> int | None:
         """Exit status of the server process (negative: the signal that ended it); None while it runs."""
@@ -209,6 +239,7 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             "aof-use-rdb-preamble": "no",
+            # With `always` an incomplete command at the end was never answered: nothing is lost by the cut.
             "aof-load-truncated": "yes",
             "maxmemory-policy": "noeviction",
         }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 import redis
+from click.testing import CliRunner, Result
 
+from korvet.cli.app import korvet
 from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, shim
 
 OWNER = Path(__file__).with_name("owner.py")
@@ -202,7 +205,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
         assert client.get("a") == b"1"
 
 
-def test_a_truncated_append_only_file_is_loaded(tmp_path: Path) -> None:
+def test_a_truncated_append_only_file_is_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(tmp_path) as (_, client):
         client.set("a", "1")
         client.set("b", "2" * 1000)
@@ -211,22 +214,82 @@ def test_a_truncated_append_only_file_is_loaded(tmp_path: Path) -> None:
     with running(tmp_path) as (_, client):
         assert client.get("a") == b"1"
         assert client.get("b") is None
+    assert re.search(r"ended within a command, \d+ bytes of it were cut off", caplog.text)
+    caplog.clear()
+    with running(tmp_path):
+        assert not caplog.records
 
 
-def test_a_damaged_append_only_file_shows_the_servers_log(tmp_path: Path) -> None:
-    with running(tmp_path) as (_, client):
+def damage(data_dir: Path) -> bytes:
+    """Two records, of which the second one is damaged; the file as it is then."""
+    with running(data_dir) as (_, client):
         client.set("a", "1")
-        client.set("b", "2")
-    aof = next((tmp_path / "appendonlydir").glob("*.incr.aof"))
+        client.set("b", "2" * 1000)
+        client.set("c", "3")
+    aof = next((data_dir / "appendonlydir").glob("*.incr.aof"))
     damaged = bytearray(aof.read_bytes())
-    damaged[20:30] = b"\x00" * 10
+    at = damaged.index(b"222")
+    damaged[at - 10 : at] = b"\x00" * 10
     aof.write_bytes(damaged)
+    return bytes(damaged)
+
+
+def test_a_damaged_append_only_file_is_refused_with_a_way_to_mend_it(tmp_path: Path) -> None:
+    damage(tmp_path)
     with pytest.raises(
-        EmbeddedServerError, match=r"(?s)ended with status 1 while starting.*server\.log:\n.*Bad file format"
+        EmbeddedServerError, match=r"(?s)`korvet repair --data-dir .*server\.log:\n.*Bad file"
     ):
         EmbeddedServer(tmp_path).start()
     with pytest.raises(EmbeddedServerError, match="Bad file format"):  # and the folder is free again
         EmbeddedServer(tmp_path).start()
+
+
+def repair(data_dir: Path, *options: str, answer: str = "") -> Result:
+    return CliRunner().invoke(korvet, ["repair", "--data-dir", str(data_dir), *options], input=answer)
+
+
+def test_a_damaged_append_only_file_is_mended_with_a_backup(tmp_path: Path) -> None:
+    damaged = damage(tmp_path)
+    declined = repair(tmp_path, answer="n\n")
+    assert declined.exit_code == 1
+    assert "takes away the last 1" in declined.output
+    (aof,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
+    assert aof.read_bytes() == damaged
+    mended = repair(tmp_path, "--yes")
+    assert mended.exit_code == 0, mended.output
+    (backup,) = tmp_path.glob("appendonlydir.backup-*")
+    assert (backup / aof.name).read_bytes() == damaged
+    with running(tmp_path) as (_, client):
+        assert client.get("a") == b"1"
+        assert client.get("b") is client.get("c") is None
+    sound = repair(tmp_path)
+    assert sound.exit_code == 0
+    assert "is sound" in sound.output
+
+
+def test_what_no_cut_mends_is_left_as_it_was(tmp_path: Path) -> None:
+    """A damaged file that is not the last one: the records after it are needed, and so is what it holds."""
+    damaged = damage(tmp_path)
+    files = tmp_path / "appendonlydir"
+    (aof,) = files.glob("*.incr.aof")
+    base = next(files.glob("*.base.aof"))
+    base.write_bytes(damaged)
+    refused = repair(tmp_path, "--yes")
+    assert refused.exit_code == 1
+    assert "Put a backup of the folder in its place" in refused.output
+    (backup,) = tmp_path.glob("appendonlydir.backup-*")
+    assert (backup / aof.name).read_bytes() == damaged
+    assert base.read_bytes() == damaged
+
+
+def test_a_folder_in_use_is_not_mended(tmp_path: Path) -> None:
+    with running(tmp_path):
+        assert "is in use by process" in repair(tmp_path, "--yes").output
+
+
+def test_a_folder_without_data_is_not_mended(tmp_path: Path) -> None:
+    assert "holds no data" in repair(tmp_path / "new", "--yes").output
+    assert not (tmp_path / "new").exists()
 
 
 def test_loading_is_reported(tmp_path: Path) -> None:
