@@ -6,13 +6,13 @@ verification (KIP-890), v5 may answer TRANSACTION_ABORTABLE. Where a partition c
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
+from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -59,7 +59,7 @@ async def add_partitions_to_txn(context: RequestContext, request: Any) -> Any:
         return context.make("AddPartitionsToTxnResponse", results_by_topic_v3_and_below=results)
     if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
-    transactions = await asyncio.gather(*(_one(context, each) for each in request.transactions))
+    transactions = await gathered(_one(context, each) for each in request.transactions)
     return context.make(
         "AddPartitionsToTxnResponse",
         error_code=ErrorCode.none,

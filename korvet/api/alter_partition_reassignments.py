@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import InvalidAssignment
@@ -31,15 +32,13 @@ async def alter_partition_reassignments(context: RequestContext, request: Any) -
     """Of each partition whether it is where it is wanted."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
-    topics = tuple(
-        context.make(
-            "ReassignableTopicResponse",
-            name=topic.name,
-            partitions=tuple(_answer(context, topic.name, each) for each in topic.partitions),
+    topics = []
+    for topic in request.topics:
+        partitions = [_answer(context, topic.name, each) async for each in sliced(topic.partitions)]
+        topics.append(
+            context.make("ReassignableTopicResponse", name=topic.name, partitions=tuple(partitions))
         )
-        for topic in request.topics
-    )
-    return _response(context, ErrorCode.none, topics)
+    return _response(context, ErrorCode.none, tuple(topics))
 
 
 def _answer(context: RequestContext, name: str, asked: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.groups.config import InvalidGroupConfig
 from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -48,7 +49,7 @@ async def alter_resources(
     """
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     results = []
-    for resource in request.resources:
+    async for resource in sliced(request.resources):
         try:
             if times[resource.resource_type, resource.resource_name] > 1:
                 raise InvalidTopicRequest("Each resource must appear at most once.")

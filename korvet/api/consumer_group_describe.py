@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.slices import sliced
 from korvet.groups.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
@@ -38,7 +39,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def consumer_group_describe(context: RequestContext, request: Any) -> Any:
     """State, epochs, members and assignments of the groups."""
     groups = []
-    for group_id in request.group_ids:
+    async for group_id in sliced(dict.fromkeys(request.group_ids)):
         if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             denied = DescribedConsumerGroup(group_id, ErrorCode.group_authorization_failed)
             groups.append(_group(context, denied, NOT_ASKED))

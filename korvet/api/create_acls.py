@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.acl_messages import NO_AUTHORIZER, acl_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, InvalidAcl, Operation, ResourceType
 
@@ -35,7 +36,7 @@ async def create_acls(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.security_disabled, NO_AUTHORIZER)
     results = []
     added: list[Acl] = []
-    for asked in request.creations:
+    async for asked in sliced(request.creations):
         acl = acl_of(asked)
         try:
             acl.check()

@@ -13,10 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
-from korvet.topics.errors import InvalidAssignment, TopicError
+from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
+from korvet.topics.errors import InvalidAssignment, TooManyPartitions, TopicError
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -37,13 +39,16 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
         for name, count in times.items()
         if count > 1
     ]
-    for asked in request.topics:
+    too_many = sum(_added(context, asked) for asked in request.topics) > MAX_PARTITIONS
+    async for asked in sliced(request.topics):
         if times[asked.name] > 1:
             continue
         if not context.may(Operation.ALTER, ResourceType.TOPIC, asked.name):
             results.append(_result(context, asked.name, ErrorCode.topic_authorization_failed, None))
             continue
         try:
+            if too_many:
+                raise TooManyPartitions(TOO_MANY)
             _check_assignments(context, asked)
             topic = context.services.topics.get(asked.name)
             if topic is not None and asked.count > topic.partitions:
@@ -56,6 +61,14 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
         else:
             results.append(_result(context, asked.name, ErrorCode.none, None))
     return context.make("CreatePartitionsResponse", results=tuple(results))
+
+
+def _added(context: RequestContext, asked: Any) -> int:
+    """How many partitions a topic is to have in addition, if its request is valid."""
+    topic = context.services.topics.get(asked.name)
+    if not context.may(Operation.ALTER, ResourceType.TOPIC, asked.name):
+        return 0
+    return 0 if topic is None else max(asked.count - topic.partitions, 0)
 
 
 def _check_assignments(context: RequestContext, asked: Any) -> None:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.configs import TOPIC_CONFIGS, describe
+from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import (
     InvalidAssignment,
     InvalidPartitions,
@@ -24,6 +26,7 @@ from korvet.topics.errors import (
     InvalidTopicConfig,
     InvalidTopicRequest,
     NameCollision,
+    TooManyPartitions,
     TopicError,
 )
 
@@ -54,17 +57,29 @@ async def create_topics(context: RequestContext, request: Any) -> Any:
         if count > 1
     ]
     once = [asked for asked in request.topics if times[asked.name] == 1]
-    results += [await _create(context, asked, request.validate_only) for asked in once]
+    default = context.services.config.num_partitions
+    allowed = sum(_count(asked, default) for asked in once if _may_create(context, asked.name))
+    # For all of them, as in Kafka.
+    too_many = allowed > MAX_PARTITIONS
+    results += [
+        await _create(context, asked, request.validate_only, too_many=too_many)
+        async for asked in sliced(once)
+    ]
     return context.make("CreateTopicsResponse", topics=tuple(results))
 
 
-async def _create(context: RequestContext, asked: Any, validate_only: bool) -> Any:
-    if not (
-        context.may(Operation.CREATE, ResourceType.CLUSTER)
-        or context.may(Operation.CREATE, ResourceType.TOPIC, asked.name)
-    ):
+def _may_create(context: RequestContext, name: str) -> bool:
+    return context.may(Operation.CREATE, ResourceType.CLUSTER) or context.may(
+        Operation.CREATE, ResourceType.TOPIC, name
+    )
+
+
+async def _create(context: RequestContext, asked: Any, validate_only: bool, *, too_many: bool) -> Any:
+    if not _may_create(context, asked.name):
         return _failed(context, asked.name, ErrorCode.topic_authorization_failed, "Authorization failed.")
     try:
+        if too_many:
+            raise TooManyPartitions(TOO_MANY)
         partitions = _partitions(context, asked)
         configs = _configs(asked)
         if context.services.topics.get(asked.name) is None:
@@ -90,6 +105,13 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool) -> A
         replication_factor=1 if shown else -1,
         configs=_described(context, topic) if shown else (),
     )
+
+
+def _count(asked: Any, default: int) -> int:
+    """How many partitions a topic is to have, if its request is valid."""
+    if asked.assignments:
+        return len(asked.assignments)
+    return default if asked.num_partitions == _BY_ASSIGNMENT else max(asked.num_partitions, 0)
 
 
 def _partitions(context: RequestContext, asked: Any) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.acl_messages import NO_AUTHORIZER, UNKNOWN_ELEMENTS, filter_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, Operation, ResourceType, find
 
@@ -39,7 +40,7 @@ async def delete_acls(context: RequestContext, request: Any) -> Any:
     await security.refresh()
     results = []
     gone: set[Acl] = set()
-    for asked in request.filters:
+    async for asked in sliced(request.filters):
         wanted = filter_of(asked)
         if not wanted.is_known:
             results.append(_result(context, ErrorCode.invalid_request, UNKNOWN_ELEMENTS, ()))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import sliced
 from korvet.groups.messages import DeleteReply, DeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
@@ -27,7 +28,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def delete_groups(context: RequestContext, request: Any) -> Any:
     """Delete groups without members."""
     results: list[Any] = []
-    for group_id in dict.fromkeys(request.groups_names):
+    async for group_id in sliced(dict.fromkeys(request.groups_names)):
         if not context.may(Operation.DELETE, ResourceType.GROUP, group_id):
             results.append(_result(context, group_id, ErrorCode.group_authorization_failed))
             continue

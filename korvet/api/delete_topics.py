@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
@@ -35,7 +36,7 @@ async def delete_topics(context: RequestContext, request: Any) -> Any:
     asked = _asked(context, request)
     times = Counter(_named(context, name, topic_id) for name, topic_id in asked)
     results = []
-    for name, topic_id in dict.fromkeys(asked):
+    async for name, topic_id in sliced(dict.fromkeys(asked)):
         twice = times[_named(context, name, topic_id)] > 1
         if twice or (name is None) == (topic_id is None):
             results.append(

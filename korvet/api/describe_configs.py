@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 from korvet import config as settings
 from korvet.api.config_resources import denial_of, may_configure
 from korvet.api.errors import error_code_of
+from korvet.api.slices import sliced
 from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
@@ -30,7 +31,7 @@ from korvet.topics.errors import InvalidTopicName
 from korvet.topics.names import check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from korvet.api.context import RequestContext
 
@@ -61,8 +62,13 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(32, "DescribeConfigs", (1, 4), refuse=refuse)
 async def describe_configs(context: RequestContext, request: Any) -> Any:
     """The configs of topics, of groups and of this broker."""
-    results = tuple(_describe(context, request, resource) for resource in request.resources)
-    return context.make("DescribeConfigsResponse", results=results)
+    # A resource that is repeated is answered once: clients keep the answers by resource.
+    once = {
+        (each.resource_type, each.resource_name, frozenset(each.configuration_keys or ())): each
+        for each in request.resources
+    }
+    results = [_describe(context, request, each) async for each in sliced(once.values())]
+    return context.make("DescribeConfigsResponse", results=tuple(results))
 
 
 def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
@@ -101,30 +107,28 @@ def _describe(context: RequestContext, request: Any, resource: Any) -> Any:
     )
 
 
-def _wanted(resource: Any, name: str) -> bool:
+def _wanted(resource: Any) -> Callable[[str], bool]:
+    """Which configs of a resource are asked for."""
     # An empty list means all as well: librdkafka sends it so.
-    return not resource.configuration_keys or name in resource.configuration_keys
+    keys = frozenset(resource.configuration_keys or ())
+    return lambda name: not keys or name in keys
 
 
 def _topic_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
     topics = context.services.topics
     topic = topics.get(resource.resource_name)
     assert topic is not None
-    own, broker_configs = topic.configs, topics.broker_configs(topic)
+    own, broker_configs, wanted = topic.configs, topics.broker_configs(topic), _wanted(resource)
     return _described(
         context,
         request,
-        [
-            describe(config, own, broker_configs)
-            for config in TOPIC_CONFIGS.values()
-            if _wanted(resource, config.name)
-        ],
+        [describe(config, own, broker_configs) for config in TOPIC_CONFIGS.values() if wanted(config.name)],
     )
 
 
 def _group_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
     services = context.services
-    own = services.security.group_configs.of(resource.resource_name)
+    own, wanted = services.security.group_configs.of(resource.resource_name), _wanted(resource)
     broker_configs = {
         setting.key: str(getattr(services.config, setting.field))
         for setting in settings.settings()
@@ -136,7 +140,7 @@ def _group_configs(context: RequestContext, request: Any, resource: Any) -> tupl
         [
             describe(config, own, broker_configs, ConfigSource.GROUP)
             for config in _OF_GROUPS
-            if _wanted(resource, config.name)
+            if wanted(config.name)
         ],
     )
 
@@ -167,8 +171,9 @@ def _described(context: RequestContext, request: Any, views: Iterable[ConfigView
 
 def _broker_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
     results = []
+    wanted = _wanted(resource)
     for setting in settings.settings():
-        if not _wanted(resource, setting.key):
+        if not wanted(setting.key):
             continue
         value = getattr(context.services.config, setting.field)
         # Shown as null, as Kafka shows its sensitive configs.

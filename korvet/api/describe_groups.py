@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.slices import sliced
 from korvet.groups.messages import DescribedGroup, DescribeReply, DescribeRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
@@ -37,7 +38,7 @@ async def describe_groups(context: RequestContext, request: Any) -> Any:
     asked = getattr(request, "include_authorized_operations", False)
     knows = context.api_version >= _GROUP_ID_NOT_FOUND_SINCE
     groups: list[Any] = []
-    for group_id in request.groups:
+    async for group_id in sliced(dict.fromkeys(request.groups)):
         if not context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
             denied = DescribedGroup(group_id, ErrorCode.group_authorization_failed, None, "", "", "", ())
             groups.append(_group(context, denied, NOT_ASKED))

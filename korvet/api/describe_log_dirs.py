@@ -6,12 +6,12 @@ All that a broker leads is in one place, which has the keyspace's name; a size i
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
+from korvet.api.slices import gathered, sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 _ERROR_SINCE: Final = 3
 _UNKNOWN: Final = -1
-# Partitions whose size is asked of Redis at once.
-_AT_ONCE: Final = 500
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -43,19 +41,17 @@ async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
         return context.make(
             "DescribeLogDirsResponse", error_code=ErrorCode.cluster_authorization_failed, results=()
         )
-    asked = _asked(context, request)
+    asked = await _asked(context, request)
     logs = [log for _, logs in asked for log in logs]
     sizes: dict[PartitionLog, int] = {}
     error = ErrorCode.none
     try:
-        for at in range(0, len(logs), _AT_ONCE):
-            some = logs[at : at + _AT_ONCE]
-            bounds = await asyncio.gather(*(log.bounds() for log in some))
-            sizes.update((log, found.payload_bytes) for log, found in zip(some, bounds, strict=True))
+        bounds = await gathered(log.bounds() for log in logs)
+        sizes = {log: found.payload_bytes for log, found in zip(logs, bounds, strict=True)}
     except StorageError as failed:
         error, asked = error_code_of(failed), []
-    topics = tuple(_topic(context, name, logs, sizes) for name, logs in asked if logs)
-    result = _result(context, error, topics)
+    topics = [_topic(context, name, logs, sizes) async for name, logs in sliced(asked) if logs]
+    result = _result(context, error, tuple(topics))
     return context.make("DescribeLogDirsResponse", error_code=ErrorCode.none, results=(result,))
 
 
@@ -76,16 +72,16 @@ def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) 
     )
 
 
-def _asked(context: RequestContext, request: Any) -> list[tuple[str, list[PartitionLog]]]:
+async def _asked(context: RequestContext, request: Any) -> list[tuple[str, list[PartitionLog]]]:
     """By topic the logs that are led here; of all topics where none is named."""
     topics = context.services.topics
-    partitions: list[tuple[str, Sequence[int]]] = (
-        [(topic.name, range(topic.partitions)) for topic in topics.all()]
-        if request.topics is None
-        else [(each.topic, each.partitions) for each in request.topics]
-    )
+    partitions: dict[str, dict[int, None]] = {}
+    if request.topics is None:
+        partitions = {topic.name: dict.fromkeys(range(topic.partitions)) for topic in topics.all()}
+    for each in request.topics or ():
+        partitions.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
     found = []
-    for name, indexes in partitions:
+    async for name, indexes in sliced(partitions.items()):
         logs = [topics.log(name, index) for index in indexes]
         found.append((name, [log for log in logs if log is not None and not log.closed]))
     return found

@@ -4,12 +4,12 @@ transaction starts where the log ended before its first record; on clock topics 
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
+from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -37,9 +37,8 @@ async def describe_producers(context: RequestContext, request: Any) -> Any:
     """Idempotent and transactional producers of each partition."""
     topics = []
     for topic in request.topics:
-        partitions = await asyncio.gather(
-            *(_one(context, topic.name, index) for index in topic.partition_indexes)
-        )
+        indexes = dict.fromkeys(topic.partition_indexes)
+        partitions = await gathered(_one(context, topic.name, index) for index in indexes)
         topics.append(context.make("TopicResponse", name=topic.name, partitions=tuple(partitions)))
     return context.make("DescribeProducersResponse", topics=tuple(topics))
 

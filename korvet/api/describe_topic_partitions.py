@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.assignment import NO_NODE
@@ -45,7 +46,7 @@ async def describe_topic_partitions(context: RequestContext, request: Any) -> An
     room = min(max(request.response_partition_limit, 1), _MOST_PARTITIONS)
     topics = []
     next_cursor = None
-    for name in names:
+    async for name in sliced(names):
         if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             if request.topics:
                 topics.append(_failed(context, name, ErrorCode.topic_authorization_failed))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -31,7 +32,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 async def describe_transactions(context: RequestContext, request: Any) -> Any:
     """Each id as its coordinator describes it."""
     states = []
-    for name in request.transactional_ids:
+    async for name in sliced(dict.fromkeys(request.transactional_ids)):
         if not context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name):
             error = ErrorCode.transactional_id_authorization_failed
             states.append(_state(context, DescribedTransaction(name, error)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 
@@ -31,7 +32,7 @@ async def elect_leaders(context: RequestContext, request: Any) -> Any:
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     results = []
-    for asked in request.topic_partitions or ():
+    async for asked in sliced(request.topic_partitions or ()):
         topic = context.services.topics.get(asked.topic)
         count = 0 if topic is None else topic.partitions
         results.append(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import sliced
 from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
 from korvet.coordinator.transactions import TRANSACTIONS_PARTITIONS, TRANSACTIONS_TOPIC
 from korvet.offsets.partition import partition_for
@@ -66,11 +67,11 @@ async def find_coordinator(context: RequestContext, request: Any) -> Any:
             return refuse(context, request, ErrorCode.coordinator_not_available)
     if context.api_version <= _SINGLE_KEY_UNTIL:
         return context.make("FindCoordinatorResponse", **_where(context, key_type, request.key))
-    coordinators = tuple(
+    coordinators = [
         context.make("Coordinator", key=key, **_where(context, key_type, key))
-        for key in request.coordinator_keys
-    )
-    return context.make("FindCoordinatorResponse", coordinators=coordinators)
+        async for key in sliced(dict.fromkeys(request.coordinator_keys))
+    ]
+    return context.make("FindCoordinatorResponse", coordinators=tuple(coordinators))
 
 
 def _where(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import sliced
 from korvet.groups.messages import ListRequest
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -27,7 +28,7 @@ async def list_groups(context: RequestContext, request: Any) -> Any:
         ListRequest(tuple(getattr(request, "states_filter", ())), tuple(getattr(request, "types_filter", ())))
     )
     everything = context.may(Operation.DESCRIBE, ResourceType.CLUSTER)
-    groups = tuple(
+    groups = [
         context.make(
             "ListedGroup",
             group_id=group.group_id,
@@ -35,7 +36,7 @@ async def list_groups(context: RequestContext, request: Any) -> Any:
             group_state=group.state,
             group_type=group.group_type,
         )
-        for group in listed.groups
+        async for group in sliced(listed.groups)
         if everything or context.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
-    )
-    return context.make("ListGroupsResponse", error_code=ErrorCode.none, groups=groups)
+    ]
+    return context.make("ListGroupsResponse", error_code=ErrorCode.none, groups=tuple(groups))

@@ -14,12 +14,14 @@ from kio.schema.errors import ErrorCode
 from korvet.api.errors import error_code_of
 from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.api.operations import NOT_ASKED, cluster_operations, operations_on
+from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import NameCollision, TopicError
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+    from korvet.storage.assignment import Assignment
     from korvet.storage.catalogue import Topic
 
 _NULL_NAMES_SINCE: Final = 12
@@ -64,23 +66,21 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
     if everything:
         answers: list[Topic | bytes] = [
             topic
-            for topic in context.services.topics.listed()
+            async for topic in sliced(context.services.topics.listed())
             if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
     else:
         may_create = getattr(request, "allow_auto_topic_creation", True)
-        # One that is named twice is answered once.
-        once = {(getattr(asked, "topic_id", None), asked.name): asked for asked in request.topics}
-        answers = [await _one(context, asked, may_create) for asked in once.values()]
+        answers = await _named(context, request.topics, may_create)
     cluster = NOT_ASKED
     if getattr(request, "include_cluster_authorized_operations", False):
         cluster = cluster_operations(context)
     # From one version of the assignment, so that each leader is among the brokers.
-    topics = [
-        answer if isinstance(answer, bytes) else _found(context, answer, tells_operations)
-        for answer in answers
-    ]
     assignment = context.services.membership.assignment
+    topics = [
+        answer if isinstance(answer, bytes) else _found(context, assignment, answer, tells_operations)
+        async for answer in sliced(answers)
+    ]
     body = encode_response(
         context.api_version,
         assignment.endpoints(context.client.listener),
@@ -90,6 +90,17 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
         operations=cluster,
     )
     return [body]
+
+
+async def _named(context: RequestContext, topics: Any, may_create: bool) -> list[Topic | bytes]:
+    """The topics that are named by name or ID, each of them once, as in Kafka."""
+    # A name counts where there is one.
+    once = {getattr(asked, "topic_id", None) if asked.name is None else asked.name: asked for asked in topics}
+    answers: dict[Any, Topic | bytes] = {}
+    async for key, asked in sliced(once.items()):
+        answer = await _one(context, asked, may_create)
+        answers[key if isinstance(answer, bytes) else answer.name] = answer
+    return list(answers.values())
 
 
 async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic | bytes:
@@ -136,8 +147,7 @@ def _error(context: RequestContext, refused: TopicError) -> ErrorCode:
     return error_code_of(refused)
 
 
-def _found(context: RequestContext, topic: Topic, tells_operations: bool) -> bytes:
-    assignment = context.services.membership.assignment
+def _found(context: RequestContext, assignment: Assignment, topic: Topic, tells_operations: bool) -> bytes:
     led = context.services.topics.behind(topic).name
     return encode_topic(
         context.api_version,

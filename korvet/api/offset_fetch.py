@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import sliced
 from korvet.groups.messages import (
     NO_GENERATION,
     FetchedPartition,
@@ -49,7 +50,12 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
             context, request.topics, await _fetch(context, request.group_id, request.topics, stable)
         )
     groups = []
-    for group in request.groups:
+    # All offsets of a group are told once, however often they are asked for.
+    once = {
+        (group.group_id, None if group.topics is None else number): group
+        for number, group in enumerate(request.groups)
+    }
+    async for group in sliced(once.values()):
         member = getattr(group, "member_id", None), getattr(group, "member_epoch", NO_GENERATION)
         reply = await _fetch(context, group.group_id, group.topics, stable, member)
         groups.append(_group(context, reply))
@@ -69,7 +75,7 @@ async def _fetch(
     unknown: list[FetchedTopic] = []
     if topics is not None:
         known = []
-        for topic in topics:
+        async for topic in sliced(topics):
             if context.api_version < _TOPIC_IDS_SINCE:
                 if context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
                     known.append(FetchTopic(topic.name, tuple(topic.partition_indexes)))

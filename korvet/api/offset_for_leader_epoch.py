@@ -8,13 +8,13 @@ end.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.list_offsets import check_leader_epoch
+from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -42,7 +42,7 @@ async def offset_for_leader_epoch(context: RequestContext, request: Any) -> Any:
     """Where each epoch asked for ended."""
     answers = []
     for topic in request.topics:
-        found = await asyncio.gather(*(_one(context, topic.topic, each) for each in topic.partitions))
+        found = await gathered(_one(context, topic.topic, each) for each in topic.partitions)
         answers.append((topic.topic, found))
     return _response(context, answers)
 

@@ -6,12 +6,12 @@ What the transaction coordinator tells the leaders, and administrators whose tra
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.log import Marker
@@ -35,7 +35,7 @@ async def write_txn_markers(context: RequestContext, request: Any) -> Any:
     may = partial(context.may, kind=ResourceType.CLUSTER)
     if not may(Operation.CLUSTER_ACTION) and not may(Operation.ALTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
-    markers = await asyncio.gather(*(_write(context, marker) for marker in request.markers))
+    markers = await gathered(_write(context, marker) for marker in request.markers)
     return context.make("WriteTxnMarkersResponse", markers=tuple(markers))
 
 
@@ -45,7 +45,7 @@ async def _write(context: RequestContext, asked: Any) -> Any:
     )
     write = context.services.markers.write
     errors = [
-        await asyncio.gather(*(write((topic.name, index), marker) for index in topic.partition_indexes))
+        await gathered(write((topic.name, index), marker) for index in topic.partition_indexes)
         for topic in asked.topics
     ]
     return _result(context, asked, errors)

@@ -178,6 +178,8 @@ class CoordinatorService:
                 safe.append(settled)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
+            # There may be many groups: other clients have their turn between partitions.
+            await asyncio.sleep(0)
         for error in await asyncio.gather(*safe):
             if error is not ErrorCode.none:
                 raise CoordinatorError(error)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
+import typing
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import kio.index
 from kio.schema.errors import ErrorCode
@@ -14,8 +15,11 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from korvet.protocol.primitives import MalformedRequest
-from korvet.protocol.shape import shape_of
+from korvet.protocol.primitives import MalformedRequest, length
+from korvet.protocol.shape import shape_of, without_null
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["NO_THROTTLE", "ErrorCode", "RequestSchema", "ResponseSchema", "request_schema", "response_schema"]
 
@@ -27,6 +31,10 @@ OPERATIONS_NOT_ASKED: Final = -(2**31)
 # Characters of an error message. It may repeat what the client sent, and a string of the older encoding
 # holds 32,767 bytes.
 _LONGEST_MESSAGE: Final = 1000
+
+
+# Elements of a response that is encoded in one go: less than a millisecond.
+_WHOLE_ELEMENTS: Final = 200
 
 
 class RequestSchema:
@@ -59,12 +67,11 @@ class RequestSchema:
 class ResponseSchema:
     """One version of a response: builds its structures by name and encodes the whole."""
 
-    __slots__ = ("_fields", "_module", "_write", "flexible", "throttle_at")
+    __slots__ = ("_fields", "_module", "flexible", "throttle_at")
 
     def __init__(self, api_key: int, api_version: int) -> None:
         self._module = kio.index.load_payload_module(api_key, api_version, EntityType.response)
         schema = kio.index.load_response_schema(api_key, api_version)
-        self._write = entity_writer(schema)
         self._fields: dict[str, frozenset[str]] = {}
         # ApiVersions answers with header v0 in every version: a client can't yet know what we speak
         # (KIP-511).
@@ -96,9 +103,69 @@ class ResponseSchema:
 
     def encode(self, response: Any) -> bytes:
         """The response's body, without header and length."""
-        buffer = io.BytesIO()
-        self._write(buffer, response)
-        return buffer.getvalue()
+        return _encode(response)
+
+    def pieces(self, response: Any) -> Iterator[bytes]:
+        """The body in pieces, each of which takes little time to encode; most responses are one piece."""
+        array = _last_array(response)
+        elements = () if array is None else getattr(response, array.field) or ()
+        nested = _last_array(elements[0]) if elements else None
+        total = len(elements)
+        if nested is not None:
+            total += sum(len(getattr(each, nested.field) or ()) for each in elements)
+        if total <= _WHOLE_ELEMENTS:
+            return iter((_encode(response),))
+        return _pieces(response)
+
+
+class _LastArray(NamedTuple):
+    """The array of structures that an entity without tagged fields ends with."""
+
+    field: str
+    flexible: bool
+
+    @property
+    def tail(self) -> bytes:
+        """What follows the elements."""
+        return b"\x00" if self.flexible else b""
+
+
+def _last_array(entity: Any) -> _LastArray | None:
+    kind: type = type(entity)
+    return _last_array_of(kind)
+
+
+@cache
+def _last_array_of(entity: type) -> _LastArray | None:
+    fields = dataclasses.fields(entity)
+    if not fields or any("tag" in field.metadata for field in fields):
+        return None
+    name = fields[-1].name
+    hint = without_null(typing.get_type_hints(entity)[name])
+    if typing.get_origin(hint) is not tuple or not dataclasses.is_dataclass(typing.get_args(hint)[0]):
+        return None
+    return _LastArray(name, bool(entity.__flexible__))  # type: ignore[attr-defined]
+
+
+def _encode(entity: Any) -> bytes:
+    buffer = io.BytesIO()
+    entity_writer(type(entity))(buffer, entity)
+    return buffer.getvalue()
+
+
+def _pieces(entity: Any) -> Iterator[bytes]:
+    """An entity as the bytes before its last array, each element, and the bytes behind it."""
+    array = _last_array(entity)
+    elements = () if array is None else getattr(entity, array.field)
+    if array is None or not elements:
+        yield _encode(entity)
+        return
+    hollow = _encode(dataclasses.replace(entity, **{array.field: ()}))
+    behind = len(length(0, array.flexible)) + len(array.tail)
+    yield hollow[: len(hollow) - behind] + length(len(elements), array.flexible)
+    for element in elements:
+        yield from _pieces(element)
+    yield array.tail
 
 
 def _throttle_at(schema: Any) -> int | None:

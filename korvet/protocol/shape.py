@@ -222,7 +222,7 @@ def shape_of(entity: type) -> Shape:
     for field in dataclasses.fields(entity):
         if "tag" in field.metadata:
             continue
-        hint = _without_null(hints[field.name])
+        hint = without_null(hints[field.name])
         required = field.name if hint is hints[field.name] else ""
         if typing.get_origin(hint) is tuple:
             kind = _Kind.COMPACT_ARRAY if flexible else _Kind.ARRAY
@@ -242,7 +242,7 @@ def shape_of(entity: type) -> Shape:
     return Shape(steps)
 
 
-def _without_null(hint: Any) -> Any:
+def without_null(hint: Any) -> Any:
     """The type of a hint for what may be null; any other hint itself."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return next(each for each in typing.get_args(hint) if each is not types.NoneType)

@@ -18,6 +18,7 @@ from korvet.api.errors import asked_by, error_code_of
 from korvet.api.offset_commit_form import AskedCommit, CommitForms
 from korvet.api.produce_form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
+from korvet.api.slices import sliced
 from korvet.causes import Causes
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, response_header
@@ -246,7 +247,10 @@ class Dispatcher:
         try:
             response = await api.handle(context, request)
             body: list[bytes] | None
-            body = response if isinstance(response, list) else [context.schema.encode(response)]
+            body = response
+            if not isinstance(response, list):
+                pieces = context.schema.pieces(response)
+                body = [b"".join([piece async for piece in sliced(pieces)])]
         except Exception as error:  # noqa: BLE001 - answered and logged
             body = self._refusal(api, context, request, error)
         respond(body)

@@ -31,7 +31,7 @@ from korvet.topics.errors import (
     TopicExists,
     UnknownTopic,
 )
-from korvet.topics.names import check_collision, check_topic_name
+from korvet.topics.names import CollidingNames, check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -45,6 +45,7 @@ _ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
+TOO_MANY: Final = "Excessively large number of partitions per request."
 _ALIASED: Final = "__consumer_offsets"
 # A broker that does not hear of a new topic for so long will when it is asked for it.
 _SPREAD_S: Final = 1.0
@@ -80,6 +81,7 @@ class TopicDirectory:
         # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
         self._lock = asyncio.Lock()
         self._broker_configs: Mapping[str, str] = _broker_configs(config)
+        self._names = CollidingNames()
 
     def all(self) -> list[Topic]:
         """All topics by name."""
@@ -177,7 +179,8 @@ class TopicDirectory:
     def check_name(self, name: str) -> None:
         """Raises InvalidTopicName unless a topic of that name may be made, and NameCollision."""
         check_topic_name(name)
-        check_collision(name, self._store.catalogue.topics)
+        self._names.follow(self._store.catalogue.topics, self._store.catalogue.edition)
+        self._names.check(name)
 
     async def get_or_create(self, name: str) -> Topic:
         """The topic, made with the broker's defaults if there is none (auto-creation). Raises TopicError."""
@@ -200,7 +203,7 @@ class TopicDirectory:
         if partitions < 1:
             raise InvalidPartitions("Number of partitions must be larger than 0.")
         if partitions > MAX_PARTITIONS:
-            raise TooManyPartitions("Excessively large number of partitions per request.")
+            raise TooManyPartitions(TOO_MANY)
         checked = _checked(configs)
         assignment = self._assignment(checked)
         layout = self._layout(checked)
@@ -250,7 +253,7 @@ class TopicDirectory:
                 f"The topic {name} has {topic.partitions} partition(s); {count} would not be an increase."
             )
         if count - topic.partitions > MAX_PARTITIONS:
-            raise TooManyPartitions("Excessively large number of partitions per request.")
+            raise TooManyPartitions(TOO_MANY)
         if validate_only:
             return topic
         async with self._lock:

@@ -9,7 +9,7 @@ from korvet.storage.keys import MAX_NAME_LENGTH
 from korvet.topics.errors import InvalidTopicName, NameCollision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Mapping
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
@@ -31,13 +31,35 @@ def check_topic_name(name: str) -> None:
         )
 
 
-def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raises NameCollision if a topic differs from `name` in '.' and '_' only: metrics could not tell them
-    apart.
-    """
-    if "." not in name and "_" not in name:
-        return
-    folded = name.replace(".", "_")
-    for other in existing:
-        if other != name and other.replace(".", "_") == folded:
-            raise NameCollision(name, other)
+class CollidingNames:
+    """The topics that exist, by what their metrics are called: '.' and '_' are the same there."""
+
+    def __init__(self) -> None:
+        self._edition = -1
+        self._names: set[str] = set()
+        self._by_metric: dict[str, set[str]] = {}
+
+    def follow(self, existing: Mapping[str, object], edition: int) -> None:
+        """Know the topics of an edition of the catalogue."""
+        if edition == self._edition:
+            return
+        for name in existing.keys() - self._names:
+            self._by_metric.setdefault(_metric_of(name), set()).add(name)
+        for name in self._names - existing.keys():
+            alike = self._by_metric[_metric_of(name)]
+            alike.discard(name)
+            if not alike:
+                del self._by_metric[_metric_of(name)]
+        self._names, self._edition = set(existing), edition
+
+    def check(self, name: str) -> None:
+        """Raises NameCollision if a topic differs from `name` in '.' and '_' only: metrics could not tell
+        them apart.
+        """
+        for other in sorted(self._by_metric.get(_metric_of(name), ())):
+            if other != name:
+                raise NameCollision(name, other)
+
+
+def _metric_of(name: str) -> str:
+    return name.replace(".", "_")

@@ -71,6 +71,8 @@ def _scalar(rng: random.Random, hint: Any) -> Any:
         return rng.random() < 0.5
     if issubclass(hint, datetime.timedelta):
         return datetime.timedelta(milliseconds=rng.choice((-1, 0, 1, 2**31 - 1, rng.randrange(100_000))))
+    if issubclass(hint, datetime.datetime):
+        return datetime.datetime.fromtimestamp(rng.randrange(2**31), datetime.UTC)
     if issubclass(hint, uuid.UUID):
         return uuid.UUID(int=rng.getrandbits(128))
     if issubclass(hint, str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from korvet.topics.configs import (
@@ -13,7 +15,7 @@ from korvet.topics.configs import (
     policy_of,
 )
 from korvet.topics.errors import InvalidTopicName
-from korvet.topics.names import check_collision, check_topic_name
+from korvet.topics.names import CollidingNames, check_topic_name
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "...", "__consumer_offsets"])
@@ -28,9 +30,26 @@ def test_names_that_cannot_be(name: str) -> None:
 
 
 def test_names_that_metrics_could_not_tell_apart() -> None:
-    check_collision("a.b", ["a.b", "ab", "a-b"])
+    names = CollidingNames()
+    names.follow(dict.fromkeys(["a.b", "ab", "a-b"]), 1)
+    names.check("a.b")
+    names.follow(dict.fromkeys(["x", "a_b"]), 2)
     with pytest.raises(InvalidTopicName, match="collides with existing topic: a_b"):
-        check_collision("a.b", ["x", "a_b"])
+        names.check("a.b")
+    names.follow({}, 3)
+    names.check("a.b")
+
+
+def test_a_check_for_collisions_does_not_look_at_all_topics() -> None:
+    def took_s(count: int) -> float:
+        names = CollidingNames()
+        names.follow(dict.fromkeys(f"some.topic_{number}" for number in range(count)), 1)
+        began = time.perf_counter()
+        for number in range(2_000):
+            names.check(f"other.topic_{number}")
+        return time.perf_counter() - began
+
+    assert took_s(20_000) < 20 * took_s(20)
 
 
 @pytest.mark.parametrize("config", TOPIC_CONFIGS.values(), ids=lambda config: config.name)
