@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
+from korvet.spark.redaction import redacted
 from korvet.spark.target import ExportError
 
 if TYPE_CHECKING:
@@ -43,15 +44,16 @@ class Identity:
 def claimed(folder: Folder, what: str, check: Callable[[bool], None]) -> Iterator[Identity]:
     """The checkpoint's identity, made when it has none, and locked where it is on a local disk.
 
-    `what` says what is exported to where; `check` is told whether the checkpoint is fresh before anything is
-    written, and raises to keep it so. Raises ExportError when the checkpoint is another export's, or in use
-    for longer than a killed one would take to end.
+    `what` says what is exported to where, without passwords; `check` is told whether the checkpoint is fresh
+    before anything is written, and raises to keep it so. Raises ExportError when the checkpoint is another
+    export's, or in use for longer than a killed one would take to end.
     """
     file = folder.child(IDENTITY)
     fresh = not file.exists()
     if fresh and folder.child("metadata").exists():
         raise ExportError(f"{folder.location} is the checkpoint of something else")
-    if not fresh and (former := json.loads(file.read_text())["what"]) != what:
+    # Earlier releases noted passwords, too.
+    if not fresh and (former := redacted(json.loads(file.read_text())["what"])) != what:
         raise ExportError(f"the checkpoint {folder.location} is of another export ({former}, not {what})")
     check(fresh)
     with _locked(folder) as is_locked:

@@ -26,6 +26,7 @@ from korvet.spark.options import (
     user_errors,
     with_redis,
 )
+from korvet.spark.redaction import redacted
 from korvet.spark.report import write_report
 from korvet.spark.session import is_submitted
 from korvet.spark.store import OFFSETS_TOPIC, check_keyspace, connected
@@ -442,7 +443,7 @@ def _keep(
                 keep_tables(spark, address, _place(location, PARQUET), every_s=every_s, options=options)
             except KeyboardInterrupt:
                 click.echo("Stopping; the same command goes on from here.", err=True)
-    click.echo(f"all tables: in {location}")
+    click.echo(f"all tables: in {redacted(location)}")
 
 
 def _place(location: str, form: str) -> str:

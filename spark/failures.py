@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from korvet.spark.redaction import redacted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,7 +28,7 @@ NEEDS_JAR = "give its jar by --jar FILE or --package GROUP:ARTIFACT:VERSION"
 
 
 def in_one_line(error: Exception) -> str:
-    """What went wrong, without plans, stacks and Spark's own frame around it."""
+    """What went wrong, without plans, stacks, passwords and Spark's own frame around it."""
     failure = getattr(error, "java_exception", None)
     texts = [str(error)] if failure is None else list(_messages(failure))
     words = _of_python("\n".join(texts)) or next((text for text in texts if not _FRAME.search(text)), None)
@@ -34,7 +36,7 @@ def in_one_line(error: Exception) -> str:
         inner = _LOST_TASK.search(texts[-1]) or _ENDED_BY.search(texts[-1])
         words = inner[1] if inner else texts[0]
     line = next((line.strip() for line in words.splitlines() if line.strip()), "Spark failed without a word")
-    line = _JAVA_NAME.sub(r"\1", _SQLSTATE.sub("", line))
+    line = redacted(_JAVA_NAME.sub(r"\1", _SQLSTATE.sub("", line)))
     return f"{line}: {NEEDS_JAR}" if _NO_CLASS.search(line) else line
 
 

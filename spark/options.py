@@ -20,6 +20,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from korvet.spark.browser import BrowserError
 from korvet.spark.failures import in_one_line
 from korvet.spark.jars import JarsMissing
+from korvet.spark.redaction import redacted
 from korvet.spark.session import JavaMissing, build_session, is_submitted, submitted_session
 from korvet.spark.store import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls, split_url
 from korvet.spark.target import ExportError
@@ -176,13 +177,13 @@ def user_errors() -> Iterator[None]:
     try:
         yield
     except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(redacted(str(error))) from error
     except (PySparkException, Py4JJavaError) as error:
         raise click.ClickException(in_one_line(error)) from error
     except RedisError as error:
-        raise click.ClickException(f"Redis refuses: {error}") from error
+        raise click.ClickException(redacted(f"Redis refuses: {error}")) from error
     except OSError as error:
-        raise click.ClickException(_os_words(error)) from error
+        raise click.ClickException(redacted(_os_words(error))) from error
 
 
 def _os_words(error: OSError) -> str:

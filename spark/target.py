@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
 
+from korvet.spark.redaction import redacted
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -22,7 +24,10 @@ BASE64, HEX, TEXT = BYTES_AS = ("base64", "hex", "text")
 
 
 class ExportError(ValueError):
-    """An export that can't be done as asked; the message says why and what to do."""
+    """An export that can't be done as asked; the message says why and what to do, without passwords."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redacted(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Target:
     `bytes_as` says what becomes of bytes in CSV and JSON. Raises ExportError for what does not fit together.
     """
 
-    location: str
+    location: str = field(repr=False)
     form: str = PARQUET
     mode: str = ERROR
     table: str | None = None
@@ -67,8 +72,8 @@ class Target:
 
     @property
     def name(self) -> str:
-        """What to call it, without options."""
-        return f"{self.form} {self.location}" + (f" table {self.table}" if self.table else "")
+        """What to call it, without options and passwords."""
+        return f"{self.form} {redacted(self.location)}" + (f" table {self.table}" if self.table else "")
 
     def check_columns(self, frame: DataFrame) -> None:
         """Raises ExportError when the frame lacks a column to partition by."""

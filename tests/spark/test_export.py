@@ -377,6 +377,10 @@ def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
         export_batch(topic.batch(), unknown)
     with pytest.raises(ExportError, match=r"no connection to jdbc:derby: .*not found"):
         export_batch(topic.batch(), Target(f"jdbc:derby:{tmp_path}/none", "jdbc", table="t"))
+    secret = Target(f"jdbc:derby:{tmp_path}/none;user=ada;password=hush", "jdbc", table="t")
+    with pytest.raises(ExportError, match="no connection to jdbc:derby") as caught:
+        export_batch(topic.batch(), secret)
+    assert "hush" not in str(caught.value)
     with pytest.raises(ExportError, match="Iceberg catalog nowhere"):
         export_batch(topic.batch(), Target("nowhere", "iceberg", table="a.b"))
     lost = replace(_table_target("iceberg", tmp_path), options={"type": "sql", "uri": "sqlite:////none/x.db"})
