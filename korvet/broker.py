@@ -7,6 +7,7 @@ import gc
 import logging
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from korvet import api
@@ -20,6 +21,8 @@ from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
+from korvet.embedded import socket_of
+from korvet.embedded.room import Room
 from korvet.groups.config import GroupConfig, MigrationPolicy
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
@@ -28,7 +31,7 @@ from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.server.scheduling import keep_scheduling
-from korvet.storage.errors import StorageError, StorageFault, StoreError
+from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.eviction import EvictionWatch
 from korvet.storage.keys import Keyspace
 from korvet.storage.mailbox import Mailbox
@@ -52,6 +55,8 @@ log = logging.getLogger(__name__)
 # Produced bytes on their way to Redis before clients are held back: enough to keep Redis busy, no more.
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _COLLECTION_THRESHOLD: Final = 100_000
+# How often free space is looked at: half of the reserve is for what is written in between.
+_ROOM_POLL_S: Final = 0.1
 
 
 async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
@@ -91,7 +96,10 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         transactions = TransactionService(
             store, store.catalogue, _transaction_config(config), MarkerWriter(peers.mark), peers
         )
-        mail = keep("mail", mailbox.run)
+        beside = [keep("mail", mailbox.run)]
+        room = _room(config, redis_url)
+        if room is not None:
+            beside.append(keep("disk space", partial(_watch_room, store, room)))
         try:
             await _run(
                 config,
@@ -105,8 +113,9 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
                 lambda: ready(*endpoint),
             )
         finally:
-            mail.cancel()
-            await asyncio.gather(mail, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
             await transactions.close()
             await peers.close()
             await coordinator.close()
@@ -222,6 +231,29 @@ def _housekeeping(
         exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
         tasks.append(keep("Redis groups", exporter.run))
     return tasks
+
+
+def _room(config: Config, redis_url: str) -> Room | None:
+    """The free space of the disk that Redis writes to, if it is the embedded server of our data folder."""
+    folder = Path(config.data_dir).absolute()
+    if not redis_url.startswith("unix://") or redis_url != f"unix://{socket_of(folder)}":
+        return None
+    return Room(folder, config.disk_reserve_bytes)
+
+
+async def _watch_room(store: Store, room: Room) -> None:
+    """Refuse clients' records while the disk has nothing but its reserve, which groups and brokers need."""
+    while True:
+        if room.look():
+            refusal = NoRoom(
+                f"the broker's disk has {room.free_bytes} bytes left, and {room.reserve_bytes} are reserved"
+            )
+            store.no_room = refusal if room.is_short else None
+            if room.is_short:
+                log.error("clients' records are refused: %s (disk.reserve.bytes)", refusal)
+            else:
+                log.info("clients' records are taken again: %d bytes are free", room.free_bytes)
+        await asyncio.sleep(_ROOM_POLL_S)
 
 
 class _Follower:

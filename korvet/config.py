@@ -183,6 +183,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = "always"
 
+    disk_reserve_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=_INT64_MAX,
+            description="Free space on the embedded server's disk below which records are refused; below "
+            "half of it all writes are. 0 is none.",
+        ),
+    ] = 67_108_864
+
     auto_create_topics_enable: Annotated[
         bool, Meta(description="Create a topic when a client asks for one that does not exist.")
     ] = True

@@ -24,6 +24,7 @@ from korvet.cli.processes import ProcessesError
 from korvet.cli.profile import profiled
 from korvet.config import Config, ConfigError
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
+from korvet.embedded.probe import ProbeError
 from korvet.storage.errors import StoreError
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,11 @@ logger = logging.getLogger(__name__)
 # A server that keeps ending is not worth another start: something is wrong that only its log can tell.
 _MOST_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
+# Also how often free space is looked at: the reserve is for what is written in between.
 _SERVER_POLL_S = 0.1
+# Between attempts to start it on a full disk.
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 2.0
 # What a user can do something about; any other operating system error is a bug and shows its traceback.
 _ADDRESS_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
 # A start that only takes a moment is not worth a line.
@@ -134,7 +139,12 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
             last = now
             logger.info("loading %s: %.0f %%", settings.data_dir, 100 * loaded_bytes / max(total_bytes, 1))
 
-    server = EmbeddedServer(settings.data_dir, appendfsync=settings.embedded_appendfsync, on_loading=report)
+    server = EmbeddedServer(
+        settings.data_dir,
+        appendfsync=settings.embedded_appendfsync,
+        reserve_bytes=settings.disk_reserve_bytes // 2,
+        on_loading=report,
+    )
     server.start()
     logger.info("embedded server %s, process %d", server.binary, server.pid)
     return server
@@ -186,21 +196,55 @@ def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str,
 
 
 async def _watch(server: EmbeddedServer) -> None:
-    """Start the embedded server anew when it ends by itself; EmbeddedServerError when it keeps ending."""
+    """Start the embedded server anew when it ends by itself, and have it refuse writes while its disk has no
+    room.
+
+    Raises EmbeddedServerError when it keeps ending although there is room.
+    """
     restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
+    pause_s = _FIRST_PAUSE_S
     while True:
         await asyncio.sleep(_SERVER_POLL_S)
         status = server.exit_status()
         if status is None:
+            pause_s = _FIRST_PAUSE_S
+            await _follow_room(server)
             continue
+        logger.error("the embedded server ended with status %d; starting it anew", status)
         now = time.monotonic()
-        if len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S:
+        keeps_ending = len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S
+        server.room.look()
+        if keeps_ending and not server.room.is_short:
             raise EmbeddedServerError(f"the embedded server keeps ending{server.log_tail()}")
         restarts.append(now)
-        logger.error("the embedded server ended with status %d; starting it anew", status)
-        server.launch()
-        await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
+        try:
+            server.launch()
+            await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
+        except (EmbeddedServerError, OSError) as error:
+            server.room.look()
+            if not server.room.is_short:
+                raise
+            logger.error("the embedded server does not start, its disk is full: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            continue
         logger.info("the embedded server is back, process %d", server.pid)
+
+
+async def _follow_room(server: EmbeddedServer) -> None:
+    if not server.room.look():
+        return
+    try:
+        await asyncio.get_running_loop().run_in_executor(None, server.follow_room)
+    except ProbeError as error:
+        # It is ending, or busy: asked again at once.
+        server.room.is_short = not server.room.is_short
+        logger.warning("the embedded server does not follow its disk's free space yet: %s", error)
+        return
+    refuses = "refuses" if server.room.is_short else "takes"
+    logger.error(
+        "the embedded server %s writes: %d bytes of its disk are free", refuses, server.room.free_bytes
+    )
 
 
 def _allow_all_files() -> None:

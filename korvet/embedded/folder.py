@@ -7,6 +7,7 @@ Two locks, both held by the kernel and so gone with their holders, however they 
   child) may still write to the folder, even when the broker that started it is gone.
 """
 
+import contextlib
 import fcntl
 import json
 import os
@@ -51,8 +52,10 @@ class FolderLock:
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, json.dumps(holder).encode(), 0)
+        # It is only for people to read, and a full disk must not keep the server from its start.
+        with contextlib.suppress(OSError):
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, json.dumps(holder).encode(), 0)
 
     def holder(self) -> dict[str, object]:
         """What the holder noted; empty while it is just starting."""

@@ -47,6 +47,10 @@ class Probe:
         lines = self._ask(b"INFO " + section.encode()).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
+    def config_set(self, name: str, value: str) -> None:
+        """CONFIG SET of one parameter."""
+        self._ask(f"CONFIG SET {name} {value}".encode())
+
     def shut_down(self) -> None:
         """SHUTDOWN NOSAVE: the server flushes its append-only file and ends."""
         try:

@@ -21,6 +21,7 @@ from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.probe import Probe, ProbeError
+from korvet.embedded.room import Room
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.01
 _LOG_TAIL_LINES = 15
+_WRITES_NEED_REPLICAS = "min-replicas-to-write"
 # What the server's log says when it refuses its own files.
 _DAMAGED = (
     "Bad file format reading the append only file",
@@ -52,6 +54,7 @@ class EmbeddedServer:
         appendfsync: str = "always",
         binary: ServerBinary | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        reserve_bytes: int = 0,
         on_loading: Callable[[int, int], None] | None = None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
@@ -59,6 +62,8 @@ class EmbeddedServer:
         self._appendfsync = appendfsync
         self._start_timeout_s = start_timeout_s
         self._on_loading = on_loading
+        self.room = Room(self.data_dir, reserve_bytes)
+        """With less than `reserve_bytes` of free space the server takes no writes, and is read from."""
         self._owner_lock = folder.FolderLock(self.data_dir / "korvet.lock")
         self._server_lock = folder.FolderLock(self.data_dir / "server.lock")
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,6 +103,7 @@ class EmbeddedServer:
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
             folder.check_writer(self.data_dir, self.binary)
+            self._check_room()
             self.launch()
             self.wait_ready()
         except BaseException:
@@ -120,12 +126,15 @@ class EmbeddedServer:
         log = self.data_dir / "server.log"
         if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))
+        self.room.look()
         settings = self.data_dir / "server.conf"
-        privacy.write_private(settings, self._settings())
+        if not settings.exists() or settings.read_text() != self._settings():
+            privacy.write_private(settings, self._settings())
         self._bytes_before = self._file_bytes()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
-        program = [str(self.binary.path), str(settings)]
+        # By argument, as there may be no room for another file.
+        program = [str(self.binary.path), str(settings), f"--{_WRITES_NEED_REPLICAS}", self._replicas_needed]
         with privacy.append_private(log) as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
@@ -188,6 +197,27 @@ class EmbeddedServer:
                 "a write that was not answered yet, unless the disk has lost more",
                 self.data_dir,
                 cut_bytes,
+            )
+
+    def follow_room(self) -> None:
+        """Have the server refuse writes, or take them again, as `room` says. Raises ProbeError.
+
+        It has no replicas, so that it refuses all writes (NOREPLICAS) when they need one; nothing is appended
+        to its file then, for whose failure it would end.
+        """
+        with Probe(self._socket) as probe:
+            probe.config_set(_WRITES_NEED_REPLICAS, self._replicas_needed)
+
+    @property
+    def _replicas_needed(self) -> str:
+        return "1" if self.room.is_short else "0"
+
+    def _check_room(self) -> None:
+        self.room.look()
+        if self.room.is_short:
+            raise EmbeddedServerError(
+                f"the disk of {self.data_dir} has {self.room.free_bytes} bytes left, and "
+                f"{self.room.reserve_bytes} are needed: make room, or lower disk.reserve.bytes"
             )
 
     def exit_status(self) -> int | None:

@@ -39,6 +39,12 @@ class WritesRefused(StorageError):
     """Redis takes no writes now, and can be read from; nothing was written. The message is Redis's."""
 
 
+class NoRoom(WritesRefused):
+    """The disk of the embedded server has no more room than what groups and brokers need; nothing was
+    written.
+    """
+
+
 class NotPrimary(StorageError):
     """The server is a replica now, and its connections are made anew; nothing was written."""
 

@@ -276,12 +276,13 @@ class PartitionLog:
         the event loop's turn ends.
 
         `done` is called later with the result, or with Throttled, OutOfOrderSequence, InvalidProducerEpoch,
-        FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), OutOfMemory,
+        FencedEpoch (`epoch` is older than the partition's newest, or another broker leads it), WritesRefused,
         WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
         korvet_seal, korvet_append, korvet_append_batch.
         """
-        if self.refusal is not None:
-            asyncio.get_running_loop().call_soon(done, self.refusal)
+        refusal = self.refusal or (None if self._topic.internal else self._store.no_room)
+        if refusal is not None:
+            asyncio.get_running_loop().call_soon(done, refusal)
             return
         self._appender.append(batch, producer, epoch, done, followed=followed)
 

@@ -22,6 +22,7 @@ from korvet.storage.cluster import Cluster
 from korvet.storage.errors import (
     FencedEpoch,
     LinkLost,
+    NoRoom,
     RedisFault,
     StorageError,
     StoreError,
@@ -99,6 +100,8 @@ class Store:
         router.on_moved = self._moved
         self.on_moved: list[Callable[[PartitionLog], None]] = []
         """All called for each log that another server took over, which may lack what was written last."""
+        self.no_room: NoRoom | None = None
+        """Why records of clients are refused now; None while they are taken."""
         self.membership: Membership | None = None
         """None for tools, which are no brokers and are fenced by nobody."""
         self.cluster_id = ""
