@@ -214,6 +214,7 @@ class FullReading(Reading):
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""
         self._at_work = False
+        self._respond = None
         self._deadlines.disarm(self)
         if self._listening:
             self._listening = False

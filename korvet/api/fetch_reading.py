@@ -13,10 +13,10 @@ from korvet.api.fetch_response import READ_COMMITTED
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.committed import Committed, cached_committed, read_committed
-from korvet.storage.errors import OffsetOutOfRange, StorageError
+from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
 
     from korvet.api.context import RequestContext
     from korvet.api.fetch_part import FetchedPart
@@ -172,7 +172,7 @@ class Reading(Deadline):
             left -= limit
             started = True
             self._reading += 1
-            taker = _taker(self, part)
+            taker = _Taker(self, part)
             if self._is_committed:
                 read_committed(part.log, part.offset, limit, taker, zstd=self._takes_zstd)
             else:
@@ -250,8 +250,10 @@ class Reading(Deadline):
     def _finish(self) -> None:
         self._at_work = False
         self._deadlines.disarm(self)
-        assert self._respond is not None
-        self._respond(self._answer())
+        # What cannot be answered must not keep the slot, which ends the connection.
+        respond, self._respond = self._respond, None
+        assert respond is not None
+        respond(self._answer())
 
 
 def take_ends(part: FetchedPart, log: PartitionLog) -> None:
@@ -259,10 +261,23 @@ def take_ends(part: FetchedPart, log: PartitionLog) -> None:
     part.take((), log.log_end, log.log_start, log.known_stable_end)
 
 
-def _taker(pending: Reading, part: FetchedPart) -> Callable[[Fetched | Committed | StorageError], None]:
-    """What takes over the outcome of a partition's read."""
+class _Taker:
+    """Takes over the outcome of a partition's read, once.
 
-    def take(outcome: Fetched | Committed | StorageError) -> None:
+    The callback that gets the reply of Redis may fail: then nobody holds the taker any more, and the read has
+    failed.
+    """
+
+    __slots__ = ("_part", "_pending")
+
+    def __init__(self, pending: Reading, part: FetchedPart) -> None:
+        self._pending: Reading | None = pending
+        self._part = part
+
+    def __call__(self, outcome: Fetched | Committed | StorageError) -> None:
+        pending, self._pending = self._pending, None
+        assert pending is not None, "a read has ended twice"
+        part = self._part
         if isinstance(outcome, StorageError):
             part.error = error_code_of(outcome, Asked.READ)
             if isinstance(outcome, OffsetOutOfRange):
@@ -274,7 +289,9 @@ def _taker(pending: Reading, part: FetchedPart) -> Callable[[Fetched | Committed
             part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.known_stable_end)
         pending.read_done()
 
-    return take
+    def __del__(self) -> None:
+        if self._pending is not None:
+            self(StorageFault("the reply of Redis could not be handled"))
 
 
 def _take_committed(part: FetchedPart, outcome: Committed) -> None:

@@ -127,6 +127,7 @@ class SessionReading(Reading):
     def release(self) -> None:
         """The client is gone, or asks for something else. Another one may go on with the session."""
         self._at_work = False
+        self._respond = None
         self._deadlines.disarm(self)
         if self._client is not None:
             self._client.forget(self.release)

@@ -272,10 +272,15 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if isinstance(result, StorageError):
             self._on_failure(result)
             return
-        for position, pending in enumerate(batch, result.base_offset):
-            self._placed(pending, position)
-            pending.step.unsafe -= 1
-        self._go_on()
+        try:
+            for position, pending in enumerate(batch, result.base_offset):
+                self._placed(pending, position)
+                pending.step.unsafe -= 1
+            self._go_on()
+        except Exception as error:
+            # Nothing more would be appended, and whoever waits would wait for ever.
+            logger.exception("an append of %s could not be taken over", self._log.topic.name)
+            self._on_failure(error)
 
     def _go_on(self) -> None:
         """What was sent is safe: send what has come since, and release what has waited."""

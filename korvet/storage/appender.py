@@ -25,7 +25,6 @@ import itertools
 import logging
 import re
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -488,7 +487,7 @@ class Appender:
         self._log.links.write_functions.send((head + prefix + tail, form.resp), arrived)
 
     def _script_done(self, append: _Append, form: AppendArguments, reply: memoryview) -> None:
-        numbers = append_reply(reply, 0)
+        numbers = self._numbers(reply, 0)
         if numbers is None:
             self._failed(append, self._irregular(reply))
             return
@@ -496,6 +495,16 @@ class Appender:
         if self._scripts == 0 and not outcome.duplicate:
             self._next = outcome.base_offset + form.record_count + self._log.bias
         self._took_effect(append, outcome, behind=behind)
+
+    def _numbers(self, replies: memoryview, added: int) -> tuple[int, ...] | None:
+        """See append_reply; None also if the replies cannot be read: what became of the append is asked then,
+        as what follows it would wait for ever.
+        """
+        try:
+            return append_reply(replies, added)
+        except Exception:
+            log.exception("%s: the reply to an append cannot be read", self._log.stream.decode())
+            return None
 
     def _irregular(self, reply: bytes | memoryview) -> LinkLost:
         """What an append ends with whose reply does not say what became of it."""
@@ -514,9 +523,14 @@ class Appender:
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
         received, form = append.received, append.form
         as_read = None
-        if received is not None and not outcome.duplicate and self._log.keeps_batches:
-            as_read = self._layout.as_read(received, form, outcome.base_offset)
-        self._log.took_effect(outcome, form, as_read, behind=behind)
+        try:
+            if received is not None and not outcome.duplicate and self._log.keeps_batches:
+                as_read = self._layout.as_read(received, form, outcome.base_offset)
+            self._log.took_effect(outcome, form, as_read, behind=behind)
+        except Exception:
+            # Redis has the records, whatever became of what is known of the log here.
+            log.exception("%s: an append could not be followed", self._log.stream.decode())
+            self._log.lost_track()
         answer(append.done, outcome)
 
     def _failed(self, append: _Append | _Mark, fault: StorageError) -> None:
@@ -555,15 +569,19 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(mark, reply)
                 else:
-                    self._mark_done(mark, parse_reply(reply))
+                    self._mark_done(mark, reply)
             finally:
                 if self._scripts == 0:
                     self._go_on()
 
         log.links.write_functions.send(payload, arrived)
 
-    def _mark_done(self, mark: _Mark, reply: list[int]) -> None:
-        offset, previous_end, start, append_ms, stable_end, first, behind = reply
+    def _mark_done(self, mark: _Mark, reply: memoryview) -> None:
+        try:
+            offset, previous_end, start, append_ms, stable_end, first, behind = parse_reply(reply)
+        except (TypeError, ValueError):
+            self._failed(mark, self._irregular(reply))
+            return
         log = self._log
         log.links.clock.observe(append_ms)
         if offset >= 0 and self._scripts == 0:
@@ -651,7 +669,7 @@ class Appender:
                 replies = LinkLost(f"Redis did not take a transaction: {replies}")
             self._guard_failed(replies)
             return
-        numbers = append_reply(replies, group.entry_count if group.gated else 0)
+        numbers = self._numbers(replies, group.entry_count if group.gated else 0)
         if numbers is None:
             self._guard_failed(self._refusal_in(replies))
         else:
@@ -685,7 +703,7 @@ class Appender:
 
     def _all_took_effect(self, group: _Group, first: Appended, *, behind: bool) -> None:
         for append, outcome in zip(group.appends, group.outcomes(first), strict=True):
-            answer(partial(self._took_effect, append, behind=behind), outcome)
+            self._took_effect(append, outcome, behind=behind)
 
     def _guard_failed(self, fault: StorageError) -> None:
         """Nothing was written, or nobody knows (LinkLost); what is behind it in flight is refused as well."""

@@ -14,6 +14,7 @@ import logging
 import re
 import socket
 import ssl
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -214,8 +215,9 @@ def answer(on_reply: Callable[[Any], None], reply: Any) -> None:
     # One caller's mistake must not cost the others their replies.
     try:
         on_reply(reply)
-    except Exception:
-        log.exception("a reply of Redis could not be handled")
+    except Exception:  # noqa: BLE001 - logged
+        # As text: whoever keeps the log record must not keep the request, which ends when nobody holds it.
+        log.error("a reply of Redis could not be handled\n%s", traceback.format_exc())
 
 
 class Caller:

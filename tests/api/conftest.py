@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import threading
+import uuid
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from korvet import broker as running_broker
+from korvet.config import Config
 from tests.api.asking import Client, connect
+from tests.support.ports import free_port
 from tests.support.wire import advertised
 
 if TYPE_CHECKING:
@@ -50,3 +58,32 @@ def topic_ids(ask) -> Callable[[str], object]:
         return topic.topic_id
 
     return find
+
+
+@pytest.fixture
+def in_process(korvet) -> Iterator[SimpleNamespace]:
+    """A broker in this process, so that its objects can be looked at."""
+    config = Config(listen=f"127.0.0.1:{free_port()}", keyspace=f"in-process-{uuid.uuid4().hex[:8]}")
+    loop = asyncio.new_event_loop()
+    up = threading.Event()
+    serving = loop.create_task(
+        running_broker.run(config, f"unix://{korvet.socket_path()}", lambda host, port: up.set())
+    )
+
+    def serve() -> None:
+        try:
+            loop.run_until_complete(serving)
+        except asyncio.CancelledError:
+            loop.close()
+
+    threshold = gc.get_threshold()
+    thread = threading.Thread(target=serve)
+    thread.start()
+    assert up.wait(20)
+    host, _, port = config.listen.rpartition(":")
+    yield SimpleNamespace(host=host, port=int(port), keyspace=config.keyspace)
+    loop.call_soon_threadsafe(serving.cancel)
+    thread.join(20)
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+    assert not thread.is_alive()

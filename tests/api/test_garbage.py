@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import threading
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from korvet import broker as running_broker
-from korvet.config import Config
 from tests.api.asking import connect
 from tests.api.batches import batch
 from tests.api.test_fetch import BY_NAME, fetch, fetch_fields
 from tests.api.test_produce import put
-from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROUNDS = 50
-
-
-@pytest.fixture
-def in_process(korvet) -> Iterator[SimpleNamespace]:
-    """A broker in this process, so that its objects can be looked at."""
-    config = Config(listen=f"127.0.0.1:{free_port()}", keyspace="garbage")
-    loop = asyncio.new_event_loop()
-    up = threading.Event()
-    serving = loop.create_task(
-        running_broker.run(config, f"unix://{korvet.socket_path()}", lambda host, port: up.set())
-    )
-
-    def serve() -> None:
-        try:
-            loop.run_until_complete(serving)
-        except asyncio.CancelledError:
-            loop.close()
-
-    threshold = gc.get_threshold()
-    thread = threading.Thread(target=serve)
-    thread.start()
-    assert up.wait(20)
-    host, _, port = config.listen.rpartition(":")
-    yield SimpleNamespace(host=host, port=int(port))
-    loop.call_soon_threadsafe(serving.cancel)
-    thread.join(20)
-    gc.unfreeze()
-    gc.set_threshold(*threshold)
-    assert not thread.is_alive()
 
 
 @contextmanager

@@ -1,0 +1,123 @@
+"""Replies of Redis that cannot be handled: a defect of the broker costs one request, and nothing for long."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.api.fetch import FullReading
+from korvet.coordinator.term import Term
+from korvet.storage import appender
+from korvet.storage.log import PartitionLog
+from korvet.storage.reader import Read
+from tests.api.asking import Client, connect
+from tests.api.batches import batch
+from tests.api.test_fetch import BY_NAME, fetch
+from tests.api.test_produce import put
+from tests.support.polling import until
+from tests.support.wire import ConnectionClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import SimpleNamespace
+
+    from tests.support.servers import KorvetServer
+
+
+@pytest.fixture
+def client(in_process: SimpleNamespace) -> Iterator[Client]:
+    made = connect(in_process)
+    wanted = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+    made("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)
+    with made.raw:
+        yield made
+
+
+def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Has a method raise when it is called next. The list tells that it has."""
+    method = getattr(owner, name)
+    failed: list[str] = []
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append(name)
+            raise ZeroDivisionError("a defect")
+        return method(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, fail)
+    return failed
+
+
+def test_an_append_that_took_effect_is_acknowledged_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(client, "t", batch([(b"k", b"first")]))
+    failed = fails_once(monkeypatch, PartitionLog, "took_effect")
+    offsets = [put(client, "t", batch([(b"k", b"v%d" % number)])).base_offset for number in range(3)]
+    assert failed
+    assert offsets == sorted(set(offsets))
+    (found,) = fetch(client, BY_NAME, ("t", 0, offsets[0]))
+    assert b"v0" in found.records
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
+    client: Client, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """A guarded one is looked for in the log; the first one of a log goes by script, and may be there."""
+    if guarded:
+        put(client, "t", batch([(b"k", b"first")]))
+    failed = fails_once(monkeypatch, appender, "append_reply")
+    answer = put(client, "t", batch([(b"k", b"v")]))
+    assert failed
+    assert answer.error_code is (ErrorCode.none if guarded else ErrorCode.request_timed_out)
+    assert put(client, "t", batch([(b"k", b"v")])).base_offset > answer.base_offset
+
+
+def test_a_read_whose_reply_cannot_be_handled_is_answered_with_an_error(
+    client: Client, in_process: SimpleNamespace, korvet: KorvetServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What another writer adds is not in the tail cache.
+    korvet.redis.xadd(f"{in_process.keyspace}:t:0", {"key": b"k", "value": b"v"})
+    failed = fails_once(monkeypatch, Read, "_range_arrived")
+    (found,) = fetch(client, BY_NAME, ("t", 0, 0))
+    assert failed
+    assert found.error_code is ErrorCode.kafka_storage_error
+    (found,) = fetch(client, BY_NAME, ("t", 0, 0))
+    assert found.error_code is ErrorCode.none
+    assert b"v" in found.records
+
+
+def test_a_waiting_fetch_that_cannot_be_answered_ends_its_connection(
+    client: Client, in_process: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = put(client, "t", batch([(b"k", b"v")])).base_offset + 1
+    failed = fails_once(monkeypatch, FullReading, "_answer")
+    with pytest.raises(ConnectionClosed):
+        fetch(client, BY_NAME, ("t", 0, end), wait_ms=200)
+    assert failed
+    other = connect(in_process)
+    with other.raw:
+        (found,) = fetch(other, BY_NAME, ("t", 0, end))
+        assert found.error_code is ErrorCode.none
+
+
+def test_a_commit_whose_append_cannot_be_taken_over_is_answered(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition is read again: nobody's commit waits for ever."""
+    failed = fails_once(monkeypatch, Term, "_placed")
+
+    def commit() -> ErrorCode:
+        partition = {"partition_index": 0, "committed_offset": 5, "committed_leader_epoch": -1}
+        topics = [{"name": "t", "partitions": [partition]}]
+        answer = client(
+            "OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, member_id="", topics=topics
+        )
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    assert commit() is ErrorCode.coordinator_not_available
+    assert failed
+    until(lambda: commit() is ErrorCode.none, 20, "the group's partition is loaded again")
