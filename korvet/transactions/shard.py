@@ -231,7 +231,9 @@ class TransactionShard:
         if not _may_initialise(transaction, request):
             return InitReply(ErrorCode.producer_fenced)
         if transaction.state is TransactionState.ONGOING:
-            return InitReply(self._fence(transaction) or ErrorCode.concurrent_transactions)
+            # The producer itself may go on afterwards (KIP-360); one that a new producer replaces may not.
+            goes_on = request.producer_id != NO_PRODUCER_ID
+            return InitReply(self._fence(transaction, goes_on=goes_on) or ErrorCode.concurrent_transactions)
         return self._next_producer(transaction, request)
 
     def _first_producer(self, request: InitRequest) -> InitReply:
@@ -255,17 +257,18 @@ class TransactionShard:
         value, expected = transaction.value, request.producer_epoch
         goes_on = expected != NO_EPOCH
         producer_id, epoch, previous_id = value.producer_id, value.producer_epoch, value.previous_producer_id
-        if not goes_on or (request.producer_id, expected) == (producer_id, epoch):
-            epoch += 1
-            if transaction.is_exhausted:
-                fresh_id = self._take_producer_id()
-                if fresh_id is None:
-                    return InitReply(ErrorCode.coordinator_load_in_progress)
-                previous_id = producer_id if goes_on else NO_PRODUCER_ID
-                producer_id, epoch = fresh_id, 0
-            transaction.retry_epoch = expected
-        elif expected != transaction.retry_epoch:
+        is_next = not goes_on or (request.producer_id, expected) == (producer_id, epoch)
+        if not is_next and expected != transaction.retry_epoch:
             return InitReply(ErrorCode.producer_fenced)
+        if is_next:
+            epoch += 1
+        if epoch > LAST_CLIENT_EPOCH:
+            fresh_id = self._take_producer_id()
+            if fresh_id is None:
+                return InitReply(ErrorCode.coordinator_load_in_progress)
+            previous_id = producer_id if goes_on else NO_PRODUCER_ID
+            producer_id, epoch = fresh_id, 0
+        transaction.retry_epoch = expected
         initialised = transaction.initialised(
             producer_id, epoch, request.timeout_ms, self._now_ms, previous_id
         )
@@ -349,9 +352,9 @@ class TransactionShard:
             return EndReply(_SUCCESS, value.next_producer_id, 0)
         return EndReply(_SUCCESS, value.producer_id, value.producer_epoch)
 
-    def _fence(self, transaction: Transaction) -> ErrorCode:
-        """Abort what a producer has left open, under an epoch that it does not have; the error where that
-        can't be done now.
+    def _fence(self, transaction: Transaction, *, goes_on: bool) -> ErrorCode:
+        """Abort what a producer has left open, under an epoch that it does not have; the error if that can't
+        be done now. `goes_on` says whether the producer may get that epoch by InitProducerId.
         """
         value, next_id = transaction.value, NO_PRODUCER_ID
         if transaction.is_exhausted and value.client_transaction_version >= BUMPING_PROTOCOL:
@@ -360,7 +363,7 @@ class TransactionShard:
             if fresh_id is None:
                 return ErrorCode.coordinator_load_in_progress
             next_id = fresh_id
-        transaction.retry_epoch = NO_EPOCH
+        transaction.retry_epoch = value.producer_epoch if goes_on else NO_EPOCH
         decided = transaction.decided(
             value.producer_epoch + 1,
             next_id,
@@ -373,7 +376,8 @@ class TransactionShard:
 
     def _time_out(self, transaction: Transaction) -> None:
         due_ms = transaction.due_ms
-        if due_ms is not None and self._fence(transaction) is not _SUCCESS:
+        # Whoever was slow may go on (KIP-588).
+        if due_ms is not None and self._fence(transaction, goes_on=True) is not _SUCCESS:
             self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
 
     def _record_decision(self, transaction: Transaction, decided: TransactionLogValue) -> None:

@@ -235,6 +235,23 @@ def test_a_new_producer_fences_the_one_before(ask, topic, version):
     assert stable(ask, topic) == [b"yes"]
 
 
+@versions("InitProducerId", since=3)
+@pytest.mark.parametrize("times_out", [False, True])
+def test_a_producer_goes_on_after_its_transaction_was_aborted(ask, topic, version, times_out):
+    producer = Producer(ask, topic)
+    producer.init(transaction_timeout=300 if times_out else 60_000)
+    producer.write(b"no")
+    if times_out:
+        assert stable(ask, topic) == []
+    producer_id, epoch = producer.identity
+    goes_on = {"producer_id": producer_id, "producer_epoch": epoch}
+    assert producer.init(version=version, **goes_on).error_code == 0
+    assert producer.identity == (producer_id, epoch + 1)
+    producer.write(b"yes")
+    assert producer.end() == 0
+    assert stable(ask, topic) == [b"yes"]
+
+
 def test_a_transaction_that_lasts_too_long_is_aborted(ask, topic):
     producer = Producer(ask, topic)
     producer.init(transaction_timeout=300)

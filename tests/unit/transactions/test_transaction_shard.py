@@ -85,6 +85,55 @@ def test_a_new_producer_aborts_what_is_open() -> None:
     assert driver.end(producer_id, epoch).error is ErrorCode.producer_fenced
 
 
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_a_producer_that_goes_on_aborts_its_own_transaction(protocol: int) -> None:
+    driver, producer_id, epoch = begun(protocol)
+    assert driver.init(producer_id=producer_id, epoch=epoch).error is ErrorCode.concurrent_transactions
+    (markers,) = driver.write_markers()
+    assert (markers.producer_epoch, markers.committed) == (epoch + 1, False)
+    for _ in range(2):
+        reply = driver.init(producer_id=producer_id, epoch=epoch)
+        assert (reply.error, reply.producer_id, reply.producer_epoch) == (NONE, producer_id, epoch + 1)
+    assert driver.add(producer_id, epoch + 1).error is NONE
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_a_producer_goes_on_after_its_transaction_has_timed_out(protocol: int) -> None:
+    driver, producer_id, epoch = begun(protocol)
+    driver.advance(TIMEOUT_MS)
+    driver.write_markers()
+    reply = driver.init(producer_id=producer_id, epoch=epoch)
+    assert (reply.error, reply.producer_id, reply.producer_epoch) == (NONE, producer_id, epoch + 1)
+
+
+@pytest.mark.parametrize("times_out", [False, True])
+def test_a_producer_does_not_go_on_after_a_newer_one_has_come(times_out: bool) -> None:
+    driver, producer_id, epoch = begun()
+    if times_out:
+        driver.advance(TIMEOUT_MS)
+    else:
+        assert driver.init().error is ErrorCode.concurrent_transactions
+    driver.write_markers()
+    if times_out:
+        assert driver.init().error is NONE
+    assert driver.init(producer_id=producer_id, epoch=epoch).error is ErrorCode.producer_fenced
+    assert driver.init().error is NONE
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+@pytest.mark.parametrize("times_out", [False, True])
+def test_a_producer_whose_id_is_exhausted_goes_on_with_another(protocol: int, times_out: bool) -> None:
+    driver, producer_id, epoch = begun(protocol, epoch=LAST_CLIENT_EPOCH)
+    if times_out:
+        driver.advance(TIMEOUT_MS)
+    else:
+        driver.init(producer_id=producer_id, epoch=epoch)
+    driver.write_markers()
+    for _ in range(2):
+        reply = driver.init(producer_id=producer_id, epoch=epoch)
+        assert (reply.error, reply.producer_id, reply.producer_epoch) == (NONE, 101, 0)
+
+
 def test_who_was_fenced_does_not_abort_what_is_open() -> None:
     driver = Driver()
     driver.init()
