@@ -34,8 +34,8 @@ class Transaction:
         self.unmarked: frozenset[TopicPartition] = frozenset()
         """Partitions of a decided transaction that have no marker yet, as far as is known."""
         self.retry_epoch = NO_EPOCH
-        """The epoch before the newest one, if its owner may get the newest one by InitProducerId or repeat the
-        request that bumped it; does not outlive a restart."""
+        """The epoch before the newest one, if its owner may get the newest one by InitProducerId or repeat
+        the request that bumped it; does not outlive a restart."""
         self.deadline = Deadline(lambda: time_out(self))
         self.take(value)
 
