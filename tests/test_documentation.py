@@ -1,10 +1,8 @@
-"""The documents: links lead somewhere, references are complete, README's commands run as they stand."""
+"""The documents: links lead somewhere, references are complete (clients/test_readme.py runs README)."""
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +13,7 @@ from kio.schema.index import api_key_map
 from korvet import api
 from korvet.cli.app import korvet as korvet_command
 from korvet.config import OF_A_LISTENER, settings
-from korvet.offsets.packing import entry_id
 from korvet.protocol import registry
-from tests.support.processes import run
-from tests.support.servers import KorvetServer
 from tools import compatibility, reference
 
 if TYPE_CHECKING:
@@ -27,7 +22,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
-SHELL_BLOCK = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -97,12 +91,6 @@ def test_every_command_and_option_is_documented():
         assert [word for word in options if word not in sections[path]] == [], path
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(
-        rf"^```{language}\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-
-
 def test_files_that_the_documents_name_exist():
     text = (ROOT / "docs" / "architecture.md").read_text()
     folders = (ROOT, ROOT / "korvet" / "storage" / "lua", ROOT / "docs")
@@ -119,66 +107,3 @@ def test_the_settings_in_the_readme_exist():
 
 def test_the_picture_of_the_report_is_one():
     assert (ROOT / "docs" / "images" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-
-
-def test_the_offset_in_the_readme_is_that_of_its_entry():
-    (found,) = re.findall(r"(\d+)  =  (\d+-\d+)", (ROOT / "README.md").read_text())
-    assert entry_id(int(found[0])) == found[1]
-
-
-def shell_commands() -> list[str]:
-    blocks = SHELL_BLOCK.findall((ROOT / "README.md").read_text())
-    return [line for block in blocks for line in block.splitlines() if line]
-
-
-def test_readme_has_the_two_commands_and_a_broker():
-    found = shell_commands()
-    assert found[:3] == ["./dev demo", "./dev test", "./dev run korvet serve"]
-    shown = run([str(ROOT / "dev"), "help"], timeout_s=20)
-    assert shown.returncode == 0
-    assert all(f"\n  {word} " in shown.stdout.decode() for word in ("demo", "test", "run"))
-
-
-@pytest.mark.clients
-def test_readme_commands_run():
-    """Everything behind the broker's start, as written but for the port and the folder of the broker."""
-    server = KorvetServer()
-    python = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{python}{os.pathsep}{os.environ['PATH']}"}
-    try:
-        server.start()
-        for line in shell_commands()[3:]:
-            assert line.startswith("./dev run korvet ")
-            command = line.removeprefix("./dev run korvet ").replace("localhost:9092", server.bootstrap)
-            if command == "doctor":
-                command += f" --data-dir {server.data_dir}"
-            done = run([sys.executable, "-m", "korvet", *command.split()], timeout_s=60, env=env)
-            assert done.returncode == 0, (line, done.stdout.decode() + done.stderr.decode())
-    finally:
-        server.discard()
-
-
-@pytest.mark.clients
-def test_readme_clients_run():
-    """The Python program as written but for the port; then what is said of Redis clients on the same data."""
-    server = KorvetServer()
-    try:
-        server.start()
-        (program,) = blocks("python")
-        program = program.replace("localhost:9092", server.bootstrap)
-        done = run([sys.executable, "-c", program], timeout_s=60)
-        assert done.returncode == 0, done.stderr.decode()
-        assert done.stdout.startswith(b"b'k1' b'hello' ")
-        offset = int(done.stdout.split()[-1])
-        ((first, _),) = server.redis.xrange("korvet:orders:0", count=1)
-        assert first.decode() == entry_id(offset)
-        call = re.search(r"^    FCALL (.*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-        assert call is not None
-        added = server.raw("FCALL", *call[1].split())
-        reply = server.raw(
-            "XREADGROUP", "GROUP", "readers", "me", "COUNT", 10, "STREAMS", "korvet:orders:0", ">"
-        )
-        ((_, entries),) = reply.items() if isinstance(reply, dict) else reply
-        assert [found for found, _ in entries] == [added]
-    finally:
-        server.discard()

@@ -100,6 +100,13 @@ def test_the_store_reuses_freed_memory_as_the_embedded_one_does(services: dict[s
     assert services["redis"]["environment"] == {"JE_MALLOC_CONF": options}
 
 
+def test_the_store_says_itself_that_containers_may_connect(services: dict[str, Any]) -> None:
+    """A server that is not built as the official images are refuses them else."""
+    command = services["redis"]["command"]
+    assert command[command.index("--protected-mode") + 1] == "no"
+    assert "ports" not in services["redis"], "nobody else reaches it"
+
+
 def test_built_targets_exist(services: dict[str, Any]) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     for service in services.values():
@@ -197,6 +204,8 @@ def stack(services: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
 
 @pytest.mark.clients
 def test_services_start_and_serve(stack: Stack) -> None:
+    with redis.Redis(port=stack.redis_port, decode_responses=True) as client:
+        assert client.config_get("protected-mode") == {"protected-mode": "no"}
     bootstrap = ["--bootstrap-server", f"127.0.0.1:{stack.kafka_port}"]
     for arguments in (["topics", "create", "deployed"], ["topics", "describe", "deployed", "--json"]):
         done = subprocess.run(

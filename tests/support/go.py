@@ -27,19 +27,9 @@ class GoPrograms:
     @classmethod
     def build(cls) -> GoPrograms:
         """The programs, built. Skips where there is no Go, too old a one, or no way to the modules."""
-        go = shutil.which("go")
-        if go is None:
-            pytest.skip("needs Go (go) on PATH")
-        _require(go)
-        gotten = run([go, "mod", "download"], BUILD_TIMEOUT_S, cwd=SOURCES)
-        if gotten.returncode != 0:
-            why = gotten.stderr.decode(errors="replace")[-500:]
-            pytest.skip(f"the Go clients' modules could not be had: {why}")
+        go = _go_with_modules()
         PROGRAMS.mkdir(parents=True, exist_ok=True)
-        command = [go, "build", "-buildvcs=false", "-o", f"{PROGRAMS}/", "./..."]
-        built = run(command, BUILD_TIMEOUT_S, cwd=SOURCES)
-        if built.returncode != 0:
-            raise AssertionError(f"go build: {built.stderr.decode(errors='replace')[-4000:]}")
+        _build(go, SOURCES, f"{PROGRAMS}/", "./...")
         return cls()
 
     def run(self, program: str, arguments: dict[str, Any], timeout_s: float = 100) -> Any:
@@ -48,6 +38,42 @@ class GoPrograms:
         if done.returncode != 0:
             raise AssertionError(f"{program}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
         return json.loads(done.stdout)
+
+
+def run_source(source: str, folder: Path, timeout_s: float = 100) -> str:
+    """Build a program of one file with the same modules, in an empty folder, and run it; what it writes.
+
+    Skips as GoPrograms.build does.
+    """
+    go = _go_with_modules()
+    for name in ("go.mod", "go.sum"):
+        shutil.copy(SOURCES / name, folder)
+    (folder / "main.go").write_text(source)
+    _build(go, folder, str(folder / "program"), ".")
+    done = run([str(folder / "program")], timeout_s)
+    if done.returncode != 0:
+        raise AssertionError(f"{done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
+    return done.stdout.decode()
+
+
+def _go_with_modules() -> str:
+    """The compiler, once it has all modules; skips without one."""
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("needs Go (go) on PATH")
+    _require(go)
+    gotten = run([go, "mod", "download"], BUILD_TIMEOUT_S, cwd=SOURCES)
+    if gotten.returncode != 0:
+        why = gotten.stderr.decode(errors="replace")[-500:]
+        pytest.skip(f"the Go clients' modules could not be had: {why}")
+    return go
+
+
+def _build(go: str, folder: Path, output: str, packages: str) -> None:
+    command = [go, "build", "-buildvcs=false", "-o", output, packages]
+    built = run(command, BUILD_TIMEOUT_S, cwd=folder)
+    if built.returncode != 0:
+        raise AssertionError(f"go build: {built.stderr.decode(errors='replace')[-4000:]}")
 
 
 def _require(go: str) -> None:

@@ -46,12 +46,16 @@ class NodeTools:
 
     def run(self, script: str, arguments: dict[str, Any], timeout_s: float = 60) -> Any:
         """Run a script with one JSON argument; it prints one JSON answer as its last line."""
+        written = self.run_file(SOURCES / script, json.dumps(arguments), timeout_s=timeout_s)
+        return json.loads(written.splitlines()[-1])
+
+    def run_file(self, file: Path, *arguments: str, timeout_s: float = 60) -> str:
+        """Run any script with these packages; what it writes."""
         env = {**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
-        command = [self.node, str(SOURCES / script), json.dumps(arguments)]
-        done = run(command, timeout_s, env=env)
+        done = run([self.node, str(file), *arguments], timeout_s, env=env)
         if done.returncode != 0:
-            raise AssertionError(f"{script}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+            raise AssertionError(f"{file.name}: {done.stdout.decode()[-2000:]}{done.stderr.decode()[-4000:]}")
+        return done.stdout.decode()
 
 
 def _install(package: bytes) -> None:
