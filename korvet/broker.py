@@ -88,13 +88,20 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         )
         groups = _group_config(config)
         security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
-        coordinator = CoordinatorService(store, store.catalogue, groups)
+        coordinator = CoordinatorService(
+            store, store.catalogue, groups, topic_partitions=config.offsets_topic_num_partitions
+        )
         markers = LocalMarkers(store, store.catalogue, coordinator)
         assert store.membership is not None
         mailbox = Mailbox(store, store.membership)
         peers = Peers(store, mailbox, markers)
         transactions = TransactionService(
-            store, store.catalogue, _transaction_config(config), MarkerWriter(peers.mark), peers
+            store,
+            store.catalogue,
+            _transaction_config(config),
+            MarkerWriter(peers.mark),
+            peers,
+            topic_partitions=config.transaction_state_log_num_partitions,
         )
         beside = [keep("mail", mailbox.run)]
         room = _room(config, redis_url)
@@ -137,7 +144,7 @@ async def _run(
 ) -> None:
     member = store.membership
     assert member is not None
-    topics = TopicDirectory(store, config, lambda topic: coordinator.forget_topic(topic.name))
+    topics = TopicDirectory(store, config, coordinator)
     follower = _Follower(topics, coordinator, transactions, member)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))

@@ -45,6 +45,8 @@ _INT64_MAX = 2**63 - 1
 
 Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
+# A coordinator's partitions are all read at a start.
+Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
 
@@ -396,6 +398,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "read only."
         ),
     ] = None
+    offsets_topic_num_partitions: Annotated[
+        Partitions,
+        Meta(description="Partitions of `__consumer_offsets`, if it is not there yet when a broker starts."),
+    ] = 50
+    transaction_state_log_num_partitions: Annotated[
+        Partitions,
+        Meta(description="Partitions of `__transaction_state`, if it is not there yet when it is needed."),
+    ] = 50
     offsets_topic_writable: Annotated[
         bool,
         Meta(

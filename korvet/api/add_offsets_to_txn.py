@@ -13,8 +13,6 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
-from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
-from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -40,7 +38,7 @@ async def add_offsets_to_txn(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
         return refuse(context, request, ErrorCode.group_authorization_failed)
-    partition = OFFSETS_TOPIC, partition_for(request.group_id, OFFSETS_PARTITIONS)
+    partition = context.services.coordinator.partition_of(request.group_id)
     asked = AddRequest(
         request.transactional_id, request.producer_id, request.producer_epoch, frozenset({partition})
     )

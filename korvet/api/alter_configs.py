@@ -1,7 +1,8 @@
 """AlterConfigs (key 33), versions 0-2 (KIP-133).
 
 v2 is flexible. Replaces all configs of a topic or group: what is not named goes back to its default, but for
-`offset.assignment`, which stays. Kafka deprecated it for IncrementalAlterConfigs; old tools still ask.
+`offset.assignment`, which stays, and internal topics stay compacted.
+Kafka deprecated it for IncrementalAlterConfigs; old tools still ask.
 """
 
 from __future__ import annotations

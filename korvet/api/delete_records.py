@@ -1,7 +1,8 @@
 """DeleteRecords (key 21), versions 0-2 (KIP-107).
 
 v2 is flexible. Deletes everything before an offset, -1 being the log end. Where offsets are sparse, the log
-start that is answered is the next offset that there is. Of a topic that is compacted only nothing is deleted.
+start that is answered is the next offset that there is. A topic that is only compacted answers
+POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ async def _delete(
     if topic is None or log is None:
         directory.missed()
         return index, _NONE, ErrorCode.unknown_topic_or_partition
+    if topic.internal:
+        return index, _NONE, ErrorCode.invalid_topic_exception
     if log.closed:
         return index, _NONE, ErrorCode.not_leader_or_follower
     if not directory.policy(topic).deletes:

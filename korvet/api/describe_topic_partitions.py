@@ -15,6 +15,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.assignment import NO_NODE
 from korvet.topics.errors import TopicError
+from korvet.topics.internal import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -114,7 +115,7 @@ def _failed(context: RequestContext, name: str, error: ErrorCode) -> Any:
         error_code=error,
         name=name,
         topic_id=None,
-        is_internal=False,
+        is_internal=name in INTERNAL_TOPICS,
         partitions=(),
         topic_authorized_operations=NOT_ASKED,
     )

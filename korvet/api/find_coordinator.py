@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.slices import sliced
-from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
-from korvet.coordinator.transactions import TRANSACTIONS_PARTITIONS, TRANSACTIONS_TOPIC
-from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
-_TOPICS: Final = {
-    _GROUP: (OFFSETS_TOPIC, OFFSETS_PARTITIONS),
-    _TRANSACTION: (TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS),
-}
 _RESOURCES: Final = {
     _GROUP: (ResourceType.GROUP, ErrorCode.group_authorization_failed),
     _TRANSACTION: (ResourceType.TRANSACTIONAL_ID, ErrorCode.transactional_id_authorization_failed),
@@ -54,7 +47,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str
 async def find_coordinator(context: RequestContext, request: Any) -> Any:
     """The broker that leads the key's partition of `__consumer_offsets` or `__transaction_state`."""
     key_type = getattr(request, "key_type", _GROUP)
-    if key_type not in _TOPICS:
+    if key_type not in _RESOURCES:
         return refuse(
             context, request, ErrorCode.invalid_request, f"No coordinator here for keys of type {key_type}."
         )
@@ -79,8 +72,9 @@ def _where(context: RequestContext, key_type: int, key: str) -> dict[str, Any]:
     if not context.may(Operation.DESCRIBE, resource, key):
         return _nowhere(denied, None)
     assignment = context.services.membership.assignment
-    topic, partitions = _TOPICS[key_type]
-    leader = assignment.leader(topic, partition_for(key, partitions))
+    services = context.services
+    service = services.coordinator if key_type == _GROUP else services.transactions
+    leader = assignment.leader(*service.partition_of(key))
     broker = assignment.broker(leader.node_id)
     if broker is None:
         return _nowhere(ErrorCode.coordinator_not_available, "Nobody may coordinate it now.")

@@ -18,6 +18,7 @@ from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.topics.errors import NameCollision, TopicError
+from korvet.topics.internal import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -41,7 +42,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
             error_code=error,
             name=_name(context, asked.name),
             topic_id=getattr(asked, "topic_id", None),
-            is_internal=False,
+            is_internal=asked.name in INTERNAL_TOPICS,
             partitions=(),
             topic_authorized_operations=NOT_ASKED,
         )
@@ -166,6 +167,7 @@ def _failed(context: RequestContext, name: str | None, topic_id: Any, error: Err
         _name(context, name),
         topic_id,
         error=error,
+        internal=name in INTERNAL_TOPICS,
         operations=NOT_ASKED,
     )
 

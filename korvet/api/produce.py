@@ -19,7 +19,6 @@ from kio.schema.errors import ErrorCode
 from korvet.api.errors import error_code_of
 from korvet.api.produce_response import PartitionAnswer, RecordError, encode_response
 from korvet.api.put import read_put
-from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
@@ -27,6 +26,7 @@ from korvet.records.batch import BatchError
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.topics.names import OFFSETS_TOPIC
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.commit_topics import commit_topic
 from korvet.api.offset_commit_form import asked_topic
-from korvet.coordinator.service import OFFSETS_PARTITIONS, OFFSETS_TOPIC
 from korvet.groups.messages import CommitReply, CommitRequest, TopicResult
 from korvet.groups.shard import GroupShard
-from korvet.offsets.partition import partition_for
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.futures import settle
@@ -59,7 +57,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     if not request.group_id:
         return refuse(context, request, ErrorCode.invalid_group_id)
     adds = context.api_version >= _ADDS_SINCE
-    partition = OFFSETS_TOPIC, partition_for(request.group_id, OFFSETS_PARTITIONS)
+    partition = context.services.coordinator.partition_of(request.group_id)
     asked = AddRequest(
         request.transactional_id,
         request.producer_id,

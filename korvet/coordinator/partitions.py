@@ -16,13 +16,13 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
-from korvet.storage.errors import FencedEpoch, StorageError, TopicExists
+from korvet.storage.errors import FencedEpoch, StorageError
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
-    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.catalogue import Topic
     from korvet.storage.log import PartitionLog
     from korvet.storage.store import Store
 
@@ -106,6 +106,16 @@ class Partitions(Generic[_Term]):
             self.topic = topic
             self._partitions = [Partition(number) for number in range(topic.partitions)]
         self.follow_assignment()
+
+    def retire(self) -> None:
+        """Serve nothing until `serve` is called, for another topic perhaps."""
+        for partition in self._partitions:
+            if partition.loading is not None:
+                partition.loading.cancel()
+            self._end_term(partition, ErrorCode.coordinator_load_in_progress)
+            partition.changed.set()
+        self._partitions = []
+        self.topic = None
 
     def follow_assignment(self) -> None:
         """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
@@ -245,25 +255,6 @@ class Partitions(Generic[_Term]):
             term.close(error)
 
     def _ring(self, number: int) -> None:
-        term = self._partitions[number].term
+        term = self._partitions[number].term if number < len(self._partitions) else None
         if term is not None:
             term.tick()
-
-
-async def coordinated_topic(catalogue: Catalogue, name: str, partitions: int) -> Topic:
-    """A coordinator's topic, which is created if it is missing. Raises StorageError."""
-    topic = catalogue.get(name)
-    if topic is None:
-        try:
-            return await catalogue.create(
-                name,
-                partitions,
-                {"cleanup.policy": "compact", "offset.assignment": "dense"},
-                internal=True,
-                offset_assignment="dense",
-            )
-        except TopicExists:
-            topic = catalogue.get(name)
-            if topic is None:
-                raise
-    return topic

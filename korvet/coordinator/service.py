@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.coordinator.loader import OffsetsLoader
-from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions, coordinated_topic
+from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
 from korvet.coordinator.projector import CommitChange, Place, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.term import Term
@@ -27,27 +27,29 @@ from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
-from korvet.storage.errors import StorageError, domain_error
+from korvet.storage.errors import StorageError, TopicExists, domain_error
 from korvet.storage.futures import settle
 from korvet.storage.projection import Projection
+from korvet.topics.internal import coordinated_topic, create_internal
+from korvet.topics.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from korvet.coordinator.partitions import Partition
     from korvet.coordinator.served import Claim, Done, Token
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
-    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.catalogue import Catalogue, Topic
     from korvet.storage.log import Marker
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 OFFSETS_PARTITIONS: Final = 50
+"""Of `__consumer_offsets`, unless the settings or who makes it say otherwise."""
 FORGET_ATTEMPTS: Final = 3
 
 
@@ -98,8 +100,11 @@ class CoordinatorService:
         catalogue: Catalogue,
         config: GroupConfig,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        *,
+        topic_partitions: int = OFFSETS_PARTITIONS,
     ) -> None:
-        """clock: now in ms since the epoch."""
+        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be made."""
+        self._topic_partitions = topic_partitions
         self._store = store
         self._catalogue = catalogue
         self._config = config
@@ -120,7 +125,9 @@ class CoordinatorService:
         """Create `__consumer_offsets` if it is missing, and begin to load what is ours of it. Raises
         StorageError.
         """
-        self._partitions.serve(await coordinated_topic(self._catalogue, OFFSETS_TOPIC, OFFSETS_PARTITIONS))
+        self._partitions.serve(
+            await coordinated_topic(self._catalogue, OFFSETS_TOPIC, self._topic_partitions)
+        )
 
     def follow_assignment(self) -> None:
         """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
@@ -291,6 +298,47 @@ class CoordinatorService:
         number = partition_for(native.group, len(self._partitions))
         term = self._partitions[number].term
         return term if term is watch.terms[number] else None
+
+    # The topic
+
+    def partition_of(self, group_id: str) -> tuple[str, int]:
+        """The partition of `__consumer_offsets` that has a group's offsets, by name and number."""
+        topic = self._catalogue.get(OFFSETS_TOPIC)
+        count = self._topic_partitions if topic is None else topic.partitions
+        return OFFSETS_TOPIC, partition_for(group_id, count)
+
+    async def topic_is_unused(self) -> bool:
+        """Whether nothing was ever written to `__consumer_offsets`, and no other broker can do so now. Raises
+        StorageError.
+        """
+        member, topic = self._store.membership, self._catalogue.get(OFFSETS_TOPIC)
+        if topic is None:
+            return True
+        if member is not None and not member.alone:
+            return False
+        streams = (self._store.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions))
+        # On the write link, so after all appends that are under way.
+        return not any(await asyncio.gather(*(self._store.call("EXISTS", stream) for stream in streams)))
+
+    async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Replace an unused `__consumer_offsets` by one with these properties. No group is served meanwhile.
+
+        Raises TopicExists if it is used, or if there are other brokers, which coordinate groups, too;
+        StorageError.
+        """
+        self._partitions.retire()
+        try:
+            if not await self.topic_is_unused():
+                raise TopicExists(f"Topic '{OFFSETS_TOPIC}' already exists.")
+            if self._catalogue.get(OFFSETS_TOPIC) is not None:
+                await self._catalogue.delete(OFFSETS_TOPIC)
+            topic = await create_internal(self._catalogue, OFFSETS_TOPIC, partitions, configs)
+            logger.warning("%s is made anew, with %d partitions, as a client asks", OFFSETS_TOPIC, partitions)
+            return topic
+        finally:
+            found = self._catalogue.get(OFFSETS_TOPIC)
+            if found is not None:
+                self._partitions.serve(found)
 
     # Partitions
 

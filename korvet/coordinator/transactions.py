@@ -16,11 +16,13 @@ from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
 from korvet.coordinator.loader import TransactionsLoader
-from korvet.coordinator.partitions import Partitions, coordinated_topic
+from korvet.coordinator.partitions import Partitions
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
+from korvet.topics.internal import coordinated_topic
+from korvet.topics.names import TRANSACTIONS_TOPIC
 from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
@@ -45,7 +47,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
 TRANSACTIONS_PARTITIONS: Final = 50
 
 
@@ -60,8 +61,13 @@ class TransactionService:
         markers: MarkerWriter,
         peers: Peers | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        *,
+        topic_partitions: int = TRANSACTIONS_PARTITIONS,
     ) -> None:
-        """clock: now in ms since the epoch. peers: where there may be other brokers."""
+        """clock: now in ms since the epoch. peers: where there may be other brokers. topic_partitions: of a
+        topic that is still to be made.
+        """
+        self._topic_partitions = topic_partitions
         self._store = store
         self._catalogue = catalogue
         self._config = config
@@ -89,8 +95,14 @@ class TransactionService:
         if self._partitions.topic is not None:
             return
         async with self._creating:
-            await coordinated_topic(self._catalogue, TRANSACTIONS_TOPIC, TRANSACTIONS_PARTITIONS)
+            await coordinated_topic(self._catalogue, TRANSACTIONS_TOPIC, self._topic_partitions)
             self.follow_assignment()
+
+    def partition_of(self, transactional_id: str) -> tuple[str, int]:
+        """The partition of `__transaction_state` that has a transactional id, by name and number."""
+        topic = self._catalogue.get(TRANSACTIONS_TOPIC)
+        count = self._topic_partitions if topic is None else topic.partitions
+        return TRANSACTIONS_TOPIC, transaction_partition_for(transactional_id, count)
 
     async def wait_loaded(self) -> None:
         """Wait until every partition serves or is coordinated by another broker."""
@@ -132,11 +144,11 @@ class TransactionService:
         """Add partitions to a transaction, or verify that they are in it, wherever it is coordinated; done as
         in `submit`.
         """
-        number = transaction_partition_for(request.transactional_id, TRANSACTIONS_PARTITIONS)
-        if self._peers is None or self._store.leads(TRANSACTIONS_TOPIC, number) is not None:
+        place = self.partition_of(request.transactional_id)
+        if self._peers is None or self._store.leads(*place) is not None:
             self._add(request, done)
         else:
-            self._peers.add((TRANSACTIONS_TOPIC, number), request, done)
+            self._peers.add(place, request, done)
 
     def _add(self, request: AddRequest, done: Callable[[AddReply], None]) -> None:
         self.submit(request.transactional_id, TransactionShard.add_partitions, request, done)

@@ -91,11 +91,22 @@ def check_fixed(topic: Topic, configs: Mapping[str, str]) -> None:
     _check_same(topic, configs, STORAGE_LAYOUT, topic.storage_layout, "its records lie in Redis that way")
     policy = configs.get(CLEANUP_POLICY)
     if topic.internal and policy != "compact":
-        shown = "its default" if policy is None else repr(policy)
         raise InvalidTopicConfig(
-            f"{CLEANUP_POLICY} of {topic.name} has to stay compact and can't be {shown}: commits "
-            "would be lost"
+            f"{CLEANUP_POLICY} of {topic.name} has to stay compact and can't be {policy!r}: commits would be "
+            "lost"
         )
+
+
+def check_internal(name: str, configs: Mapping[str, str]) -> None:
+    """Raises InvalidTopicConfig for what a coordinator's topic cannot be made with."""
+    for config, only in (
+        (CLEANUP_POLICY, "compact"),
+        (OFFSET_ASSIGNMENT, "dense"),
+        (STORAGE_LAYOUT, "record"),
+    ):
+        value = configs.get(config, only)
+        if value != only:
+            raise InvalidTopicConfig(f"{config} of {name} has to be {only} and can't be {value!r}")
 
 
 def _check_same(topic: Topic, configs: Mapping[str, str], name: str, fixed: str, why: str) -> None:

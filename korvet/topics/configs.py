@@ -131,6 +131,7 @@ DELETE_RETENTION_MS: Final = "delete.retention.ms"
 MIN_CLEANABLE_DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
 MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
+SEGMENT_BYTES: Final = "segment.bytes"
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
 STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"
@@ -185,7 +186,8 @@ _KAFKA: Final = (
     TopicConfig("remote.storage.enable", ConfigType.BOOLEAN, "false", _one_of("false")),
     _long(RETENTION_BYTES, -1, -1, "log.retention.bytes"),
     _long(RETENTION_MS, 604_800_000, -1, "log.retention.ms"),
-    _int("segment.bytes", 1_073_741_824, 14, "log.segment.bytes"),
+    # The least is Kafka's since 4.0 (KIP-1030).
+    _int(SEGMENT_BYTES, 1_073_741_824, 1_048_576, "log.segment.bytes"),
     _int("segment.index.bytes", 10_485_760, 4, "log.index.size.max.bytes"),
     _long("segment.jitter.ms", 0, 0),
     _long("segment.ms", 604_800_000, 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID, uuid5
 
 import msgspec
@@ -12,8 +12,9 @@ import msgspec
 from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
-from korvet.topics.alterations import check_fixed
+from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
+    CLEANUP_POLICY,
     OFFSET_ASSIGNMENT,
     STORAGE_LAYOUT,
     TOPIC_CONFIGS,
@@ -31,10 +32,11 @@ from korvet.topics.errors import (
     TopicExists,
     UnknownTopic,
 )
-from korvet.topics.names import CollidingNames, check_topic_name
+from korvet.topics.internal import INTERNAL_TOPICS, create_internal
+from korvet.topics.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CollidingNames, check_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Coroutine, Mapping
 
     from korvet.config import Config
     from korvet.storage.log import PartitionLog
@@ -46,7 +48,6 @@ _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
 # Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
 MAX_PARTITIONS: Final = 10_000
 TOO_MANY: Final = "Excessively large number of partitions per request."
-_ALIASED: Final = "__consumer_offsets"
 # A broker that does not hear of a new topic for so long will when it is asked for it.
 _SPREAD_S: Final = 1.0
 
@@ -61,16 +62,26 @@ class Place(msgspec.Struct, frozen=True):
     """Whether the topic is another one's other name, which can be read and described only."""
 
 
+class Groups(Protocol):
+    """The group coordinator, whose topic and whose offsets change with topics."""
+
+    async def forget_topic(self, name: str) -> None:
+        """Tombstone a topic's committed offsets before the topic goes."""
+
+    async def topic_is_unused(self) -> bool:
+        """Whether `__consumer_offsets` may be made anew. Raises StorageError."""
+
+    async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
+        """Replace an unused `__consumer_offsets`. Raises TopicExists if it is used, and StorageError."""
+
+
 class TopicDirectory:
     """All topics of the keyspace. Lookups are from memory, changes go to the catalogue in Redis first."""
 
-    def __init__(
-        self, store: Store, config: Config, forget_offsets: Callable[[Topic], Awaitable[None]]
-    ) -> None:
-        """`forget_offsets` tombstones a topic's committed offsets before the topic goes."""
+    def __init__(self, store: Store, config: Config, groups: Groups) -> None:
         self._store = store
         self._config = config
-        self._forget_offsets = forget_offsets
+        self._groups = groups
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
         # By a topic's name or id and a partition, and the catalogue's edition that they were looked up in.
         self._places: dict[tuple[str | UUID | None, int], Place] = {}
@@ -119,7 +130,7 @@ class TopicDirectory:
 
     def _alias(self) -> Topic | None:
         """`__consumer_offsets` as a topic that is not internal, under the name that the settings give it."""
-        name, source = self._alias_name, self._store.catalogue.get(_ALIASED)
+        name, source = self._alias_name, self._store.catalogue.get(OFFSETS_TOPIC)
         if source is None or name is None:
             return None
         if self._aliased[0] is not source:
@@ -185,6 +196,8 @@ class TopicDirectory:
     async def get_or_create(self, name: str) -> Topic:
         """The topic, made with the broker's defaults if there is none (auto-creation). Raises TopicError."""
         try:
+            if name in INTERNAL_TOPICS:
+                return await self._create_internal(name)
             return await self.create(name, self._config.num_partitions, {})
         except TopicExists:
             topic = self.get(name)
@@ -197,7 +210,8 @@ class TopicDirectory:
     ) -> Topic:
         """Make a topic, or only check that it could be made. Raises TopicError and StorageError."""
         await self._catch_up()
-        if self.get(name) is not None:
+        remade = name == OFFSETS_TOPIC and await self._groups.topic_is_unused()
+        if self.get(name) is not None and not remade:
             raise TopicExists(f"Topic '{name}' already exists.")
         self.check_name(name)
         if partitions < 1:
@@ -205,8 +219,8 @@ class TopicDirectory:
         if partitions > MAX_PARTITIONS:
             raise TooManyPartitions(TOO_MANY)
         checked = _checked(configs)
-        assignment = self._assignment(checked)
-        layout = self._layout(checked)
+        assignment = self._assignment(name, checked)
+        layout = self._layout(name, checked)
         if validate_only:
             return Topic(
                 name=name,
@@ -216,30 +230,48 @@ class TopicDirectory:
                 offset_assignment=assignment,
                 storage_layout=layout,
             )
+        if name == OFFSETS_TOPIC:
+            return await self._made(self._groups.make_topic_anew(partitions, checked))
+        if name in INTERNAL_TOPICS:
+            return await self._made(create_internal(self._store.catalogue, name, partitions, checked))
+        return await self._made(
+            self._store.catalogue.create(
+                name, partitions, checked, offset_assignment=assignment, storage_layout=layout
+            )
+        )
+
+    async def _create_internal(self, name: str) -> Topic:
+        """A coordinator's topic as the broker makes it itself."""
+        counts = {
+            OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
+            TRANSACTIONS_TOPIC: self._config.transaction_state_log_num_partitions,
+        }
+        return await self._made(create_internal(self._store.catalogue, name, counts[name]))
+
+    async def _made(self, making: Coroutine[None, None, Topic]) -> Topic:
         async with self._lock:
             try:
-                topic = await self._store.catalogue.create(
-                    name,
-                    partitions,
-                    checked,
-                    offset_assignment=assignment,
-                    storage_layout=layout,
-                )
-            except StoredTopicExists:
-                raise TopicExists(f"Topic '{name}' already exists.") from None
+                topic = await making
+            except StoredTopicExists as error:
+                raise TopicExists(str(error)) from None
         await self._spread()
         return topic
 
-    def _assignment(self, configs: Mapping[str, str]) -> OffsetAssignment:
+    def _assignment(self, name: str, configs: Mapping[str, str]) -> OffsetAssignment:
         """How a new topic's offsets are assigned."""
         asked = configs.get(OFFSET_ASSIGNMENT)
+        if name in INTERNAL_TOPICS:
+            check_internal(name, configs)
+            return "dense"
         if asked is None:
             return self._config.log_offset_assignment
         return "dense" if asked == "dense" else "clock"
 
-    def _layout(self, configs: Mapping[str, str]) -> StorageLayout:
+    def _layout(self, name: str, configs: Mapping[str, str]) -> StorageLayout:
         """A new topic's layout."""
         asked = configs.get(STORAGE_LAYOUT)
+        if name in INTERNAL_TOPICS:
+            return "record"
         if asked is None:
             return self._config.log_storage_layout
         return "batch" if asked == "batch" else "record"
@@ -292,6 +324,9 @@ class TopicDirectory:
             altered = alteration(topic.configs, self.broker_configs(topic))
         except InvalidConfig as error:
             raise InvalidTopicConfig(str(error)) from None
+        if topic.internal:
+            # It has no other default, as commits would be lost: a reset of all configs keeps it.
+            altered.setdefault(CLEANUP_POLICY, "compact")
         check_fixed(topic, altered)
         if validate_only or altered == topic.configs:
             return
@@ -344,11 +379,11 @@ class TopicDirectory:
     async def forget_deleted(self) -> None:
         """Tombstone the offsets of topics that are being deleted, in the groups that we coordinate."""
         for topic in self._store.catalogue.pending_deletes():
-            await self._forget_offsets(topic)
+            await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
         """Our groups' offsets here; other brokers do the same when they hear of it."""
-        await self._forget_offsets(topic)
+        await self._groups.forget_topic(topic.name)
         if self._store.membership is not None:
             await self._store.membership.all_settled(self._store.catalogue.latest)
 

@@ -92,7 +92,6 @@ def test_create_topics(ask, fresh, version):
         (wanted("bad-12", -1, -1, assignments=[(1, [1])]), INVALID_REPLICA_ASSIGNMENT),
         (wanted("bad-13", -1, -1, assignments=[(0, [77])]), INVALID_REPLICA_ASSIGNMENT),
         (wanted("bad-14", -1, -1, assignments=[(0, [])]), INVALID_REPLICA_ASSIGNMENT),
-        (wanted("__consumer_offsets", 50), TOPIC_EXISTS),
     ],
     ids=lambda value: value["name"][:9] if isinstance(value, dict) else str(value),
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import uvloop
 
-from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorService
+from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
     CommitPartition,
@@ -34,6 +34,7 @@ from korvet.offsets.partition import partition_for
 from korvet.storage.errors import TopicExists
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from korvet.topics.names import OFFSETS_TOPIC
 from tests.storage.conftest import Server, new_server, prefix, server
 
 if TYPE_CHECKING:

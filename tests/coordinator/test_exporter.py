@@ -14,7 +14,6 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator import exporter
 from korvet.coordinator.exporter import NativeExporter
-from korvet.coordinator.service import OFFSETS_TOPIC
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
     DeleteRequest,
@@ -37,6 +36,7 @@ from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitValue
 from korvet.storage.native import NativeGroups
+from korvet.topics.names import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.support.polling import until_async
 from tests.unit.groups.driver import subscription

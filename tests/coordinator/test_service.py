@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorError
+from korvet.coordinator.service import CoordinatorError
 from korvet.groups.config import GroupConfig
 from korvet.groups.messages import (
     ConsumerHeartbeatRequest,
@@ -25,6 +25,7 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
+from korvet.topics.names import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.storage.proxy import Proxy, until
 from tests.support.polling import until_async

@@ -13,7 +13,7 @@ from korvet.coordinator import transaction_term
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.service import CoordinatorService
-from korvet.coordinator.transactions import TRANSACTIONS_TOPIC, TransactionService
+from korvet.coordinator.transactions import TransactionService
 from korvet.groups.config import GroupConfig
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
@@ -27,6 +27,7 @@ from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.keys import Keyspace
 from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
+from korvet.topics.names import TRANSACTIONS_TOPIC
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,

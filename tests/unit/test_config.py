@@ -63,6 +63,8 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "offsets_commit_value_version": "4",
         "log_offset_assignment": "dense",
         "offsets_topic_writable": "true",
+        "offsets_topic_num_partitions": "7",
+        "transaction_state_log_num_partitions": "7",
         "log_storage_layout": "batch",
         "auto_create_topics_enable": "false",
         "log_cleaner_enable": "false",
