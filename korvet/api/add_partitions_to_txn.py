@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
-from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import gathered
 from korvet.storage.errors import StorageError
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddReply, AddRequest
 from korvet.transactions.shard import TransactionShard

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.create_topics import check_replicas
 from korvet.api.errors import error_code_of
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.topics.errors import InvalidAssignment
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.slices import sliced
 from korvet.groups.config import InvalidGroupConfig
 from korvet.security.acls import CLUSTER_NAME, Operation, ResourceType
+from korvet.slices import sliced
 from korvet.storage.errors import StorageError
 from korvet.topics.errors import InvalidTopicConfig, InvalidTopicRequest, TopicError
 

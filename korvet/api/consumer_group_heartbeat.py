@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.durations import milliseconds
+from korvet.groups.consumer.membership import invalid_regex
+from korvet.groups.consumer.regex import InvalidRegex
 from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
+from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -41,8 +44,27 @@ def consumer_group_heartbeat(context: RequestContext, request: Any, respond: Res
     def done(reply: Any) -> None:
         respond([context.schema.encode(_response(context, reply))])
 
-    heartbeat = _heartbeat(context, request)
-    context.services.coordinator.submit(request.group_id, GroupShard.consumer_heartbeat, heartbeat, done)
+    def submit() -> None:
+        coordinator.submit(
+            request.group_id, GroupShard.consumer_heartbeat, _heartbeat(context, request), done
+        )
+
+    async def submit_with(pattern: str) -> None:
+        try:
+            await coordinator.look_for_topics(pattern)
+            submit()
+        except InvalidRegex as error:
+            done(ConsumerHeartbeatReply(ErrorCode.invalid_regular_expression, invalid_regex(pattern, error)))
+        except Exception:
+            respond([context.schema.encode(refuse(context, request, ErrorCode.unknown_server_error))])
+            raise
+
+    coordinator = context.services.coordinator
+    pattern = getattr(request, "subscribed_topic_regex", None)
+    if pattern:
+        once("ConsumerGroupHeartbeat", submit_with(pattern))
+    else:
+        submit()
 
 
 def _denial(context: RequestContext, request: Any) -> ErrorCode | None:

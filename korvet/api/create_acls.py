@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.acl_messages import NO_AUTHORIZER, acl_of
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, InvalidAcl, Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext

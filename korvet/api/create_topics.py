@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.topics.configs import TOPIC_CONFIGS, describe
 from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import (

@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 from korvet import config as settings
 from korvet.api.config_resources import denial_of, may_configure
 from korvet.api.errors import error_code_of
-from korvet.api.slices import sliced
 from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
+from korvet.slices import sliced
 from korvet.topics.configs import (
     TOPIC_CONFIGS,
     ConfigSource,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import error_code_of
-from korvet.api.slices import gathered, sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import gathered, sliced
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:

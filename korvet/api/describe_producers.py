@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
-from korvet.api.slices import gathered
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import gathered
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.operations import NOT_ASKED, operations_on
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.storage.assignment import NO_NODE
 from korvet.topics.errors import TopicError
 from korvet.topics.internal import INTERNAL_TOPICS

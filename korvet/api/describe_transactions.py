@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.storage.errors import StorageError
 from korvet.transactions.messages import DescribedTransaction, DescribeReply, DescribeRequest
 from korvet.transactions.shard import TransactionShard

@@ -15,9 +15,9 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.fetch_response import READ_COMMITTED
-from korvet.api.slices import answer_each
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import answer_each
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.coordinator.expressions import select
+from korvet.groups.consumer.regex import InvalidRegex
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.transactions.messages import ListRequest
 from korvet.transactions.shard import unknown_states
 
@@ -32,17 +34,24 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 @api(66, "ListTransactions", (0, 2), refuse=refuse)
 async def list_transactions(context: RequestContext, request: Any) -> Any:
     """Those that pass all filters."""
-    pattern = getattr(request, "transactional_id_pattern", None)
-    try:
-        asked = ListRequest(
-            frozenset(request.state_filters),
-            frozenset(request.producer_id_filters),
-            getattr(request, "duration_filter", _ANY_DURATION),
-            compile_regex(pattern) if pattern else None,
-        )
-    except InvalidRegex:
-        return refuse(context, request, ErrorCode.invalid_regular_expression)
+    asked = ListRequest(
+        frozenset(request.state_filters),
+        frozenset(request.producer_id_filters),
+        getattr(request, "duration_filter", _ANY_DURATION),
+    )
     error, listed = await context.services.transactions.list_transactions(asked)
+    found = {
+        each.transactional_id: each
+        async for each in sliced(listed)
+        if context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+    }
+    pattern = getattr(request, "transactional_id_pattern", None)
+    if pattern:
+        # Only what the client may see is compared, since that can take long.
+        try:
+            found = {name: found[name] for name in await select(pattern, found)}
+        except InvalidRegex:
+            return refuse(context, request, ErrorCode.invalid_regular_expression)
     return context.make(
         "ListTransactionsResponse",
         error_code=error,
@@ -54,7 +63,6 @@ async def list_transactions(context: RequestContext, request: Any) -> Any:
                 producer_id=each.producer_id,
                 transaction_state=each.state,
             )
-            for each in listed
-            if context.may(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, each.transactional_id)
+            for each in found.values()
         ),
     )

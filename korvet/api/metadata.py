@@ -14,9 +14,9 @@ from kio.schema.errors import ErrorCode
 from korvet.api.errors import error_code_of
 from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.api.operations import NOT_ASKED, cluster_operations, operations_on
-from korvet.api.slices import sliced
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.topics.errors import NameCollision, TopicError
 from korvet.topics.internal import INTERNAL_TOPICS
 

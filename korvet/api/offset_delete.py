@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.slices import sliced
 from korvet.groups.messages import FetchTopic, OffsetDeleteReply, OffsetDeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext

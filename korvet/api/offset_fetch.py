@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.slices import sliced
 from korvet.groups.messages import (
     NO_GENERATION,
     FetchedPartition,
@@ -24,6 +23,7 @@ from korvet.groups.messages import (
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
+from korvet.coordinator.expressions import TopicExpressions
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
 from korvet.coordinator.projector import CommitChange, Place, Projector
@@ -113,6 +114,8 @@ class CoordinatorService:
             store, OFFSETS_TOPIC, clock, self._read, self._reconcile_soon
         )
         self._reconciling = False
+        self._expressions = TopicExpressions(catalogue, self._partitions.spawn)
+        self._topics = CatalogueTopics(catalogue, self._expressions)
 
     @property
     def reloads(self) -> int:
@@ -171,6 +174,12 @@ class CoordinatorService:
         finally:
             if ticket is not None and reply.cancelled():
                 ticket.withdraw()
+
+    async def look_for_topics(self, pattern: str) -> None:
+        """Find the topics that an expression matches, for the heartbeat that names it. Raises InvalidRegex,
+        also if that takes too long.
+        """
+        await self._expressions.find(pattern)
 
     async def list_groups(self, request: ListRequest) -> ListReply:
         """The groups that this broker coordinates. Raises CoordinatorError while some of them are being
@@ -348,7 +357,7 @@ class CoordinatorService:
         return self._partitions[partition_for(group_id, count)] if count else None
 
     async def _read(self, claim: Claim) -> Term:
-        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), CatalogueTopics(self._catalogue))
+        shard = GroupShard(self._config, lambda: str(uuid.uuid4()), self._topics)
         loader = OffsetsLoader(self._store, claim.log)
         if claim.log_end > 0:
             await loader.replay_into(shard)

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from korvet.groups.consumer.topics import TopicInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from korvet.coordinator.expressions import TopicExpressions
+    from korvet.groups.consumer.topics import Matching
     from korvet.storage.catalogue import Catalogue, Topic
 
 
 class CatalogueTopics:
     """All topics but those being deleted, as they are now: see korvet.groups.consumer.topics.Topics."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, expressions: TopicExpressions) -> None:
         self._catalogue = catalogue
+        self._expressions = expressions
 
     @property
     def version(self) -> int:
@@ -32,9 +33,9 @@ class CatalogueTopics:
         """The topic of that id."""
         return _info(self._catalogue.by_id(uuid.UUID(bytes=topic_id)))
 
-    def names(self) -> Iterable[str]:
-        """The names of all topics."""
-        return self._catalogue.topics
+    def matching(self, pattern: str) -> Matching | None:
+        """The topics that an expression matches, as they were found last."""
+        return self._expressions.matching(pattern)
 
 
 def _info(topic: Topic | None) -> TopicInfo | None:

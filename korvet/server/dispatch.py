@@ -18,7 +18,6 @@ from korvet.api.errors import asked_by, error_code_of
 from korvet.api.offset_commit_form import AskedCommit, CommitForms
 from korvet.api.produce_form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
-from korvet.api.slices import sliced
 from korvet.causes import Causes
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, response_header
@@ -27,6 +26,7 @@ from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.connection import CORRELATION_AT, NextFetch, Repeat
 from korvet.server.throttle import ThrottledSlot
+from korvet.slices import sliced
 from korvet.supervisor import once
 
 if TYPE_CHECKING:

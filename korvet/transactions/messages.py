@@ -7,15 +7,12 @@ in `protocol`: 0, or 2 where the producer's epoch is to be bumped with each tran
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.offsets.transaction_log import TransactionLogValue
-
-if TYPE_CHECKING:
-    from korvet.groups.consumer.regex import Regex
 
 Record: TypeAlias = tuple[str, TransactionLogValue | None]
 """A record to append: the transactional id, and its state or None for a tombstone."""
@@ -120,8 +117,6 @@ class ListRequest(msgspec.Struct, frozen=True):
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
     min_duration_ms: int = -1
-    id_pattern: Regex | None = None
-    """What the whole id has to match."""
 
 
 class ListedTransaction(msgspec.Struct, frozen=True):

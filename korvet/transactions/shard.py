@@ -422,10 +422,7 @@ class TransactionShard:
             return False
         if request.producer_ids and value.producer_id not in request.producer_ids:
             return False
-        if duration_ms >= 0 and self._now_ms - value.transaction_start_timestamp_ms <= duration_ms:
-            return False
-        pattern = request.id_pattern
-        return pattern is None or pattern.matches(transaction.transactional_id)
+        return duration_ms < 0 or self._now_ms - value.transaction_start_timestamp_ms > duration_ms
 
     # Time
 

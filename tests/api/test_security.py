@@ -657,6 +657,18 @@ def test_what_does_not_exist_is_answered_as_what_is_not_allowed(secured: Secured
         assert (topic.error_code, topic.name, topic.topic_id) == (NO_TOPIC, name, None)
 
 
+def test_ids_that_may_not_be_seen_are_not_compared_with_a_pattern(secured: Secured) -> None:
+    """An expression that takes too long is refused to who may see the ids, and says nothing to others."""
+    admin, nobody = secured.authenticated("admin"), secured.authenticated("nobody")
+    for number in range(100):
+        name = uuid.uuid5(uuid.NAMESPACE_DNS, str(number)).hex * 2
+        admin("InitProducerId", 4, transactional_id=name, transaction_timeout=60_000)
+    asked = {"duration_filter": -1, "transactional_id_pattern": "(.?){1000}"}
+    assert errors_of(admin("ListTransactions", 2, **asked)) == {ErrorCode.invalid_regular_expression}
+    answer = nobody("ListTransactions", 2, **asked)
+    assert (answer.error_code, answer.transaction_states) == (ErrorCode.none, ())
+
+
 def test_lists_leave_out_what_may_not_be_seen(secured: Secured, let: Callable[..., None]) -> None:
     other = secured.authenticated("lister")
     assert other("Metadata", 12, topics=None).topics == ()

@@ -6,6 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from tests.api.asking import KEYS, connect, frame, newest
 from tests.support.bystander import Bystander, peak_bytes
@@ -30,11 +31,18 @@ def server() -> Iterator[KorvetServer]:
     server.start()
     ask = connect(server)
     ask("CreateTopics", 7, topics=[_new(TOPIC, 10_000)], timeout=60_000)
-    ask("CreateTopics", 7, topics=[_new(f"t{number}", 1) for number in range(3_000)], timeout=60_000)
+    ask("CreateTopics", 7, topics=[_new(name_of(number), 1) for number in range(3_000)], timeout=60_000)
     ask("OffsetCommit", 9, group_id="g", generation_id_or_member_epoch=-1, topics=[_commit(range(10_000))])
+    for number in range(500):
+        ask("InitProducerId", 4, transactional_id=name_of(number), transaction_timeout=60_000)
     ask.raw.socket.close()
     yield server
     server.discard()
+
+
+def name_of(number: int) -> str:
+    """Names that have nothing in common."""
+    return uuid.uuid5(uuid.NAMESPACE_DNS, str(number)).hex
 
 
 def _new(name: str, partitions: int) -> dict[str, Any]:
@@ -73,7 +81,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "DescribeConfigs",
         {
             "resources": [
-                {"resource_type": 2, "resource_name": f"t{number}", "configuration_keys": None}
+                {"resource_type": 2, "resource_name": name_of(number), "configuration_keys": None}
                 for number in range(3_000)
             ],
             "include_synonyms": True,
@@ -147,6 +155,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "DescribeLogDirs",
         {"topics": [{"topic": TOPIC, "partitions": list(range(10_000))}] * 15},
     ),
+    "ConsumerGroupHeartbeat: an expression in many states": (
+        "ConsumerGroupHeartbeat",
+        {
+            "group_id": "expressions",
+            "member_id": "m",
+            "rebalance_timeout": 60_000,
+            "subscribed_topic_regex": "(.?){1000}",
+            "topic_partitions": [],
+        },
+    ),
+    "ListTransactions: an expression in many states": (
+        "ListTransactions",
+        {"duration_filter": -1, "transactional_id_pattern": "(.?){1000}"},
+    ),
     "FindCoordinator": ("FindCoordinator", {"coordinator_keys": [f"g{number}" for number in range(50_000)]}),
 }
 
@@ -168,4 +190,5 @@ def test_nobody_else_waits(server: KorvetServer, case: str) -> None:
     assert other.longest_s < LONGEST_S, case
     assert peak_bytes(server) < MOST_BYTES, case
     response = decode_response(KEYS[name], version, answer).message
-    assert response is not None
+    if name in {"ConsumerGroupHeartbeat", "ListTransactions"}:
+        assert response.error_code is ErrorCode.invalid_regular_expression

@@ -319,8 +319,7 @@ class ConsumerMembership:
         version = self._context.topics.version
         stale = draft.group.checked_version != version
         if regex and self._must_resolve(draft.group.regexes.get(regex), version):
-            self._resolve(draft, regex, may_describe)
-            stale = True
+            stale = self._resolve(draft, regex, may_describe) or stale
         if not bump and not stale:
             return
         value = metadata_hash(self._context.topics, draft.group.subscribed_topics)
@@ -338,13 +337,15 @@ class ConsumerMembership:
         age_ms = self._context.now_ms - known.timestamp
         return known.metadata_version != version and age_ms >= self._context.config.regex_refresh_interval_ms
 
-    def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> None:
-        matches = compile_regex(regex).matches
-        names = [name for name in self._context.topics.names() if matches(name)]
-        if may_describe is not None:
-            names = [name for name in names if may_describe(name)]
-        value = ResolvedRegex(tuple(sorted(names)), self._context.topics.version, self._context.now_ms)
-        draft.regex(regex, value)
+    def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> bool:
+        """Whether something newer is known of the expression's topics; a later heartbeat may find more."""
+        found = self._context.topics.matching(regex)
+        known = draft.group.regexes.get(regex)
+        if found is None or (known is not None and known.metadata_version == found.version):
+            return False
+        names = [name for name in found.names if may_describe is None or may_describe(name)]
+        draft.regex(regex, ResolvedRegex(tuple(sorted(names)), found.version, self._context.now_ms))
+        return True
 
     # Targets
 
@@ -506,10 +507,12 @@ def _check_regex(regex: str) -> None:
     try:
         compile_regex(regex)
     except InvalidRegex as error:
-        raise Refused(
-            ErrorCode.invalid_regular_expression,
-            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.",
-        ) from error
+        raise Refused(ErrorCode.invalid_regular_expression, invalid_regex(regex, error)) from error
+
+
+def invalid_regex(regex: str, error: InvalidRegex) -> str:
+    """What the client is told of an expression that is refused."""
+    return f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
 
 
 def _subscription(request: ConsumerHeartbeatRequest, old: ConsumerMember) -> ConsumerMember:

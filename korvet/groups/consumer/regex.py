@@ -3,20 +3,28 @@
 Clients choose the expression, so an engine that goes back to try again (Python's `re`) would let one of them
 stop the broker. Here an expression becomes a nondeterministic automaton, and matching keeps the set of states
 that it may be in; each set's next one is remembered. What RE2 does not know (looking around, references to
-groups, possessive and atomic groups) is refused.
+groups, possessive and atomic groups) is refused, and so is what takes too long with the names at hand: the
+automaton of `(.?){1000}` is in a thousand states at each character.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-_CACHED: Final = 100
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_CACHED: Final = 32
 _MOST_REPETITIONS: Final = 1_000  # as RE2's
 _MOST_STATES: Final = 10_000
 _DEEPEST: Final = 100  # parentheses within each other
-# States in the sets that are remembered: an expression may have very many sets.
+# States and ways in the sets that are remembered, some 100 bytes each: an expression may have very many sets.
 _MOST_REMEMBERED: Final = 20_000
+# States that one search may go through, apart from what is remembered: about a second. An expression in use
+# needs a thousand, however many names there are.
+_MOST_VISITS: Final = 1_000_000
 
 _DIGITS: Final = frozenset("0123456789")
 _UPPER: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
@@ -41,6 +49,7 @@ _POSIX: Final = {
 }
 _SHORT: Final = {"d": _DIGITS, "w": _WORD, "s": frozenset(" \t\n\r\f")}
 _CONTROL: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_LAST_CHAR: Final = chr(0x10FFFF)
 _Range: TypeAlias = tuple[str, str]
 """The first character and the last one."""
 _ASSERTIONS: Final = {"A": "start", "z": "end", "b": "boundary", "B": "inside"}
@@ -60,17 +69,31 @@ class Chars:
     ) -> None:
         """ranges: of what is not ASCII, where a range may be very long."""
         self.chars = chars
-        self.ranges = ranges
+        self.ranges = _merged(ranges)
         self.negated = negated
 
     def __contains__(self, char: str) -> bool:
-        found = char in self.chars or any(first <= char <= last for first, last in self.ranges)
+        found = char in self.chars
+        if not found and self.ranges and char > "\x7f":
+            at = bisect_right(self.ranges, (char, _LAST_CHAR)) - 1
+            found = at >= 0 and char <= self.ranges[at][1]
         return found is not self.negated
 
     def folded(self) -> Chars:
         """With the other case of every letter, but for those of ranges."""
         both = {other for char in self.chars for other in (char, char.lower(), char.upper())}
         return Chars(frozenset(both), self.ranges, negated=self.negated)
+
+
+def _merged(ranges: tuple[_Range, ...]) -> tuple[_Range, ...]:
+    """The same characters in ranges that ascend and do not overlap."""
+    merged: list[_Range] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
+        else:
+            merged.append((first, last))
+    return tuple(merged)
 
 
 class _Program:
@@ -105,11 +128,13 @@ class _Program:
 class _Position:
     """The states that an automaton may be in, behind a character (where assertions look at it)."""
 
-    __slots__ = ("before", "following", "states")
+    __slots__ = ("accepts", "before", "following", "states")
 
     def __init__(self, states: frozenset[int], before: str) -> None:
         self.states = states
         self.before = before
+        self.accepts: bool | None = None
+        """Whether what came so far matches; None: not known yet."""
         self.following: dict[str, _Position] = {}
 
 
@@ -124,14 +149,35 @@ class Regex:
         self._start = _Position(frozenset({start}), "")
         self._known: dict[tuple[frozenset[int], str], _Position] = {}
         self._remembered = 0
+        self._visits = 0
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
-        position = self._start
-        for char in text:
-            following = position.following.get(char)
-            position = self._step(position, char) if following is None else following
-        return self._end in self._reachable(position, "")
+        """Whether the whole text matches. Raises InvalidRegex if that takes too long."""
+        return any(found is not None for found in self.select((text,)))
+
+    def select(self, texts: Iterable[str]) -> Iterator[str | None]:
+        """Those of the texts that match as a whole, and None after each step that takes time, so that the
+        caller may do something else. Raises InvalidRegex if all steps take too long.
+        """
+        left = _MOST_VISITS
+        for text in texts:
+            position = self._start
+            for char in text:
+                following = position.following.get(char)
+                if following is None:
+                    following = self._step(position, char)
+                    left -= self._visits
+                    if left < 0:
+                        raise InvalidRegex("expression takes too long")
+                    yield None
+                position = following
+            if position.accepts is None:
+                position.accepts = self._end in self._reachable(position, "")
+                left -= self._visits
+            if position.accepts:
+                yield text
+            else:
+                yield None
 
     def _step(self, position: _Position, char: str) -> _Position:
         program = self._program
@@ -143,12 +189,12 @@ class Regex:
         )
         before = char if self._asserts else ""
         found = self._known.get((states, before))
+        self._remembered += 1 if found is not None else len(states) + 2
+        if self._remembered > _MOST_REMEMBERED:
+            self._known.clear()
+            self._start.following.clear()
+            self._remembered, found = len(states) + 2, None
         if found is None:
-            self._remembered += len(states) + 1
-            if self._remembered > _MOST_REMEMBERED:
-                self._known.clear()
-                self._start.following.clear()
-                self._remembered = len(states) + 1
             found = self._known[states, before] = _Position(states, before)
         position.following[char] = found
         return found
@@ -164,6 +210,7 @@ class Regex:
                 more = [each for each in self._program.nexts[state] if each not in found]
                 found.update(more)
                 left += more
+        self._visits = len(found)
         return found
 
 

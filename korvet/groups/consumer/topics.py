@@ -26,6 +26,13 @@ class TopicInfo(msgspec.Struct, frozen=True, gc=False):
     partitions: int
 
 
+class Matching(msgspec.Struct, frozen=True, gc=False):
+    """The names that an expression matched among the topics of a version."""
+
+    names: tuple[str, ...]
+    version: int
+
+
 class Topics(Protocol):
     """The topics there are. `version` changes with every change to them."""
 
@@ -39,8 +46,8 @@ class Topics(Protocol):
     def by_id(self, topic_id: bytes) -> TopicInfo | None:
         """The topic of that id."""
 
-    def names(self) -> Iterable[str]:
-        """The names of all topics."""
+    def matching(self, pattern: str) -> Matching | None:
+        """The topics that an expression matches, as far as they have been looked for."""
 
 
 class NoTopics:
@@ -58,9 +65,10 @@ class NoTopics:
         del topic_id
         return None
 
-    def names(self) -> Iterable[str]:
+    def matching(self, pattern: str) -> Matching | None:
         """None at all."""
-        return ()
+        del pattern
+        return Matching((), self.version)
 
 
 def metadata_hash(topics: Topics, names: Iterable[str]) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from korvet.groups.consumer.topics import TopicInfo
+from korvet.groups.consumer.regex import compile_regex
+from korvet.groups.consumer.topics import Matching, TopicInfo
 from korvet.groups.messages import ConsumerDescribeRequest, ConsumerHeartbeatRequest, OwnedTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from korvet.groups.messages import ConsumerHeartbeatReply, DescribedConsumerGroup
     from tests.unit.groups.driver import Driver
@@ -45,8 +46,9 @@ class FakeTopics:
     def by_id(self, wanted: bytes) -> TopicInfo | None:
         return next((topic for topic in self._topics.values() if topic.topic_id == wanted), None)
 
-    def names(self) -> Iterable[str]:
-        return list(self._topics)
+    def matching(self, pattern: str) -> Matching:
+        matches = compile_regex(pattern).matches
+        return Matching(tuple(filter(matches, self._topics)), self.version)
 
 
 def heartbeat(member_id: str, epoch: int, group_id: str = "g", **fields: Any) -> ConsumerHeartbeatRequest:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import re
+import time
 
 import pytest
 from hypothesis import example, given, settings
@@ -40,6 +43,47 @@ def test_same_as_an_engine_that_goes_back(pattern: str, text: str) -> None:
 def test_no_expression_takes_for_ever(pattern: str) -> None:
     assert not compile_regex(pattern).matches("a" * 249)
     assert compile_regex(pattern).matches("a" * 100 + "b")
+
+
+@pytest.mark.parametrize("pattern", ["(.?){1000}", "((.?){30}){30}", "(a?b?c?.?){250}", "([a-z]*.?){400}x"])
+def test_expressions_that_take_too_long(pattern: str) -> None:
+    draw = random.Random(0)
+    names = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz._-", k=60)) for _ in range(2_000)]
+    began = time.perf_counter()
+    with pytest.raises(InvalidRegex, match="too long"):
+        list(compile_regex(pattern).select(names))
+    assert time.perf_counter() - began < 20
+
+
+def test_a_search_lets_go_after_each_step() -> None:
+    """Nobody who waits for the names of others waits for more than one step."""
+    search = compile_regex("(.?){200}").select(["some.topic-1", "other"])
+    taken = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            began = time.perf_counter()
+            next(search)
+            taken.append(time.perf_counter() - began)
+    assert len(taken) > 12
+    assert max(taken) < 0.5
+
+
+def test_expressions_in_use_are_quick() -> None:
+    names = [f"team-{number % 50}.orders.v{number}" for number in range(100_000)]
+    pattern = r"(team-1|team-[2-9]+)\.(orders|payments|[a-z]{3,20})\..{0,40}"
+    expected = [name for name in names if re.fullmatch(pattern, name)]
+    assert [name for name in compile_regex(pattern).select(names) if name is not None] == expected
+
+
+@settings(max_examples=50)
+@given(
+    ranges=st.lists(st.tuples(st.integers(0x80, 0x120), st.integers(0, 40)), min_size=1, max_size=8),
+    char=st.integers(0x70, 0x150),
+)
+def test_ranges_of_letters(ranges: list[tuple[int, int]], char: int) -> None:
+    inside = any(first <= char <= first + more for first, more in ranges)
+    pattern = "[" + "".join(f"{chr(first)}-{chr(first + more)}" for first, more in ranges) + "]"
+    assert compile_regex(pattern).matches(chr(char)) is inside
 
 
 @pytest.mark.parametrize("pattern", ["((a{1000}){1000}){1000}", "(" * 500 + ")" * 500, "((a{50}){50}){50}"])

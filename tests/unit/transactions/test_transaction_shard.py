@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.consumer.regex import compile_regex
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import InitRequest, ListRequest, Markers
 from korvet.transactions.shard import NotLoaded, TransactionShard, unknown_states
@@ -450,7 +449,6 @@ def test_listing() -> None:
     assert names(producer_ids=frozenset({producer_id})) == {"t"}
     assert names(min_duration_ms=99, states=frozenset({"Ongoing"})) == {"t"}
     assert names(min_duration_ms=100, states=frozenset({"Ongoing"})) == set()
-    assert names(id_pattern=compile_regex("u+")) == {"u"}
     assert unknown_states(("Ongoing", "ongoing", "CompleteAbort")) == ("ongoing",)
 
 

@@ -1,0 +1,104 @@
+"""Which names an expression of a client matches: found in slices, as one expression may take long with
+thousands of names. What is found of the topics is kept until they change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.groups.consumer.topics import Matching
+from korvet.slices import sliced
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
+    from korvet.storage.catalogue import Catalogue
+
+Work: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
+
+# What is kept of all expressions: pointers to the catalogue's names, and the expressions themselves.
+_MOST_KEPT: Final = 1_000_000
+_OVERHEAD: Final = 100
+_MOST_REFUSED: Final = 100
+
+
+async def select(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that an expression matches. Raises InvalidRegex, also if it takes too long."""
+    return [name async for name in sliced(compile_regex(pattern).select(names)) if name is not None]
+
+
+class TopicExpressions:
+    """Which topics expressions match. Use from one event loop."""
+
+    def __init__(self, catalogue: Catalogue, spawn: Callable[[Work], object]) -> None:
+        """spawn(work) runs what work() returns."""
+        self._catalogue = catalogue
+        self._spawn = spawn
+        self._kept: dict[str, Matching] = {}
+        self._size = 0
+        # Expressions that took too long, and with which version of the topics.
+        self._refused: dict[str, tuple[int, InvalidRegex]] = {}
+        # One after the other, so that however many clients ask, others have their turn after one slice.
+        self._turn = asyncio.Lock()
+        self._awaited: set[str] = set()
+
+    def matching(self, pattern: str) -> Matching | None:
+        """The topics as they were found last. Unless that is up to date, they are looked for again."""
+        known = self._kept.get(pattern)
+        if not self._is_current(known) and pattern not in self._awaited:
+            self._awaited.add(pattern)
+            self._spawn(partial(self._find_later, pattern))
+        return known
+
+    async def find(self, pattern: str) -> None:
+        """Let `matching` know the topics as they are now. Raises InvalidRegex, also if that takes long."""
+        async with self._turn:
+            if self._is_current(self._kept.get(pattern)):
+                return
+            version = self._catalogue.version
+            refused_at, refusal = self._refused.get(pattern, (None, None))
+            if refusal is not None and refused_at == version:
+                raise refusal
+            try:
+                found = await select(pattern, list(self._catalogue.topics))
+            except InvalidRegex as error:
+                self._refuse(pattern, version, error)
+                raise
+            self._keep(pattern, Matching(tuple(found), version))
+
+    async def _find_later(self, pattern: str) -> None:
+        try:
+            # If it is refused, the group goes on with the topics that it has.
+            with contextlib.suppress(InvalidRegex):
+                await self.find(pattern)
+        finally:
+            self._awaited.discard(pattern)
+
+    def _is_current(self, known: Matching | None) -> bool:
+        return known is not None and known.version == self._catalogue.version
+
+    def _refuse(self, pattern: str, version: int, error: InvalidRegex) -> None:
+        self._refused.pop(pattern, None)
+        while len(self._refused) >= _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[pattern] = version, error
+
+    def _keep(self, pattern: str, found: Matching) -> None:
+        """Keep what was found, and forget what was found first if there is too much."""
+        self._forget(pattern)
+        self._kept[pattern] = found
+        self._size += _cost(pattern, found)
+        while self._size > _MOST_KEPT and len(self._kept) > 1:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, pattern: str) -> None:
+        gone = self._kept.pop(pattern, None)
+        self._size -= 0 if gone is None else _cost(pattern, gone)
+
+
+def _cost(pattern: str, found: Matching) -> int:
+    return len(found.names) + len(pattern) + _OVERHEAD
