@@ -38,6 +38,8 @@ BATCH = b"batch"
 # Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, largest
 # timestamp, producer id and epoch, base sequence, record count.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+# As far as the magic byte.
+_PREFIX = struct.Struct(">qiib")
 _LENGTH_EXCLUDES = 12
 _MAGIC = 2
 _CODEC_BITS = 7
@@ -50,6 +52,7 @@ _CRC, _ATTRIBUTES = 4, 5  # among the header's parts
 _LEAST_RECORD_BYTES = 7
 _LEAST_HEADER_BYTES = 2
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
+_MAX_OFFSET_DELTA = 0x7FFFFFFF
 # The key of a control record (ControlRecordType): version, type.
 _CONTROL_KEY = struct.Struct(">hh")
 _ABORT, _COMMIT = 0, 1
@@ -84,6 +87,17 @@ def batch_records(fields: Sequence[Octets], last_offset: int) -> int | None:
     """How many records an entry at this offset is, by its batch's header; None where it is no batch."""
     head = _head(fields, last_offset)
     return None if head is None else int(head[-1])
+
+
+def is_damaged(fields: Sequence[Octets], last_offset: int) -> bool:
+    """Whether an entry that `read_batch` can't read was written as a batch: two of its magic byte, its length
+    and its base offset are right, as the broker tells.
+    """
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _PREFIX.size:
+        return False
+    base_offset, length, _, magic = _PREFIX.unpack_from(fields[1])
+    fits = base_offset >= 0 and 0 <= last_offset - base_offset <= _MAX_OFFSET_DELTA
+    return [magic == _MAGIC, length == len(fields[1]) - _LENGTH_EXCLUDES, fits].count(True) > 1
 
 
 def may_be_transactional(fields: Sequence[Octets]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
-from korvet.spark.batches import BATCH, Header, Row, outcome_of, read_batch, read_records
+from korvet.spark.batches import BATCH, Header, Row, is_damaged, outcome_of, read_batch, read_records
 from korvet.spark.replies import (
     EPOCH,
     HEADER_PREFIX,
@@ -103,6 +103,8 @@ class Columns:
     """Whose transaction each record is part of, -1 for none's; None where no record is part of one."""
     same_headers: Sequence[tuple[str, Sequence[bytes | None] | pa.Array]] = ()
     """Headers that every record has, in order: the name, and the records' values. Then `headers` is None."""
+    damaged: Sequence[int] = ()
+    """The offsets of entries that are damaged record batches: they have no rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,10 +464,13 @@ def _batch_columns(
     rows: list[Row] = []
     types: list[int] = []
     producers: list[int] = []
+    damaged: list[int] = []
     for entry, entry_ms, offset in zip(fields, ms.tolist(), offsets.tolist(), strict=True):
         batch = read_batch(entry, offset)
         if batch is None:
-            if marker_of(entry, offset) is None:
+            if is_damaged(entry, offset):
+                damaged.append(offset)
+            elif marker_of(entry, offset) is None:
                 key, value, timestamp_ms, headers, producer = parse_fields(
                     entry, entry_ms, origin.native_field
                 )
@@ -487,6 +492,7 @@ def _batch_columns(
         headers=[row[4] for row in rows],
         timestamp_types=types,
         producers=producers if max(producers, default=-1) >= 0 else None,
+        damaged=damaged,
     )
 
 

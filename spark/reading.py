@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,15 +12,20 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 
+from korvet.offsets.packing import entry_id
 from korvet.spark.entries import columns_of, record_batch
-from korvet.spark.store import connected, pages
+from korvet.spark.store import DataLoss, connected, pages
 from korvet.spark.transactions import Outcomes, markers_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from korvet.spark.entries import Columns, Marker
-    from korvet.spark.store import Address, Connection, StreamRange
+    from korvet.spark.settings import SourceOptions
+    from korvet.spark.store import Connection, StreamRange
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartitio
 
 
 def read_task(
-    address: Address, partition: InputPartition, schema: pa.Schema, *, read_committed: bool
+    options: SourceOptions, partition: InputPartition, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """Read a task's ranges. The cyclic garbage collector rests meanwhile.
 
@@ -62,16 +68,16 @@ def read_task(
     collecting = gc.isenabled()
     gc.disable()
     try:
-        with connected(address) as connection:
+        with connected(options.address) as connection:
             for part in partition.ranges:
-                yield from _read_range(address, connection, part, schema, read_committed=read_committed)
+                yield from _read_range(options, connection, part, schema)
     finally:
         if collecting:
             gc.enable()
 
 
 def _read_range(
-    address: Address, connection: Connection, part: StreamRange, schema: pa.Schema, *, read_committed: bool
+    options: SourceOptions, connection: Connection, part: StreamRange, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     with ExitStack() as stack:
         outcomes: Outcomes | None = None
@@ -80,13 +86,24 @@ def _read_range(
                 page, part.origin, part.start_offset, part.end_offset, headers="headers" in schema.names
             )
             batch = record_batch(columns, part.origin, schema)
-            if read_committed and columns.producers is not None:
+            if columns.damaged:
+                _report_damage(options, part, columns.damaged[0])
+            if options.read_committed and columns.producers is not None:
                 if outcomes is None:
                     # The first connection has a page under way.
-                    outcomes = _outcomes(stack.enter_context(connected(address)), part)
+                    outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
                 batch = batch.filter(pa.array(_visible(columns, outcomes)))
             if batch.num_rows:
                 yield batch
+
+
+def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> None:
+    """Raises DataLoss unless what can't be read is to be left out."""
+    entry = entry_id(offset, part.origin.bias)
+    text = f"{part.stream}: entry {entry} is a damaged record batch (wrong CRC, length or place)"
+    if options.fail_on_data_loss:
+        raise DataLoss(text)
+    log.warning("%s: it is left out", text)
 
 
 def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:

@@ -104,8 +104,7 @@ class KorvetReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        options = self._options
-        yield from read_task(options.address, partition, schema, read_committed=options.read_committed)
+        yield from read_task(self._options, partition, schema)
 
 
 class KorvetPushdownReader(KorvetReader):

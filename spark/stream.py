@@ -257,8 +257,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        options = self._options
-        yield from read_task(options.address, partition, schema, read_committed=options.read_committed)
+        yield from read_task(self._options, partition, schema)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the checkpoint holds the position, and reading leaves no trace in Redis."""

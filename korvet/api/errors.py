@@ -39,6 +39,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.KeyspaceLost: ErrorCode.kafka_storage_error,
     storage.OffsetsExhausted: ErrorCode.kafka_storage_error,
     storage.StorageFault: ErrorCode.kafka_storage_error,
+    storage.DamagedBatch: ErrorCode.corrupt_message,
     storage.OutOfOrderSequence: ErrorCode.out_of_order_sequence_number,
     storage.InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
     storage.InvalidTransactionState: ErrorCode.invalid_txn_state,

@@ -208,10 +208,11 @@ class Reading(Deadline):
         if self._reading or not self._at_work:
             return
         size = sum(part.size_bytes for part in self._active)
-        failed = any(part.error is not ErrorCode.none for part in self._active)
-        if self._unread and not failed and size < min(self.request.max_bytes, _MAX_BYTES):
+        if self._unread and size < min(self.request.max_bytes, _MAX_BYTES):
+            # After a failure as well: a damaged partition takes nothing from the others.
             self._read(self._unread, size)
             return
+        failed = any(part.error is not ErrorCode.none for part in self._active)
         enough = not self._active or size >= self.request.min_bytes
         if failed or enough or self._deadlines.now() >= self._ends_at:
             self._finish()

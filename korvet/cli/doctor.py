@@ -19,11 +19,11 @@ from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
-from korvet.offsets.packing import MAX_SEQUENCE
+from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.words import clock, duration
 from korvet.storage.address import RedisAddress, parse_url
 from korvet.storage.catalogue import Topic, parse_topic, without_bad_configs
-from korvet.storage.entries import record_count
+from korvet.storage.entries import is_damaged, record_count
 from korvet.storage.eviction import may_evict_ours
 from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.keys import Keyspace
@@ -250,7 +250,9 @@ def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], key
 
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
-    """Entries without an offset: those that native writers made beyond 1,024 in one millisecond."""
+    """Entries that Kafka clients cannot read: those without an offset, which native writers made beyond 1,024
+    in one millisecond, and damaged record batches.
+    """
     holders = _streams(servers, keyspace)
     streams = sorted(holders)
     lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
@@ -260,22 +262,50 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading entries", total=sum(lengths.values()))
         for stream in streams:
-            count, first = 0, b""
+            looked = _Entries(_bias(holders[stream], stream))
             for page in _pages(holders[stream], stream):
                 progress.advance(task, len(page))
-                records += sum(_records(entry_id, fields) for entry_id, fields in page)
-                lost = [entry_id for entry_id, _ in page if int(entry_id.partition(b"-")[2]) > MAX_SEQUENCE]
-                count += len(lost)
-                first = first or (lost[0] if lost else b"")
-            if count:
+                looked.see(page)
+            records += looked.records
+            for what, (count, first) in looked.faults.items():
                 found += count
-                name = stream.decode(errors="replace")
-                text = f"{count} of {lengths[stream]} entries have no offset, the first is {first.decode()}"
-                yield Finding(name, _FAULT, text)
+                text = f"{count} of {lengths[stream]} entries {what}, the first is {first.decode()}"
+                yield Finding(stream.decode(errors="replace"), _FAULT, text)
     if not found:
         entries = sum(lengths.values())
         what = f"{entries} of {records} records" if records > entries else str(entries)
         yield Finding("entries", _OK, f"{what} in {len(streams)} streams, all with an offset")
+
+
+class _Entries:
+    """What the entries of one stream are."""
+
+    def __init__(self, bias: int) -> None:
+        self._bias = bias
+        self.records = 0
+        self.faults: dict[str, tuple[int, bytes]] = {}
+        """What is wrong with some: how many they are, and the ID of the first."""
+
+    def see(self, page: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
+        """Look at the next entries."""
+        for entry_id, fields in page:
+            flat = [part for pair in fields.items() for part in pair]
+            self.records += record_count(entry_id, flat, self._bias)
+            try:
+                if is_damaged(flat, offset_of(entry_id, self._bias)):
+                    self._note("are damaged record batches (wrong CRC, length or place)", entry_id)
+            except AddressError:
+                self._note("have no offset", entry_id)
+
+    def _note(self, what: str, entry_id: bytes) -> None:
+        count, first = self.faults.get(what, (0, entry_id))
+        self.faults[what] = count + 1, first
+
+
+def _bias(client: "redis.Redis", stream: bytes) -> int:
+    """1 on topics with dense offsets, else 0."""
+    noted: Any = client.hget(b"{%b}:meta" % stream, "bias")
+    return int(noted or 0)
 
 
 def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
@@ -311,14 +341,6 @@ def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, re
         for client in servers
         for stream in client.scan_iter(match=f"{keyspace}:*", count=_PAGE, _type="stream")
     }
-
-
-def _records(entry_id: bytes, fields: Mapping[bytes, bytes]) -> int:
-    """How many records an entry is, whatever the topic: a batch ends at its entry's offset with one bias
-    only.
-    """
-    flat = [part for pair in fields.items() for part in pair]
-    return max(record_count(entry_id, flat, bias) for bias in (0, 1))
 
 
 def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[tuple[bytes, Mapping[bytes, bytes]]]]:

@@ -159,3 +159,5 @@ class Entries(msgspec.Struct, frozen=True, gc=False):
     """There were more entries than max_bytes had room for."""
     next_offset: int
     """Where to read on: the first offset behind all consumed entries; -1 when none was consumed."""
+    damaged_offset: int = -1
+    """Of the first entry that was not consumed, if that is a record batch which cannot be read; else -1."""

@@ -66,6 +66,7 @@ __all__ = [
     "pack_arguments",
     "parse_batch",
     "place_batch",
+    "resembles_batch",
 ]
 
 ACCELERATED: bool = cython.compiled
@@ -89,6 +90,8 @@ HEADER_SIZE = cython.declare(cython.Py_ssize_t, 61)
 PREFIX_SIZE = cython.declare(cython.Py_ssize_t, 12)
 SMALLEST_RECORD_SIZE = cython.declare(cython.Py_ssize_t, 7)  # every part of it one byte, headers and all
 NEWEST_CODEC = cython.declare(cython.longlong, 4)
+# In place of a position: that of a record batch which cannot be read.
+DAMAGED = cython.declare(cython.Py_ssize_t, -2)
 
 # A script may unpack about 8,000 values; half of that leaves room for what others put in front.
 MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
@@ -1757,10 +1760,11 @@ def _whole_batch(
 ) -> tuple[cython.Py_ssize_t, cython.longlong, cython.longlong]:
     """The record batch that an entry at `offset` is, the one field `batch`: (its place, bytes, records).
 
-    The place is -1 for any other entry: it has to be a sound batch of a known codec that ends at that very
-    offset, so that no application's field of that name is taken for one. Its `count` strings at `at` have
-    been checked by `_fields`.
+    It has to be a sound batch of a known codec that ends at that very offset. The place is -1 for an entry of
+    an application, DAMAGED for a batch that is not sound. The entry's `count` strings at `at` have been
+    checked by `_fields`.
     """
+    other: cython.Py_ssize_t
     n: cython.longlong
     length: cython.longlong
     delta: cython.longlong
@@ -1770,16 +1774,58 @@ def _whole_batch(
     if n != 5 or p[at] != 98 or p[at + 1] != 97 or p[at + 2] != 116 or p[at + 3] != 99 or p[at + 4] != 104:
         return -1, 0, 0
     length, at = _bulk(p, at + n + 2, end)
+    other = DAMAGED if _resembles_batch(p, at, length, offset) else -1
     if length < HEADER_SIZE or p[at + MAGIC_AT] != 2 or _int32(p, at + LENGTH_AT) != length - PREFIX_SIZE:
-        return -1, 0, 0
+        return other, 0, 0
     delta = _int32(p, at + DELTA_AT)
     if delta < 0 or _int32(p, at + COUNT_AT) != delta + 1 or (p[at + ATTRIBUTES_AT + 1] & 7) > NEWEST_CODEC:
-        return -1, 0, 0
+        return other, 0, 0
     if delta > offset or _int64(p, at) != offset - delta:
-        return -1, 0, 0
+        return other, 0, 0
     if _uint32(p, at + CRC_AT) != _checksum(p, at + ATTRIBUTES_AT, length - ATTRIBUTES_AT):
-        return -1, 0, 0
+        return other, 0, 0
     return at, length, delta + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _resembles_batch(
+    p: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    length: cython.longlong,
+    offset: cython.longlong,
+) -> cython.bint:
+    """Whether the value of a field `batch` was a record batch when it was written, in an entry at `offset`.
+
+    Two of three must be right, so that damage to any one of them is noticed, while no text, nor other
+    binary data but by rare chance, is taken for a batch: the magic byte, the length, and a base offset that
+    an entry at that offset may have.
+    """
+    signs: cython.int = 0
+    base: cython.longlong
+    if length <= MAGIC_AT:
+        return False
+    base = _int64(p, at)
+    if p[at + MAGIC_AT] == 2:
+        signs += 1
+    if _int32(p, at + LENGTH_AT) == length - PREFIX_SIZE:
+        signs += 1
+    if base >= 0 and base <= offset and offset - base <= MAX_INT32:
+        signs += 1
+    return signs >= 2
+
+
+def resembles_batch(value: Octets, offset: int) -> bool:
+    """Whether the value of a field `batch` was a record batch when it was written, in an entry at that
+    offset: if `parse_batch` refuses it, it is damaged.
+    """
+    view: cython.const[cython.uchar][::1] = value
+    length: cython.Py_ssize_t = len(view)
+    if length == 0:
+        return False
+    return bool(_resembles_batch(_readable(view), 0, length, offset))
 
 
 def entries_to_batches(
@@ -1797,12 +1843,12 @@ def entries_to_batches(
 
     An entry at ms-seq gets the offset pack(ms, seq) - bias. An entry that is a whole record batch, which ends
     at that offset, is given as it is; all others are put in uncompressed ones. Those whose fields are not the
-    ones that `encode_append` writes become records with a null key and the value `native(fields)`. A new
-    batch begins
-    where an offset delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms
-    changes, since consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the
-    bytes given; one record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply;
-    no entry of one raises.
+    ones that `encode_append` writes become records with a null key and the value `native(fields)`. A record
+    batch that is damaged ends what is given (Entries.damaged_offset). A new batch begins where an offset
+    delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms changes, since
+    consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the bytes given; one
+    record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply; no entry of one
+    raises.
     """
     if not 0 <= start <= end <= len(reply):
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
@@ -1892,6 +1938,7 @@ def _batches(
     total: cython.longlong = 0
     consumed: cython.longlong = 0
     skipped: cython.longlong = 0
+    damaged: cython.longlong = -1
     truncated: cython.bint = False
     fresh: cython.bint
     ms: cython.ulonglong
@@ -1956,6 +2003,9 @@ def _batches(
             raise BatchError("corrupt", f"reply byte {at}: entry {ms}-{sequence} is out of order")
         if not ours:
             value_at, size, records = _whole_batch(p, fields_at, end, count, offset)
+            if value_at == DAMAGED:
+                damaged = offset
+                break
             if value_at >= 0 and offset - records >= previous:
                 if total > 0 and o + size > max_bytes:
                     truncated = True
@@ -2105,7 +2155,7 @@ def _batches(
             batch_epoch,
         )
     data: bytes = written_to.take(o)
-    return Entries(data, total, first, last, consumed, skipped, bool(truncated), next_offset)
+    return Entries(data, total, first, last, consumed, skipped, bool(truncated), next_offset, damaged)
 
 
 @cython.cfunc

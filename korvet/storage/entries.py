@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.compression import decompress
-from korvet.records.kernel import crc32c, find_record, parse_batch
+from korvet.records.kernel import crc32c, find_record, parse_batch, resembles_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -128,7 +128,7 @@ def first_record(
     entry_id: bytes, fields: Sequence[bytes], bias: int, *, offset: int = 0, timestamp_ms: int = _INT64_MIN
 ) -> tuple[int, int] | None:
     """The first of an entry's records from `offset` on whose timestamp (ms) is not before that one: (offset,
-    timestamp); None where there is none, or no offset names the entry.
+    timestamp); None if there is none, no offset names the entry, or it is a damaged batch.
 
     `bias` is 1 on a dense topic, else 0.
     """
@@ -139,6 +139,8 @@ def first_record(
     header = batch_of(fields, last)
     if header is not None:
         return _first_in_batch(header, fields[1], offset, timestamp_ms)
+    if is_damaged(fields, last):
+        return None
     found = last, entry_timestamp(entry_id, fields)
     return found if last >= offset and found[1] >= timestamp_ms else None
 
@@ -170,11 +172,21 @@ def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
     return 1 if header is None else header.record_count
 
 
+def is_damaged(fields: Sequence[bytes], last_offset: int) -> bool:
+    """Whether an entry was written as a record batch and cannot be read as one any more."""
+    is_batch = _is_batch_field(fields) and resembles_batch(fields[1], last_offset)
+    return is_batch and batch_of(fields, last_offset) is None
+
+
+def _is_batch_field(fields: Sequence[bytes]) -> bool:
+    return len(fields) == 2 and fields[0] == BATCH_FIELD.encode()
+
+
 def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
-    """The header of the batch that an entry is as a whole; None where it is none. The kernel's rule: it ends
-    at the entry's own offset.
+    """The header of the sound batch that an entry is as a whole, else None. The kernel's rule: it ends at the
+    entry's own offset.
     """
-    if len(fields) != 2 or fields[0] != BATCH_FIELD.encode():
+    if not _is_batch_field(fields):
         return None
     try:
         header = parse_batch(fields[1], 0)

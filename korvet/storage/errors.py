@@ -128,6 +128,10 @@ class OffsetOutOfRange(StorageError):
         self.log_end = log_end
 
 
+class DamagedBatch(StorageError):
+    """A stored record batch cannot be read: its CRC, its length or its place is not as it was written."""
+
+
 class RedisFault(StorageError):
     """An error reply. `code` is its first word, such as ERR, OOM or WRONGTYPE."""
 

@@ -33,6 +33,7 @@ from korvet.storage.assignment import leader_epoch_of
 from korvet.storage.cache import TailCache
 from korvet.storage.entries import first_record
 from korvet.storage.errors import (
+    DamagedBatch,
     OffsetOutOfRange,
     StorageError,
     StorageFault,
@@ -88,6 +89,8 @@ _WOKEN_AT_ONCE: Final = 16
 # Where entries are batches no time is taken from an entry ID, and a partition takes more than the 1,024
 # records per ms that the clock has offsets for.
 _BATCH_LEAD_CAP_MS: Final = 86_400_000
+# Places of damaged batches that are logged: so many in one partition need no further line.
+_MOST_DAMAGED_TOLD: Final = 1_000
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
 
@@ -121,6 +124,7 @@ class PartitionLog:
         "_ahead",
         "_appender",
         "_bounds_read_at",
+        "_damaged_told",
         "_deleting",
         "_dense_jump_told",
         "_end_known_at",
@@ -188,6 +192,8 @@ class PartitionLog:
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
         self._dense_jump_told = False
+        # Offsets of damaged batches that are in the log file already.
+        self._damaged_told: set[int] = set()
         self.tail = TailCache(store.tails)
         self.transactions = TransactionIndex()
         self._topic = topic
@@ -389,8 +395,8 @@ class PartitionLog:
 
         The first may begin before the offset. Without `zstd` none is compressed so. At the log end the answer
         is empty. `done` is called, at once where it was read ahead, with the result, or with OffsetOutOfRange
-        (both ends were read again before), WrongType, TopicGone, LinkLost or StorageFault. Redis command
-        XRANGE.
+        (both ends were read again before), DamagedBatch, WrongType, TopicGone, LinkLost or StorageFault.
+        Redis command XRANGE.
         """
         if self.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.refusal)
@@ -434,6 +440,18 @@ class PartitionLog:
                 "Native writers that need so many can use FCALL korvet_xadd",
                 self.stream.decode(),
             )
+
+    def found_damaged(self, offset: int) -> DamagedBatch:
+        """The error for a record batch that cannot be read, in the entry at this offset; logged once."""
+        entry = entry_id(offset, self.bias)
+        error = DamagedBatch(
+            f"{self.stream.decode()}: entry {entry} is a damaged record batch (wrong CRC, length or place). "
+            f"Consumers get CORRUPT_MESSAGE there until they seek to offset {offset + 1}"
+        )
+        if offset not in self._damaged_told and len(self._damaged_told) < _MOST_DAMAGED_TOLD:
+            self._damaged_told.add(offset)
+            log.error("%s", error)
+        return error
 
     # Both ends
 

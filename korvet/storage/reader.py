@@ -177,6 +177,9 @@ class Read:
             return
         if entries.unaddressable:
             log.note_unaddressable(entries.unaddressable)
+        if not entries.record_count and entries.damaged_offset >= 0:
+            self._done(log.found_damaged(entries.damaged_offset))
+            return
         if not entries.record_count:
             self._at = entries.next_offset
             self._range(_LAST_ID)

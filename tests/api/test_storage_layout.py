@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from korvet.offsets.packing import entry_id
 from korvet.records.compression import compress
@@ -14,6 +15,8 @@ from tests.api.test_alter_configs import DELETE, SET, increment, refusal, replac
 from tests.api.test_fetch import fetch, keys
 from tests.api.test_produce import LAST_BY_NAME, everything, produce, producer_id, put, stamped
 from tests.support.admin import create_topic
+from tests.support.confluent import consumer, take
+from tests.support.polling import until
 
 if TYPE_CHECKING:
     from tests.support.servers import KorvetServer
@@ -195,3 +198,36 @@ def test_append_times(ask, korvet, new_topic):
         assert keys(part) == [b"a", b"b"]
         assert int.from_bytes(part.records[35:43], "big") == int(result.log_append_time.timestamp() * 1000)
         assert part.records[22] & 8
+
+
+def test_a_damaged_batch_is_corrupt_until_a_consumer_seeks_past_it(ask, korvet, new_topic):
+    name = new_topic(2, BATCH)
+    first = put(ask, name, batch([(b"k", b"v")] * 3)).base_offset
+    stream = f"korvet:{name}:0"
+    ((_, fields),) = korvet.redis.xrange(stream)
+    damaged_at = first + (1 << 20)
+    wrong = damaged_at.to_bytes(8, "big") + fields[b"batch"][8:-1] + b"?"
+    korvet.redis.xadd(stream, {"batch": wrong}, id=entry_id(damaged_at + 2))
+    behind = put(ask, name, batch([(b"k", b"behind")])).base_offset
+    put(ask, name, batch([(b"k", b"other")]), partition=1)
+    (part,) = fetch(ask, 11, (name, 0, first))
+    assert (part.error_code, [value for _, _, value in read(part.records)]) == (0, [b"v"] * 3)
+    for offset in (first + 3, damaged_at, damaged_at + 2):
+        for isolation in (0, 1):
+            parts = fetch(ask, 11, (name, 0, offset), (name, 1, 0), isolation_level=isolation)
+            assert [each.error_code for each in parts] == [CORRUPT, 0]
+            assert not parts[0].records
+            assert [value for _, _, value in read(parts[1].records)] == [b"other"]
+    client = consumer(korvet.bootstrap, name, auto_offset_reset="earliest")
+    try:
+        client.assign([TopicPartition(name, 0, first)])
+        assert len(take(client, 3)) == 3
+        message = until(lambda: client.poll(0.1), 20, "the error")
+        assert message.error() is not None
+        client.seek(TopicPartition(name, 0, damaged_at + 3))
+        found = until(
+            lambda: (message := client.poll(0.1)) and not message.error() and message, 20, "a record"
+        )
+        assert (found.offset(), found.value()) == (behind, b"behind")
+    finally:
+        client.close()

@@ -143,6 +143,25 @@ def test_the_doctor_counts_the_records_of_batches(own_korvet):
     assert found == f"{entries} of 100 records in 1 streams, all with an offset"
 
 
+def test_the_doctor_names_damaged_batches(own_korvet):
+    server = own_korvet("--set", "log.storage.layout=batch")
+    client = producer(server.bootstrap, linger_ms=50)
+    send(client, "orders", 0, records())
+    found_id, fields = server.redis.xrange(stream("orders"))[0]
+    batch = bytearray(fields[b"batch"])
+    batch[-1] ^= 1
+    server.redis.xadd(stream("orders"), {"batch": "an application's"})
+    next_id = f"{int(found_id.partition(b'-')[0]) + 1000}-4"
+    server.redis.xadd(stream("orders"), {"batch": bytes(batch)}, id=next_id)
+    done = CliRunner(env={}).invoke(korvet_command, ["doctor", "--data-dir", str(server.data_dir), "--json"])
+    assert done.exit_code == 1
+    (found,) = [each for each in json.loads(done.stdout) if each["subject"] == stream("orders")]
+    entries = server.redis.xlen(stream("orders"))
+    assert found["state"] == "fault"
+    damage = "damaged record batches (wrong CRC, length or place)"
+    assert found["text"] == f"1 of {entries} entries are {damage}, the first is {next_id}"
+
+
 def test_the_doctor_shows_who_holds_back_readers(own_korvet):
     server = own_korvet()
     send(producer(server.bootstrap), "orders", 0, [Record(None, b"before", (), NOW_MS)])

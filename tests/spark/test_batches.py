@@ -129,6 +129,19 @@ def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> 
         assert [row["offset"] for row in rows(part)] == [*range(BASE + first, BASE + last)]
 
 
+def test_a_damaged_batch_is_no_record(spark: SparkSession, keyspace: Keyspace) -> None:
+    keyspace.topic("t", 1, {"storage.layout": "batch"})
+    data = batch([(b"k", b"v")] * 10, timestamp_ms=MS)
+    for number in range(3):
+        offset = BASE + 10 * number
+        whole = stored(data, offset)
+        keyspace.add("t", 0, entry_id(offset + 9), b"batch", whole[:-1] + b"?" if number == 1 else whole)
+    with pytest.raises(Exception, match=f"entry {entry_id(BASE + 19)} is a damaged record batch"):
+        rows(keyspace.read(spark, "t"))
+    got = rows(keyspace.read(spark, "t", failOnDataLoss="false"))
+    assert [row["offset"] for row in got] == [*range(BASE, BASE + 10), *range(BASE + 20, BASE + 30)]
+
+
 # Often several alike in a row.
 RECORDS = st.lists(
     st.tuples(

@@ -18,7 +18,7 @@ from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.compression import compress, decompress
 from korvet.records.kernel import parse_batch
-from korvet.storage.errors import OutOfOrderSequence
+from korvet.storage.errors import DamagedBatch, OutOfOrderSequence
 from korvet.storage.keys import Keyspace
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.projection import GroupCommit, Projection
@@ -189,9 +189,8 @@ def test_native_entries_are_records_of_their_own(bench: Bench) -> None:
         {"temperature": "21.5"},
         {"value": "x"},
         {"batch": "short"},
-        # A whole batch, but none that ends here.
-        {"batch": placed(data, first.base_offset)},
-        {"batch": data},
+        {"batch": "as long as a record batch, and an application's nevertheless" * 9},
+        {"batch": b"\xff\x02" * 99},
         {"batch": data, "more": "1"},
     ]
     ids = [client.xadd(stream, fields) for fields in native]
@@ -204,17 +203,43 @@ def test_native_entries_are_records_of_their_own(bench: Bench) -> None:
     assert [each.offset for each in found[10:16]] == [offset_of(one) for one in ids]
     values = [each.value for each in found[10:16]]
     assert values[:3] == [b'{"temperature":"21.5"}', b"x", b'{"batch":"short"}']
-    assert all(value is not None and value.startswith(b'{"batch":{"base64"') for value in values[3:])
+    assert all(value is not None and value.startswith(b'{"batch":') for value in values[3:])
     assert [each.value for each in found if each.value == b"v"] == [b"v"] * 30
-    # A damaged one is no batch either, though its place is right.
-    at = end + 10
+
+
+@assignments
+def test_a_damaged_batch_is_no_record(
+    bench: Bench, assignment: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = batched(bench, offset_assignment=assignment)
+    data = batch(pairs(*[b"v"] * 10))
+    sound = bench.run(append(log, data))
+    # Its place is right, and its last byte is not.
+    at = bench.run(log.bounds()).log_end + 10
     wrong = placed(data, at)[:-1] + b"?"
-    client.xadd(stream, {"batch": wrong}, id=entry_id(at + 9, log.bias))
-    bench.run(append(log, data))
-    (damaged,) = decode(bench.run(read(log, end)))[:1]
-    assert damaged.offset == at + 9
-    assert damaged.value is not None
-    assert damaged.value.startswith(b'{"batch"')
+    bench.client.xadd(log.stream, {"batch": wrong}, id=entry_id(at + 9, log.bias))
+    # A copy of another entry.
+    copied_at = at + 20
+    copy = placed(data, sound.base_offset)
+    bench.client.xadd(log.stream, {"batch": copy}, id=entry_id(copied_at, log.bias))
+    behind = bench.run(append(log, data)).base_offset
+    log.tail.clear()
+    fetched = bench.run(log.read_wait(sound.base_offset, ALL))
+    assert (fetched.record_count, fetched.next_offset) == (10, sound.base_offset + 10)
+    for offset in (fetched.next_offset, at, at + 9, at + 10, copied_at):
+        for _ in range(2):
+            with pytest.raises(DamagedBatch):
+                bench.run(log.read_wait(offset, ALL))
+    assert [each.value for each in decode(bench.run(read(log, copied_at + 1)))] == [b"v"] * 10
+    told = [record.message for record in caplog.records if "damaged" in record.message]
+    assert [entry_id(place, log.bias) in text for place, text in zip((at + 9, copied_at), told, strict=True)]
+    found = bench.run(log.offset_for_timestamp(0))
+    assert found is not None
+    assert found[0] == sound.base_offset
+    bench.client.xdel(log.stream, entry_id(sound.base_offset + 9, log.bias))
+    found = bench.run(log.offset_for_timestamp(0))
+    assert found is not None
+    assert found[0] == behind
 
 
 def test_deleted_and_trimmed_entries(bench: Bench) -> None:
