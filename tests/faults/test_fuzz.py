@@ -73,7 +73,7 @@ class InProcess:
         """One frame on each connection. Returns when each was answered or has ended its connection."""
         wires = self._wires[: len(sent)]
         for wire, each in zip(wires, sent, strict=True):
-            wire.feed(framed(each.frame))
+            wire.feed(b"".join(map(framed, each.frames)))
         began = time.monotonic()
         busy = deque(zip(wires, sent, strict=True))
         while busy:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import gzip
-import re
 import struct
-import threading
-import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cramjam
 import pytest
 
-from tests.api.asking import Client, connect, frame
+from tests.api.asking import connect, frame
 from tests.api.batches import GZIP, ZSTD, batch
 from tests.api.test_produce import request_of
 from tests.support.admin import create_topic
+from tests.support.bystander import OtherClient, peak_bytes
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.faults, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -45,64 +42,12 @@ def server() -> Iterator[KorvetServer]:
         made.discard()
 
 
-def peak_bytes(server: KorvetServer) -> int:
-    """The most memory that the broker's process has had (VmHWM)."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    (kib,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
-    return int(kib) * 1024
-
-
 def zstd(pairs: list[tuple[bytes | None, bytes | None]]) -> bytes:
     return batch(pairs, attributes=ZSTD, compress=lambda plain: bytes(cramjam.zstd.compress(plain)))
 
 
 def gzipped(pairs: list[tuple[bytes | None, bytes | None]], **options: Any) -> bytes:
     return batch(pairs, attributes=GZIP, compress=partial(gzip.compress, compresslevel=9), **options)
-
-
-class OtherClient:
-    """A client that produces a record and fetches it every 50 ms, and how long it waits at the longest."""
-
-    def __init__(self, server: KorvetServer) -> None:
-        self._server = server
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-        self.longest_s = 0.0
-        self.rounds = 0
-
-    def __enter__(self) -> OtherClient:
-        create_topic(self._server.bootstrap, "other", 1)
-        self._thread.start()
-        until(lambda: self.rounds >= 3, 20, "the other client works")
-        self.longest_s = 0.0
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join(120)
-        assert not self._thread.is_alive()
-
-    def _work(self) -> None:
-        client = connect(self._server, timeout_s=100)
-        with client.raw:
-            while not self._done.wait(0.05):
-                self._timed(self._round, client)
-
-    def _timed(self, what: Callable[[Client], None], client: Client) -> None:
-        began = time.monotonic()
-        what(client)
-        self.longest_s = max(self.longest_s, time.monotonic() - began)
-        self.rounds += 1
-
-    def _round(self, client: Client) -> None:
-        records = gzipped([(b"k", b"v" * 1000)])
-        answer = client("Produce", 9, **request_of([("other", 0, records)]))
-        (part,) = answer.responses[0].partition_responses
-        assert part.error_code == 0
-        wanted = {"partition": 0, "fetch_offset": part.base_offset, "partition_max_bytes": MIB}
-        topics = [{"topic": "other", "partitions": [wanted]}]
-        found = client("Fetch", 11, **FETCH, max_bytes=MIB, topics=topics)
-        assert found.responses[0].partitions[0].records
 
 
 @contextmanager

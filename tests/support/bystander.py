@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from tests.api.asking import Client, connect
+from tests.api.batches import GZIP, batch
+from tests.api.test_produce import request_of
+from tests.support.admin import create_topic
+from tests.support.polling import until
 from tests.support.wire import RawConnection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.servers import KorvetServer
 
 _EVERY_S = 0.02
+_FETCH_BYTES = 1 << 20
+_FETCH = {
+    "max_wait": 100,
+    "min_bytes": 1,
+    "max_bytes": _FETCH_BYTES,
+    "session_epoch": -1,
+    "session_id": 0,
+}
 
 
 class Bystander:
@@ -40,6 +56,53 @@ class Bystander:
         self._over.set()
         self._thread.join()
         self._connection.socket.close()
+
+
+class OtherClient:
+    """A client that produces a compressed record and fetches it every 50 ms, as a context; `longest_s` is the
+    longest that it waited for both.
+    """
+
+    def __init__(self, server: KorvetServer) -> None:
+        self._server = server
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self.longest_s = 0.0
+        self.rounds = 0
+
+    def __enter__(self) -> OtherClient:
+        create_topic(self._server.bootstrap, "other", 1)
+        self._thread.start()
+        until(lambda: self.rounds >= 3, 20, "the other client works")
+        self.longest_s = 0.0
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+
+    def _work(self) -> None:
+        client = connect(self._server, timeout_s=100)
+        with client.raw:
+            while not self._done.wait(0.05):
+                self._timed(self._round, client)
+
+    def _timed(self, what: Callable[[Client], None], client: Client) -> None:
+        began = time.monotonic()
+        what(client)
+        self.longest_s = max(self.longest_s, time.monotonic() - began)
+        self.rounds += 1
+
+    def _round(self, client: Client) -> None:
+        records = batch([(b"k", b"v" * 1000)], attributes=GZIP, compress=gzip.compress)
+        answer = client("Produce", 9, **request_of([("other", 0, records)]))
+        (part,) = answer.responses[0].partition_responses
+        assert part.error_code == 0
+        wanted = {"partition": 0, "fetch_offset": part.base_offset, "partition_max_bytes": _FETCH_BYTES}
+        topics = [{"topic": "other", "partitions": [wanted]}]
+        found = client("Fetch", 11, **_FETCH, topics=topics)
+        assert found.responses[0].partitions[0].records
 
 
 def peak_bytes(server: KorvetServer) -> int:

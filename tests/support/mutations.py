@@ -21,13 +21,21 @@ LEFT_OUT = frozenset((49,))
 LENGTHS = (b"\x00", b"\x01", b"\xff\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07")
 RANDOM_OF_EACH = 4
 BEHIND_THE_HEADER = 8
+_REPEATED = 0.3
 
 
 class Sent(NamedTuple):
-    """A frame and what it is."""
+    """One or two frames of an API that are sent together."""
 
     api_key: int
     frame: bytes
+    before: bytes | None = None
+    """A whole request: requests that differ little from the one before them are taken another way."""
+
+    @property
+    def frames(self) -> list[bytes]:
+        """In their order."""
+        return [self.frame] if self.before is None else [self.before, self.frame]
 
 
 def originals(seed: int) -> list[Sent]:
@@ -59,10 +67,11 @@ def mutated(seed: int, count: int) -> Iterator[Sent]:
     for _ in range(count):
         # Every API as often as the others; half of the clients' requests are those of a few.
         api_key = source.choice(apis)
-        frame = bytearray(source.choice(by_api[api_key]))
+        whole = source.choice(by_api[api_key])
+        frame = bytearray(whole)
         for _ in range(source.choice((0, 1, 1, 1, 2, 4))):
             source.choice(MUTATIONS)(source, frame, by_api[api_key])
-        yield Sent(api_key, bytes(frame))
+        yield Sent(api_key, bytes(frame), whole if source.random() < _REPEATED else None)
 
 
 def _position(source: random.Random, frame: bytearray) -> int:
