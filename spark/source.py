@@ -95,6 +95,8 @@ class KorvetReader(DataSourceReader):
             start = begin(connection, options.starting, extent)
             if options.fail_on_data_loss:
                 check_loss(extent, start)
+            # An entry may hold deleted records before the log start.
+            start = max(start, extent.log_start)
             end = finish(connection, options.ending, extent)
             if start < end:
                 part = whole(connection, extent, start, end)

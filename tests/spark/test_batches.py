@@ -25,6 +25,9 @@ from korvet.spark.entries import (
     markers_of,
     record_batch,
 )
+from korvet.spark.store import Address
+from korvet.spark.tables import RedisReader
+from korvet.spark.views import record_lag
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
 from tests.spark.direct import schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
@@ -127,6 +130,40 @@ def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> 
         limits = [json.dumps({"t": {"0": BASE + place}}) for place in (first, last)]
         part = keyspace.read(spark, "t", startingOffsets=limits[0], endingOffsets=limits[1])
         assert [row["offset"] for row in rows(part)] == [*range(BASE + first, BASE + last)]
+
+
+@pytest.mark.parametrize("assignment", ["clock", "dense"])
+def test_deleted_records_of_a_batch_are_not_read(
+    spark: SparkSession, keyspace: Keyspace, assignment: str
+) -> None:
+    keyspace.topic("t", 1, {"storage.layout": "batch", "offset.assignment": assignment})
+    bias = int(assignment == "dense")
+    base = 0 if bias else BASE
+    for offset in (base, base + 70):
+        data = batch([(b"k", b"v")] * 70, timestamp_ms=MS)
+        keyspace.add("t", 0, entry_id(offset + 69, bias), b"batch", stored(data, offset))
+    # As DeleteRecords leaves it: all of an entry's records stay, or none.
+    log = [0.0] * 14
+    log[2] = base + 30
+    keyspace.client.hset("{korvet:t:0}:meta", "log", struct.pack(">14d", *log))
+    for starting in ("earliest", json.dumps({"t": {"0": base}}), json.dumps({"t": {"0": base + 29}})):
+        got = rows(keyspace.read(spark, "t", startingOffsets=starting, failOnDataLoss="false"))
+        assert [row["offset"] for row in got] == [*range(base + 30, base + 140)]
+    with pytest.raises(Exception, match="begins at offset"):
+        rows(keyspace.read(spark, "t", startingOffsets=json.dumps({"t": {"0": base}})))
+    reader = RedisReader(Address(keyspace.url))
+    lag = record_lag_of(spark, reader, base)
+    assert lag == 110
+
+
+def record_lag_of(spark: SparkSession, reader: RedisReader, committed: int) -> int:
+    current = spark.createDataFrame(
+        [("g", "t", 0, committed)], "group string, topic string, partition int, committed_offset long"
+    )
+    records = reader.records(spark, {"t": {0: committed}})
+    (row,) = record_lag(current, records, MS).collect()
+    lag: int = row["record_lag"]
+    return lag
 
 
 def test_a_damaged_batch_is_no_record(spark: SparkSession, keyspace: Keyspace) -> None:
