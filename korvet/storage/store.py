@@ -22,6 +22,7 @@ from korvet.storage.cluster import Cluster
 from korvet.storage.errors import (
     FencedEpoch,
     LinkLost,
+    Loading,
     NoRoom,
     RedisFault,
     StorageError,
@@ -429,10 +430,28 @@ async def _first_link(addresses: Sequence[RedisAddress]) -> RedisLink:
     """A link to the first server that can be reached."""
     for address in addresses[:-1]:
         try:
-            return await RedisLink.connect(address, "korvet-write")
+            return await _link_when_loaded(address)
         except StoreError as error:
             log.warning("%s", error)
-    return await RedisLink.connect(addresses[-1], "korvet-write")
+    return await _link_when_loaded(addresses[-1])
+
+
+async def _link_when_loaded(address: RedisAddress) -> RedisLink:
+    """A link to a server, which may still have to read its files. Raises StoreError."""
+    deadline_s = asyncio.get_running_loop().time() + _LOADING_TIMEOUT_S
+    told = False
+    while True:
+        try:
+            return await RedisLink.connect(address, "korvet-write")
+        except StoreError as error:
+            fault = error.__cause__
+            loading = isinstance(fault, RedisFault) and isinstance(domain_error(fault), Loading)
+            if not loading or asyncio.get_running_loop().time() > deadline_s:
+                raise
+        if not told:
+            log.info("Redis at %s loads its data", address)
+            told = True
+        await asyncio.sleep(_LOADING_POLL_S)
 
 
 def _checked(info: dict[str, str], link: RedisLink) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError
+from korvet.storage.keys import Keyspace
+from korvet.storage.store import Store
 from tests.storage.proxy import Proxy, proxied_store
 from tests.support.polling import until, until_async
-from tests.support.ports import free_port
+from tests.support.ports import accepts, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -153,3 +156,34 @@ def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhe
             await until_async(led_elsewhere, RECOVERY_S, "appends go where the address leads to")
 
     asyncio.run(work())
+
+
+def test_a_server_that_still_loads_its_files_is_waited_for(
+    new_server: NewServer, prefix: str, tmp_path: Path
+) -> None:
+    """As when both are started together."""
+    port = str(free_port())
+    files = "--dir", str(tmp_path), "--appendonly", "yes", "--aof-use-rdb-preamble", "no", "--port", port
+    first = new_server(*files)
+    with first.client.pipeline(transaction=False) as pipeline:
+        for number in range(20_000):
+            pipeline.set(f"{prefix}{number}", b"x" * 100)
+        pipeline.execute()
+    first.client.shutdown(nosave=True)
+    first.process.wait()
+    slowly = "--key-load-delay", "50", "--loading-process-events-interval-bytes", "1024"
+    starting = threading.Thread(target=new_server, args=(*files, *slowly))
+    starting.start()
+
+    async def work() -> None:
+        async def is_listening() -> bool:
+            return accepts("127.0.0.1", int(port))
+
+        await until_async(is_listening, RECOVERY_S, "the server listens")
+        store = await Store.open(f"redis://127.0.0.1:{port}", Keyspace(prefix))
+        await store.close()
+
+    try:
+        asyncio.run(work())
+    finally:
+        starting.join()
