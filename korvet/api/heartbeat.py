@@ -37,7 +37,10 @@ def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
         return
 
     def done(reply: Any) -> None:
-        respond([_encoded(context.schema, reply.error)])
+        # As Kafka answers: while the group is loaded nobody can say more, and clients take the error for a
+        # defect.
+        loading = reply.error is ErrorCode.coordinator_load_in_progress
+        respond([_encoded(context.schema, ErrorCode.none if loading else reply.error)])
 
     beat = HeartbeatRequest(
         group_id=request.group_id,

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.coordinator.alarms import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
-from korvet.storage.errors import FencedEpoch, StorageError
+from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Partition(Generic[_Term]):
     is what it answers without a term.
     """
 
-    __slots__ = ("changed", "epoch", "error", "loading", "moved", "number", "term")
+    __slots__ = ("changed", "epoch", "error", "loading", "moved", "number", "quiet_epoch", "term")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -54,6 +54,10 @@ class Partition(Generic[_Term]):
         self.term: _Term | None = None
         self.moved = False
         """Whether another server took the log over since it began to be read."""
+        self.quiet_epoch: int | None = None
+        """The writers' epoch of a term that ended with nothing on its way, as Redis took no writes: the next
+        term can go on with it.
+        """
         self.changed = asyncio.Event()
         self.changed.set()
 
@@ -125,7 +129,7 @@ class Partitions(Generic[_Term]):
             epoch = self._store.leads(self._name, partition.number)
             if epoch == partition.epoch:
                 continue
-            partition.epoch = epoch
+            partition.epoch, partition.quiet_epoch = epoch, None
             if partition.loading is not None:
                 partition.loading.cancel()
                 partition.loading = None
@@ -181,6 +185,9 @@ class Partitions(Generic[_Term]):
         """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""
         delay_s = FIRST_RETRY_S
         while True:
+            if partition.quiet_epoch is not None:
+                # By then it is known that no writes are taken, and nobody tries in vain.
+                await asyncio.sleep(LAST_RETRY_S)
             try:
                 async with self._load_slots:
                     partition.moved = False
@@ -208,7 +215,9 @@ class Partitions(Generic[_Term]):
         log = self._store.log(topic, number)
         # First the epoch, then the reading: what an older term still has under way is in the log by then or
         # refused.
-        epoch = await log.acquire_epoch()
+        epoch, partition.quiet_epoch = partition.quiet_epoch, None
+        if epoch is None:
+            epoch = await log.acquire_epoch()
         claim = Claim(
             log,
             epoch,
@@ -225,7 +234,7 @@ class Partitions(Generic[_Term]):
         if log.topic.name != self._name or not self._partitions or self.closed:
             return
         partition = self._partitions[log.partition]
-        partition.moved = True
+        partition.moved, partition.quiet_epoch = True, None
         if partition.term is not None:
             self._load_again(partition)
 
@@ -239,6 +248,9 @@ class Partitions(Generic[_Term]):
             self._end_term(partition, ErrorCode.not_coordinator)
             return
         causes.warn(error, "%s-%d is loaded again: %s", self._name, partition.number, error)
+        if isinstance(error, WritesRefused):
+            # Appends go one at a time, and this one is answered.
+            partition.quiet_epoch = term.writers_epoch
         self._load_again(partition)
 
     def _load_again(self, partition: Partition[_Term]) -> None:

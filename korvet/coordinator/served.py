@@ -107,6 +107,11 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self._appending = False
         self.closed = False
 
+    @property
+    def writers_epoch(self) -> int:
+        """The epoch that its appends carry."""
+        return self._claim.epoch
+
     # What differs between coordinators
 
     @abstractmethod
@@ -136,7 +141,8 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     def submit(self, handler: Any, request: Any, done: Done) -> Token:
         """Handle a request; done(reply) is called once, before this returns or later, unless the token is
-        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format.
+        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format, and
+        COORDINATOR_LOAD_IN_PROGRESS if there are records and Redis is known to take no writes.
 
         Whatever the handler raises is raised here, without a call of done.
         """
@@ -154,6 +160,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             call(done, replies[0][1])
             return token
         self._waiting[token] = (request, done)
+        if outcome.records and self._log.writes_refused is not None:
+            # The append would end this life, which can be read from: groups' offsets, for example.
+            self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
+            return token
         try:
             self._apply(self._step(outcome), now_ms)
         except EncodeError as error:
@@ -217,14 +227,16 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if settled is not None:
             call(settled, error)
 
-    def _discard(self, outcome: Any, *tokens: Token) -> None:
+    def _discard(
+        self, outcome: Any, *tokens: Token, error: ErrorCode = ErrorCode.unknown_server_error
+    ) -> None:
         """Nothing of an outcome is replayed: refuse those who wait for it, and these."""
         self._shard.discard(outcome, tokens)
         for token in dict.fromkeys((*(answered for answered, _ in outcome.replies), *tokens)):
             waiting = self._waiting.pop(token, None)
             if waiting is not None:
                 request, done = waiting
-                call(done, self._refuse(request, ErrorCode.unknown_server_error))
+                call(done, self._refuse(request, error))
         self._on_deadline(self._shard.next_deadline_ms())
 
     def _apply(self, step: _Step, now_ms: int) -> None:

@@ -207,6 +207,12 @@ class PartitionLog:
         return self.refusal is not None
 
     @property
+    def writes_refused(self) -> StorageError | None:
+        """Why Redis takes no writes now, as far as is known; None where it does."""
+        membership = self._store.membership
+        return None if membership is None else membership.writes_refused
+
+    @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache takes what is appended."""
         return self.refusal is None and self._store.tails.limit_bytes > 0

@@ -78,6 +78,8 @@ class Membership:
         """
         self.lost: KeyspaceLost | None = None
         """Why nothing is served: Redis does not hold our keyspace any more."""
+        self.writes_refused: WritesRefused | None = None
+        """Why Redis took no write when the lease was to be renewed last; None where it did."""
         self._store = store
         self._lease = lease
         self._lease_s = lease_ms / 1000
@@ -164,10 +166,12 @@ class Membership:
             except KeyspaceLost as lost:
                 self._keyspace_lost(lost)
                 raise
-            except WritesRefused:
+            except WritesRefused as refused:
+                self.writes_refused = refused
                 if not self._suspended and await self._lease.stands(known):
                     self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
                 raise
+            self.writes_refused = None
             self._standing = standing
             self._confirmed(self._lease_s)
             self._store.damage.note(self._store.keyspace.brokers, standing.damaged)

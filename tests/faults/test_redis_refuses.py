@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 TOPIC = "refused"
 LEASE_MS = 1_000
 NONE, NOT_LEADER, LOADING, NOT_AVAILABLE = 0, 6, 14, 15
-NOT_ENOUGH_REPLICAS, STORAGE_ERROR = 19, 56
+NOT_ENOUGH_REPLICAS, UNKNOWN_MEMBER, STORAGE_ERROR = 19, 25, 56
 COMMITS = 200
 
 
@@ -70,10 +70,37 @@ def list_offsets(client: Client) -> int:
     return int(answer.topics[0].partitions[0].error_code)
 
 
-def commit(client: Client) -> int:
-    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 1}]}]
+def commit(client: Client, offset: int = 1) -> int:
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
     answer = client("OffsetCommit", 8, group_id="g", generation_id_or_member_epoch=-1, topics=topics)
     return int(answer.topics[0].partitions[0].error_code)
+
+
+def committed(client: Client) -> tuple[int, int]:
+    """The error of an OffsetFetch, and what was committed."""
+    answer = client("OffsetFetch", 5, group_id="g", topics=[{"name": TOPIC, "partition_indexes": [0]}])
+    found = answer.topics[0].partitions[0].committed_offset if answer.topics else -1
+    return int(answer.error_code), int(found)
+
+
+def test_groups_are_read_while_redis_takes_no_writes(
+    store: Server, korvet: KorvetServer, client: Client
+) -> None:
+    """A commit is refused, to its sender alone; whoever looks for offsets gets them."""
+    assert commit(client) == NONE
+    store.client.config_set("min-replicas-to-write", 1)
+    # The first one is told by the append that failed, or by the lease that was not renewed.
+    until(lambda: commit(client, 2) == LOADING, 10, "commits are refused")
+    beat = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+    assert client("Heartbeat", 4, **beat).error_code in {NONE, UNKNOWN_MEMBER}
+    until(lambda: committed(client) == (NONE, 1), 10, "offsets are read")
+    for _ in range(COMMITS):
+        assert commit(client, 3) == LOADING
+        assert committed(client) == (NONE, 1)
+    store.client.config_set("min-replicas-to-write", 0)
+    until(lambda: commit(client, 4) == NONE, 10, "groups commit again")
+    assert committed(client) == (NONE, 4)
+    until(lambda: client("Heartbeat", 4, **beat).error_code == UNKNOWN_MEMBER, 10, "the group is served")
 
 
 def test_too_few_replicas(store: Server, korvet: KorvetServer, client: Client) -> None:
