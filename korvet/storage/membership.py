@@ -72,6 +72,7 @@ class Membership:
         self.node_id = node_id
         self.assignment: Assignment = standing.assignment
         """Who leads what, as last heard; nobody leads what is ours while the lease is over."""
+        self._heard = self.assignment
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once when this process can be no broker any longer: another one has the node id, or the
         membership keeps failing.
@@ -168,8 +169,9 @@ class Membership:
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if not self._suspended and await self._lease.stands(known):
+                if await self._lease.stands(self.assignment.version):
                     self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
+                    self._resume(self._heard)
                 raise
             self.writes_refused = None
             self._standing = standing
@@ -184,9 +186,7 @@ class Membership:
             if standing.catalogue != self._store.catalogue.version:
                 await self._store.catalogue.load()
             if standing.assignment is not None:
-                if self._suspended:
-                    log.info("the lease on node id %d is renewed", self.node_id)
-                    self._suspended = False
+                self._suspended = False
                 self._take(standing.assignment)
             self._settle_soon()
 
@@ -270,6 +270,12 @@ class Membership:
         left_s = self._serves_until_s - steady_s()
         self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.0), self._expired)
 
+    def _resume(self, assignment: Assignment) -> None:
+        """Lead again what this version says, if nothing is led now."""
+        if self._suspended:
+            self._suspended = False
+            self._take(assignment)
+
     def _expired(self) -> None:
         self.check()
         if not self._suspended and not self._left:
@@ -309,7 +315,7 @@ class Membership:
 
     def _take(self, assignment: Assignment) -> None:
         self._met = max(self._met, assignment.version)
-        self.assignment = assignment
+        self.assignment = self._heard = assignment
         log.info(
             "version %d of the assignment: %s",
             assignment.version,

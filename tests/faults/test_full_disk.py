@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 MB = 1 << 20
-DISK_BYTES, RESERVE_BYTES = 48 * MB, 16 * MB
+DISK_BYTES, RESERVE_BYTES = 64 * MB, 32 * MB
 # Several leases: what only lasts as long as one would be over.
 LEASE_MS = 1_000
 LASTING_S = 4
@@ -149,7 +149,7 @@ def test_the_server_ends_on_a_full_disk(korvet: tuple[KorvetServer, Disk], clien
 def test_records_fill_the_disk(korvet: tuple[KorvetServer, Disk], client: Client) -> None:
     """Up to the reserve, from which groups go on; with more room all goes on."""
     server, disk = korvet
-    load = LoadProducer(server.bootstrap, TOPIC, "x" * RECORD_BYTES, idempotent=True, in_flight=50)
+    load = LoadProducer(server.bootstrap, TOPIC, "x" * RECORD_BYTES, idempotent=True, in_flight=10)
     until(lambda: produce(client) == NOT_ENOUGH_REPLICAS, 60, "records are refused")
     assert disk.free_bytes() > RESERVE_BYTES / 2
     lasts(lambda: fetch(client) == commit(client) == NONE and produce(client) == NOT_ENOUGH_REPLICAS)

@@ -460,3 +460,38 @@ def test_a_membership_that_keeps_failing_is_given_up(
 
 async def _defect() -> None:
     raise RuntimeError("a defect")
+
+
+def test_a_broker_leads_again_although_redis_takes_no_writes(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """Its lease was over as nothing answered, and nobody has taken it out."""
+
+    async def work() -> None:
+        own = new_server()
+        async with proxied_broker(own, prefix) as (proxy, one):
+            log = one.log(await one.catalogue.create("t", 1), 0)
+            await log.append_wait(RECORD)
+            own.client.config_set("min-replicas-to-write", 1)
+            proxy.hold_replies()
+
+            async def over() -> bool:
+                return one.leads("t", 0) is None
+
+            await until_async(over, WAIT_S, "it leads nothing any more")
+            proxy.release()
+
+            async def leads() -> bool:
+                return one.leads("t", 0) is not None
+
+            await until_async(leads, WAIT_S, "it leads again")
+            topic = one.catalogue.get("t")
+            assert topic is not None
+            assert (await one.log(topic, 0).read_wait(0, 1000)).data
+            # Somebody else's entry, as if another broker had taken the node id in between.
+            own.client.config_set("min-replicas-to-write", 0)
+            own.client.hset(f"{{{prefix}}}:brokers", 1, "99999999999999 another 0 -1 -1 {}")
+            own.client.config_set("min-replicas-to-write", 1)
+            await until_async(over, WAIT_S, "it leads nothing any more")
+
+    asyncio.run(work())
