@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from korvet import api
 from korvet.api.deadlines import Deadlines
+from korvet.api.fetch_memory import FetchMemory
 from korvet.api.fetch_sessions import FetchSessions
 from korvet.api.password_checks import PasswordChecks
 from korvet.api.services import Services
@@ -165,6 +166,7 @@ async def _run(
         new_producer_id=store.new_producer_id,
         clock_ns=time.time_ns,
         deadlines=Deadlines(asyncio.get_running_loop()),
+        fetch_memory=FetchMemory(config.fetch_buffer_bytes, asyncio.get_running_loop()),
         fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
         unpacking=Unpacking(config.decompression_buffer_bytes, asyncio.get_running_loop()),
     )

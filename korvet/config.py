@@ -271,6 +271,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Count,
         Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),
     ] = 33_554_432
+    fetch_buffer_bytes: Annotated[
+        Size,
+        Meta(
+            description="Memory of each process for records that consumers have asked for and not read yet; "
+            "while it is used up a consumer gets one batch at a time."
+        ),
+    ] = 67_108_864
     max_incremental_fetch_session_cache_slots: Annotated[
         Count, Meta(description="Fetch sessions that are kept at the most; 0 is none.")
     ] = 1_000

@@ -41,8 +41,13 @@ class Budget:
 
     @property
     def free_bytes(self) -> int:
-        """What nobody holds; 0 while anybody waits."""
-        return 0 if self._waiting else max(self.limit_bytes - self.held_bytes, 0)
+        """What nobody holds."""
+        return max(self.limit_bytes - self.held_bytes, 0)
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether anybody waits for room."""
+        return any(waiter.ready is not None for _, _, waiter in self._waiting)
 
     def take(self, size_bytes: int) -> bool:
         """Hold so many bytes more, at once; False where there is no room or others wait."""

@@ -43,6 +43,16 @@ class Client(Protocol):
         does not count against those of others.
         """
 
+    @property
+    def unsent_bytes(self) -> int:
+        """What the client has not read of the responses written to it; 0 where that is little."""
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call back when `unsent_bytes` is 0 again, or the client is gone."""
+
+    def cut(self) -> None:
+        """End the connection at once, whatever there is still to be sent."""
+
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
 

@@ -216,6 +216,8 @@ class FullReading(Reading):
         self._at_work = False
         self._respond = None
         self._deadlines.disarm(self)
+        if not self._reading:
+            self._give_up_memory()
         if self._listening:
             self._listening = False
             self._context.client.forget(self.release)

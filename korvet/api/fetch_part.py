@@ -88,6 +88,11 @@ class FetchedPart:
         self.stable_end = stable_end
         self.log_start = log_start
 
+    def replace(self, batches: Sequence[bytes]) -> None:
+        """These are given instead of what was found."""
+        self.batches = batches
+        self.size_bytes = sum(map(len, batches))
+
     def told(self) -> None:
         """A session's client is told what was found; an error has to be news again when it is over."""
         self.told_high_watermark = self.high_watermark if self.error is ErrorCode.none else _UNTOLD

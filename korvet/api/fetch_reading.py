@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +12,8 @@ from korvet.api.durations import milliseconds
 from korvet.api.errors import Asked, error_code_of
 from korvet.api.fetch_response import READ_COMMITTED
 from korvet.api.list_offsets import check_leader_epoch
+from korvet.records.batch import BatchError
+from korvet.records.conversion import convertible, without_zstd
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.committed import Committed, cached_committed, read_committed
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault
@@ -70,9 +73,12 @@ class Reading(Deadline):
         "_context",
         "_deadlines",
         "_ends_at",
+        "_enough_bytes",
         "_has_read",
+        "_held_bytes",
         "_is_committed",
         "_is_short",
+        "_memory",
         "_patience",
         "_reading",
         "_respond",
@@ -85,6 +91,11 @@ class Reading(Deadline):
 
     def __init__(self, context: RequestContext, request: Any) -> None:
         self._deadlines = context.services.deadlines
+        self._memory = context.services.fetch_memory
+        # Of the process's memory for fetches; while reading so much as may be read.
+        self._held_bytes = 0
+        # So many bytes are as good as what the client wants, as there is no memory for more.
+        self._enough_bytes = _MAX_BYTES
         # The partitions that the request is about.
         self._active: Collection[FetchedPart] = ()
         self._respond: Respond | None = None
@@ -144,17 +155,49 @@ class Reading(Deadline):
         self._at_work = True
         self._woken = False
         self._has_read = False
+        self._enough_bytes = _MAX_BYTES
         self._ends_at = self._deadlines.now() + self._wait_s
 
-    def _read(self, parts: Iterable[FetchedPart], taken_bytes: int = 0) -> None:
-        """Read all in one go, within the response's limit; the first one even if it is too large.
+    def _read(self, parts: Collection[FetchedPart], taken_bytes: int = 0) -> None:
+        """Read all in one go once there is memory for it, within the response's limit."""
+        self._has_read = True
+        limits = sum([part.max_bytes for part in parts])
+        most_bytes = max(min(self.request.max_bytes - taken_bytes, _MAX_BYTES - taken_bytes, limits), 1)
+        room_bytes = self._memory.take(most_bytes)
+        if room_bytes:
+            self._read_within(parts, taken_bytes, room_bytes, most_bytes)
+            return
+        # Busy until then.
+        self._reading = 1
+        self._unread = []
+        if taken_bytes:
+            self._enough_bytes = 1
+            self.read_done()
+            return
+
+        def ready(room_bytes: int) -> None:
+            if self._at_work:
+                self._read_within(parts, taken_bytes, room_bytes, most_bytes)
+            else:
+                self._held_bytes += room_bytes
+                self.read_done()
+
+        self._memory.wait(most_bytes, ready)
+
+    def _read_within(
+        self, parts: Collection[FetchedPart], taken_bytes: int, room_bytes: int, most_bytes: int
+    ) -> None:
+        """Read all in one go, with so much room; the first one even if it is too large.
 
         What the tail cache has is there at once. Of the others each read may take all of the partition's
         limit, and what is left of that goes to those that found no room.
         """
-        left = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
+        self._held_bytes += room_bytes
+        if room_bytes < most_bytes:
+            # Whole batches may fill no more than half of it.
+            self._enough_bytes = taken_bytes + room_bytes // 2
+        left = room_bytes
         started = taken_bytes > 0
-        self._has_read = True
         self._unread = []
         # One for this call itself, as a read may end before the next one begins.
         self._reading = 1
@@ -174,9 +217,9 @@ class Reading(Deadline):
             self._reading += 1
             taker = _Taker(self, part)
             if self._is_committed:
-                read_committed(part.log, part.offset, limit, taker, zstd=self._takes_zstd)
+                read_committed(part.log, part.offset, limit, taker)
             else:
-                part.log.read(part.offset, limit, taker, zstd=self._takes_zstd)
+                part.log.read(part.offset, limit, taker)
         self.read_done()
 
     def _take_cached(self, part: FetchedPart, log: PartitionLog, limit: int, room_bytes: int | None) -> bool:
@@ -205,19 +248,77 @@ class Reading(Deadline):
     def read_done(self) -> None:
         """One read is over; the last one decides."""
         self._reading -= 1
-        if self._reading or not self._at_work:
+        if self._reading:
+            return
+        if not self._at_work:
+            self._give_up_memory()
             return
         size = sum(part.size_bytes for part in self._active)
+        self._memory.resize(self._held_bytes, size)
+        self._held_bytes = size
+        if not self._takes_zstd and self._converts():
+            return
         if self._unread and size < min(self.request.max_bytes, _MAX_BYTES):
             # After a failure as well: a damaged partition takes nothing from the others.
             self._read(self._unread, size)
             return
         failed = any(part.error is not ErrorCode.none for part in self._active)
-        enough = not self._active or size >= self.request.min_bytes
+        enough = not self._active or size >= min(self.request.min_bytes, self._enough_bytes)
         if failed or enough or self._deadlines.now() >= self._ends_at:
             self._finish()
         else:
             self._wait()
+
+    def _converts(self) -> bool:
+        """Whether a partition is being converted for a client that does not know zstd (KIP-110); `read_done`
+        is called after that. Only the first one with records waits for memory, and holds none meanwhile: two
+        that wait for what the other one holds would wait for ever.
+        """
+        services, size_bytes = self._context.services, 0
+        limit_bytes = min(self.request.max_bytes, _MAX_BYTES)
+        for part in self._active:
+            if not part.size_bytes:
+                continue
+            data = b"".join(part.batches)
+            place = services.topics.place(part.topic, part.index)
+            policy = None if place is None else place.policy
+            most_bytes = (policy or services.config).max_decompressed_bytes
+            end, plain_bytes = convertible(data, min(part.max_bytes, limit_bytes - size_bytes), most_bytes)
+            if not plain_bytes:
+                size_bytes += len(data)
+            elif self._memory.take_all(plain_bytes):
+                self._held_bytes += plain_bytes
+                self._convert(part, data[:end], most_bytes)
+                return True
+            elif size_bytes:
+                part.replace([])
+            else:
+                self._convert_later(part, data[:end], plain_bytes, most_bytes)
+                return True
+        return False
+
+    def _convert_later(self, part: FetchedPart, data: bytes, plain_bytes: int, most_bytes: int) -> None:
+        self._give_up_memory()
+        self._reading = 1
+
+        def ready() -> None:
+            self._held_bytes += plain_bytes
+            self._convert(part, data, most_bytes)
+
+        self._memory.wait_for_all(plain_bytes, ready)
+
+    def _convert(self, part: FetchedPart, data: bytes, most_bytes: int) -> None:
+        """Have a thread convert these batches."""
+        self._reading = 1
+
+        def converted(outcome: bytes | BatchError) -> None:
+            if isinstance(outcome, BatchError):
+                part.error = ErrorCode.unsupported_compression_type
+                outcome = b""
+            part.replace([outcome])
+            self.read_done()
+
+        self._context.services.unpacking.run(partial(without_zstd, data, most_bytes), converted)
 
     def _wait(self) -> None:
         """Until a log grows, the time is over or the client is gone."""
@@ -254,12 +355,30 @@ class Reading(Deadline):
         # What cannot be answered must not keep the slot, which ends the connection.
         respond, self._respond = self._respond, None
         assert respond is not None
-        respond(self._answer())
+        held_bytes, self._held_bytes = self._held_bytes, 0
+        try:
+            respond(self._answer())
+        finally:
+            if self._has_read:
+                _forget_batches(self._active)
+                self._memory.sent_by(self._context.client, held_bytes)
+
+    def _give_up_memory(self) -> None:
+        """Nobody is given what was read."""
+        _forget_batches(self._active)
+        self._memory.resize(self._held_bytes, 0)
+        self._held_bytes = 0
 
 
 def take_ends(part: FetchedPart, log: PartitionLog) -> None:
     """Nothing was read: where the log begins and ends is what was found."""
     part.take((), log.log_end, log.log_start, log.known_stable_end)
+
+
+def _forget_batches(parts: Iterable[FetchedPart]) -> None:
+    """Keep none: what remembers the request lives longer than the response."""
+    for part in parts:
+        part.replace(())
 
 
 class _Taker:

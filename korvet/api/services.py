@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.api.deadlines import Deadlines
+    from korvet.api.fetch_memory import FetchMemory
     from korvet.api.fetch_sessions import FetchSessions
     from korvet.api.password_checks import PasswordChecks
     from korvet.api.unpacking import Unpacking
@@ -41,5 +42,6 @@ class Services(msgspec.Struct, frozen=True):
     new_producer_id: Callable[[], Awaitable[int]]
     clock_ns: Callable[[], int]
     deadlines: Deadlines
+    fetch_memory: FetchMemory
     fetch_sessions: FetchSessions
     unpacking: Unpacking

@@ -121,27 +121,36 @@ class Unpacking:
         budget = self._small if size_bytes <= _SMALL_BYTES else self._large
 
         def admitted(_: bool) -> None:
-            unpacking = self._loop.run_in_executor(
-                self._executor, partial(decompress, header.codec, section, plain_bytes)
-            )
-            unpacking.add_done_callback(unpacked)
+            self.run(partial(decompress, header.codec, section, plain_bytes), unpacked)
 
-        def unpacked(unpacking: asyncio.Future[bytes]) -> None:
-            error = None if unpacking.cancelled() else unpacking.exception()
-            if unpacking.cancelled() or error is not None:
-                budget.give_back(size_bytes)
-                if isinstance(error, BatchError) and error.kind == "too_large" and plain_bytes < most_bytes:
-                    # Several frames, of which the first one named its own size only.
-                    self._wait(section, header, most_bytes, most_bytes, done)
-                else:
-                    done(error if isinstance(error, BatchError) else BatchError("corrupt", f"{error!r}"))
+        def unpacked(outcome: bytes | BatchError) -> None:
+            if isinstance(outcome, bytes):
+                held_bytes = commands_bytes + len(outcome)
+                budget.give_back(size_bytes - held_bytes)
+                done(Unpacked(outcome, budget, held_bytes))
                 return
-            plain = unpacking.result()
-            held_bytes = commands_bytes + len(plain)
-            budget.give_back(size_bytes - held_bytes)
-            done(Unpacked(plain, budget, held_bytes))
+            budget.give_back(size_bytes)
+            if outcome.kind == "too_large" and plain_bytes < most_bytes:
+                # Several frames, of which the first one named its own size only.
+                self._wait(section, header, most_bytes, most_bytes, done)
+            else:
+                done(outcome)
 
         budget.wait(size_bytes, admitted)
+
+    def run(self, work: Callable[[], bytes], done: Callable[[bytes | BatchError], None]) -> None:
+        """Have a thread do some work on bytes; `done` is called later."""
+
+        def over(working: asyncio.Future[bytes]) -> None:
+            if working.cancelled():
+                return
+            error = working.exception()
+            if error is None:
+                done(working.result())
+            else:
+                done(error if isinstance(error, BatchError) else BatchError("corrupt", f"{error!r}"))
+
+        self._loop.run_in_executor(self._executor, work).add_done_callback(over)
 
     def _count_turn(self, size_bytes: int) -> None:
         if self._left_in_turn == _TURN_BYTES:

@@ -39,8 +39,9 @@ _SMALL_BUFFER_BYTES: Final = 4096
 _KEEP_BUFFER_BYTES: Final = LASTING_FRAME_BYTES
 # So much room at the most for a frame of which nothing is there.
 _TRUSTED_BYTES: Final = 1024 * 1024
-# Unsent response bytes at which the next request waits for a slow reader.
-_WRITE_HIGH_BYTES: Final = 1024 * 1024
+# Unsent response bytes at which the next request waits for a slow reader. Fewer are not counted, so this is
+# small: there may be thousands of connections.
+_WRITE_HIGH_BYTES: Final = 256 * 1024
 _PRODUCE: Final = 0
 _OFFSET_COMMIT: Final = 8
 # Stands for the API's key of a SASL token without a request around it, whatever its first bytes are.
@@ -228,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_unmuting",
         "_view",
+        "_when_sent",
         "access",
         "client_host",
         "closed",
@@ -266,6 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         # Reasons to take no more requests for now.
         self._held = 0
+        self._when_sent: list[Callable[[], None]] = []
         self._unmuting: asyncio.TimerHandle | None = None
         self._blocked = False
         self._processing = False
@@ -319,6 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._connections.leave(self)
         self._in_flight.clear()
+        self._sent()
         if self._unmuting is not None:
             self._unmuting.cancel()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
@@ -347,6 +351,7 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """The client reads again."""
         self._take_again(_WRITING)
+        self._sent()
 
     # what handlers use
 
@@ -369,6 +374,22 @@ class Connection(asyncio.BufferedProtocol):
             self.shut_down()
         if self._start < self._end and not self._processing:
             self._process()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """See korvet.api.context.Client."""
+        if self.closed or self._transport is None or not self._held & _WRITING:
+            return 0
+        return self._transport.get_write_buffer_size()
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """See korvet.api.context.Client."""
+        self._when_sent.append(callback)
+
+    def _sent(self) -> None:
+        callbacks, self._when_sent = self._when_sent, []
+        for callback in callbacks:
+            callback()
 
     def hold_back(self) -> Callable[[], None]:
         """Take no more requests until the returned call. The newest one waits for memory, and what it has

@@ -89,11 +89,9 @@ def read_committed(
     offset: int,
     max_bytes: int,
     done: Callable[[Committed | StorageError], None],
-    *,
-    zstd: bool,
 ) -> None:
     """As PartitionLog.read, for committed records."""
-    _Read(log, offset, max_bytes, done, zstd=zstd).start()
+    _Read(log, offset, max_bytes, done).start()
 
 
 class _Read:
@@ -110,7 +108,6 @@ class _Read:
         "_retractions",
         "_stable_end",
         "_waits",
-        "_zstd",
     )
 
     def __init__(
@@ -119,14 +116,11 @@ class _Read:
         offset: int,
         max_bytes: int,
         done: Callable[[Committed | StorageError], None],
-        *,
-        zstd: bool,
     ) -> None:
         self._log = log
         self._offset = offset
         self._max_bytes = max_bytes
         self._done = done
-        self._zstd = zstd
         self._waits = 0
         self._fetched: Fetched | StorageError | None = None
         self._aborted: list[Aborted] | StorageError | None = None
@@ -165,7 +159,7 @@ class _Read:
             self._waits = 2
             payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
             log.links.read.send(payload, self._aborted_arrived)
-        log.read(self._offset, self._max_bytes, self._records_arrived, zstd=self._zstd)
+        log.read(self._offset, self._max_bytes, self._records_arrived)
 
     def _aborted_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):

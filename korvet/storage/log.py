@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records.batch import AppendCommands, BatchError
-from korvet.records.conversion import without_zstd
+from korvet.records.batch import AppendCommands
 from korvet.records.kernel import pack
 from korvet.records.native import native_rule
 from korvet.storage.appender import (
@@ -394,20 +393,17 @@ class PartitionLog:
         offset: int,
         max_bytes: int,
         done: Callable[[Fetched | StorageError], None],
-        *,
-        zstd: bool = True,
     ) -> None:
         """Read record batches from `offset` on, about `max_bytes` of them and one record at least.
 
-        The first may begin before the offset. Without `zstd` none is compressed so. At the log end the answer
-        is empty. `done` is called, at once where it was read ahead, with the result, or with OffsetOutOfRange
-        (both ends were read again before), DamagedBatch, WrongType, TopicGone, LinkLost or StorageFault.
-        Redis command XRANGE.
+        The first may begin before the offset. At the log end the answer is empty. `done` is called, at once
+        where it was read ahead, with the result, or with OffsetOutOfRange (both ends were read again before),
+        DamagedBatch, WrongType, TopicGone, LinkLost or StorageFault. Redis command XRANGE.
         """
         if self.refusal is not None:
             asyncio.get_running_loop().call_soon(done, self.refusal)
             return
-        self._ahead.read(offset, max_bytes, done if zstd else _converting(done))
+        self._ahead.read(offset, max_bytes, done)
 
     def cached(
         self, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
@@ -859,19 +855,3 @@ class PartitionLog:
         self._waking.clear()
         for callback in listeners:
             callback()
-
-
-def _converting(
-    done: Callable[[Fetched | StorageError], None],
-) -> Callable[[Fetched | StorageError], None]:
-    """`done`, given what is read without zstd."""
-
-    def convert(outcome: Fetched | StorageError) -> None:
-        if isinstance(outcome, Fetched):
-            try:
-                outcome = msgspec.structs.replace(outcome, data=without_zstd(outcome.data))
-            except BatchError as error:
-                outcome = StorageFault(f"a stored batch cannot be decompressed: {error}")
-        done(outcome)
-
-    return convert

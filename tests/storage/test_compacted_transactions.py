@@ -143,9 +143,7 @@ class Log:
         """What a consumer of committed records reads from an offset on."""
         found: dict[int, Pair] = {}
         while True:
-            read: Committed = self.bench.run(
-                outcome_of(partial(read_committed, self.log, offset, max_bytes, zstd=True))
-            )
+            read: Committed = self.bench.run(outcome_of(partial(read_committed, self.log, offset, max_bytes)))
             batches = forms.split(b"".join(read.batches))
             if not batches:
                 return found
@@ -307,7 +305,7 @@ def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout
     async def reading_before(store: Store, *args: bytes | str | int) -> Any:
         if args[0] == "ZREM":
             made.log.tail.clear()
-            seen.append(await outcome_of(partial(read_committed, made.log, 0, 1 << 20, zstd=True)))
+            seen.append(await outcome_of(partial(read_committed, made.log, 0, 1 << 20)))
         return await call(store, *args)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -390,15 +388,15 @@ def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
 
     read = made.log.read
 
-    def overtaken(offset: int, max_bytes: int, done: Callable[[Any], None], *, zstd: bool = True) -> None:
+    def overtaken(offset: int, max_bytes: int, done: Callable[[Any], None]) -> None:
         arrived.append(offset)
         if len(arrived) == 1:
             made.log.transactions.prune([stale.last_offset])
-        read(offset, max_bytes, done, zstd=zstd)
+        read(offset, max_bytes, done)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PartitionLog, "read", lambda _, *args, **options: overtaken(*args, **options))
-        outcome = bench.run(outcome_of(partial(read_committed, made.log, 0, 1 << 20, zstd=True)))
+        outcome = bench.run(outcome_of(partial(read_committed, made.log, 0, 1 << 20)))
     assert isinstance(outcome, Committed)
     assert arrived == [0, 0]
 

@@ -169,7 +169,7 @@ def committed_of(
         cached = cached_committed(log, offset, max_bytes, None, zstd=True)
         assert cached is not None
         return cached
-    read: Committed = bench.run(outcome_of(partial(read_committed, log, offset, max_bytes, zstd=True)))
+    read: Committed = bench.run(outcome_of(partial(read_committed, log, offset, max_bytes)))
     return read
 
 
@@ -261,7 +261,7 @@ def test_a_native_entry_during_a_read_takes_no_aborted_transaction_from_it(bench
 
     async def read() -> Committed:
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        read_committed(log, begin, 1 << 20, outcome.set_result, zstd=True)
+        read_committed(log, begin, 1 << 20, outcome.set_result)
         # As by the reply to an append behind a native entry, before the one to the read.
         log.transactions.appended(log.log_end + 5, log.log_end + 6)
         found: Committed = await outcome

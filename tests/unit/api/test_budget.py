@@ -1,0 +1,167 @@
+"""Who may hold how many bytes, and in which order those are served that wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from korvet.api.budget import Budget
+from korvet.api.fetch_memory import FetchMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+MIB = 1 << 20
+
+
+def in_loop(check: Callable[[asyncio.AbstractEventLoop], Awaitable[None]]) -> None:
+    async def run() -> None:
+        await check(asyncio.get_running_loop())
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_what_is_taken_is_bounded_but_for_one() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        budget = Budget(100, loop)
+        assert budget.take(60)
+        assert budget.take(40)
+        assert not budget.take(1)
+        budget.give_back(100)
+        assert budget.take(1000)
+        assert not budget.take(1)
+        budget.give_back(1000)
+        assert budget.held_bytes == 0
+
+    in_loop(check)
+
+
+def test_those_that_wait_are_served_in_turn_and_small_ones_first() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        budget = Budget(10 * MIB, loop)
+        served: list[int] = []
+        assert budget.take(10 * MIB)
+        for number, size in enumerate((8 * MIB, 8 * MIB, MIB // 8, 2 * MIB)):
+            budget.wait(size, lambda _, number=number: served.append(number))
+        # Nobody gets past those that wait.
+        assert not budget.take(1)
+        await turns()
+        assert served == []
+        budget.give_back(10 * MIB)
+        await turns()
+        assert served == [2, 3]
+        budget.give_back(MIB // 8 + 2 * MIB)
+        await turns()
+        assert served == [2, 3, 0]
+        budget.give_back(8 * MIB)
+        await turns()
+        assert served == [2, 3, 0, 1]
+
+    in_loop(check)
+
+
+def test_who_has_waited_in_vain_does_not_keep_others_waiting() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        budget = Budget(100, loop)
+        assert budget.take(60)
+        over: asyncio.Future[bool] = loop.create_future()
+        served: asyncio.Future[bool] = loop.create_future()
+        budget.wait(80, over.set_result, 0.01)
+        budget.wait(90, lambda _: None)
+        assert not await over
+        assert budget.is_waited_for
+        budget.give_back(60)
+        await turns()
+        assert budget.held_bytes == 90
+        budget.wait(10, served.set_result)
+        assert await served
+        assert not budget.is_waited_for
+
+    in_loop(check)
+
+
+class Reader:
+    """A client's connection."""
+
+    client_host = "/10.0.0.1"
+
+    def __init__(self, unsent_bytes: int) -> None:
+        self.unsent_bytes = unsent_bytes
+        self.was_cut = False
+        self.callbacks: list[Any] = []
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        self.callbacks.append(callback)
+
+    def cut(self) -> None:
+        self.was_cut = True
+
+
+def test_fetches_share_what_is_free() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        memory = FetchMemory(80 * MIB, loop)
+        taken = []
+        while size := memory.take(50 * MIB):
+            taken.append(size)
+        assert taken[0] == 10 * MIB
+        assert len(taken) > 20
+        assert sum(taken) == memory.held_bytes <= 80 * MIB
+        assert memory.take(1) in (0, 1)
+
+    in_loop(check)
+
+
+def test_who_finds_nothing_free_gets_a_little_after_a_while() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        memory = FetchMemory(MIB, loop)
+        while memory.take(MIB):
+            pass
+        given: asyncio.Future[int] = loop.create_future()
+        began_s = loop.time()
+        memory.wait(MIB, given.set_result)
+        assert 0 < await given < MIB // 4
+        assert 0.2 < loop.time() - began_s < 5
+
+    in_loop(check)
+
+
+def test_what_was_read_is_given_back() -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        memory = FetchMemory(MIB, loop)
+        slow, quick = Reader(1000), Reader(0)
+        held = memory.take(MIB) + memory.take(MIB)
+        memory.sent_by(quick, held // 2)  # type: ignore[arg-type]
+        assert memory.held_bytes == held // 2
+        memory.sent_by(slow, held // 2)  # type: ignore[arg-type]
+        assert memory.held_bytes == held // 2
+        for callback in slow.callbacks:
+            callback()
+        assert memory.held_bytes == 0
+
+    in_loop(check)
+
+
+def test_who_does_not_read_while_others_wait_is_disconnected(monkeypatch: Any) -> None:
+    monkeypatch.setattr("korvet.api.fetch_memory._PATIENCE_S", 0.02)
+    monkeypatch.setattr("korvet.api.fetch_memory._STALLED_S", 0.3)
+
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        memory = FetchMemory(MIB, loop)
+        silent, slow = Reader(10**9), Reader(10**9)
+        for reader in (silent, slow):
+            memory.sent_by(reader, memory.take(MIB // 4))  # type: ignore[arg-type]
+        while memory.take(MIB):
+            pass
+        while not silent.was_cut:
+            slow.unsent_bytes -= 1
+            given: asyncio.Future[int] = loop.create_future()
+            memory.wait(MIB, given.set_result)
+            memory.resize(await given, 0)
+        assert not slow.was_cut
+
+    in_loop(check)
