@@ -1,10 +1,11 @@
-"""ApiVersions (key 18), versions 0-4.
+"""ApiVersions (key 18), versions 0-5.
 
 What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
 flexible encoding, v4 has features that begin with version 0: the consumer group protocol (KIP-848), and
-transactions of protocol version 2 (KIP-890), which Java producers use where they find them. The response
-header is v0 in every version; a request in an unknown version is answered by the server with error 35 in
-version 0.
+transactions of protocol version 2 (KIP-890), which Java producers use where they find them. v5 names the
+cluster and the broker that the client means; another one answers REBOOTSTRAP_REQUIRED (KIP-1242). The
+response header is v0 in every version; a request in an unknown version is answered by the server with error
+35 in version 0.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from korvet.protocol.messages import ResponseSchema
 
 _FEATURES_SINCE: Final = 4
+_NAMES_BROKER_SINCE: Final = 5
+_ANY_NODE: Final = -1
 # Features and the levels that are in force; there are no lower ones to go back to.
 _LEVELS: Final = {"group.version": 1, "transaction.version": 2}
 # ApiVersionsRequest.json: a letter or digit at both ends, dots and dashes between.
@@ -35,14 +38,28 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("ApiVersionsResponse", error_code=error, api_keys=())
 
 
-@api(18, "ApiVersions", (0, 4), refuse=refuse)
+@api(18, "ApiVersions", (0, 5), refuse=refuse)
 async def api_versions(context: RequestContext, request: Any) -> Any:
     """All registered APIs with their versions."""
     if context.api_version >= 3:
         for text in (request.client_software_name, request.client_software_version):
             if _SOFTWARE.fullmatch(text) is None:
                 return refuse(context, request, ErrorCode.invalid_request)
+    if context.api_version >= _NAMES_BROKER_SINCE and (error := _misled(context, request)):
+        return refuse(context, request, error)
     return [_encoded(context.schema, context.api_version)]
+
+
+def _misled(context: RequestContext, request: Any) -> ErrorCode:
+    """What is wrong with the cluster and the broker that the client means to talk to; none if nothing is."""
+    if (request.cluster_id is None) != (request.node_id == _ANY_NODE):
+        return ErrorCode.invalid_request
+    if request.cluster_id is None:
+        return ErrorCode.none
+    services = context.services
+    if (request.cluster_id, request.node_id) == (services.cluster_id, services.membership.node_id):
+        return ErrorCode.none
+    return ErrorCode.rebootstrap_required
 
 
 @cache

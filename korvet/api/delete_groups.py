@@ -1,5 +1,6 @@
-"""DeleteGroups (key 42), versions 0-2 (KIP-229). Offsets and group end as tombstones, the Redis groups are
-destroyed.
+"""DeleteGroups (key 42), versions 0-3 (KIP-229).
+
+Offsets and group end as tombstones, the Redis groups are destroyed. v3 has error messages: null, as in Kafka.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("DeleteGroupsResponse", results=results)
 
 
-@api(42, "DeleteGroups", (0, 2), refuse=refuse)
+@api(42, "DeleteGroups", (0, 3), refuse=refuse)
 async def delete_groups(context: RequestContext, request: Any) -> Any:
     """Delete groups without members."""
     results: list[Any] = []
@@ -40,4 +41,4 @@ async def delete_groups(context: RequestContext, request: Any) -> Any:
 
 
 def _result(context: RequestContext, group_id: str, error: ErrorCode) -> Any:
-    return context.make("DeletableGroupResult", group_id=group_id, error_code=error)
+    return context.make("DeletableGroupResult", group_id=group_id, error_code=error, error_message=None)

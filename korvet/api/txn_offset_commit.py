@@ -1,8 +1,9 @@
-"""TxnOffsetCommit (key 28), versions 0-5 (KIP-98).
+"""TxnOffsetCommit (key 28), versions 0-6 (KIP-98).
 
 v2 has leader epochs, v3 is flexible and names the consumer's member and generation, which fence it (KIP-447),
 v4 may answer TRANSACTION_ABORTABLE, v5 adds the group's partition of `__consumer_offsets` to the transaction,
-where it is not told of before (KIP-890). The offsets count once the transaction is committed.
+where it is not told of before (KIP-890), v6 names topics by id (KIP-1319). The offsets count once the
+transaction is committed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.api.commit_topics import commit_topic
 from korvet.api.offset_commit_form import asked_topic
-from korvet.groups.messages import CommitReply, CommitRequest, TopicResult
+from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -24,9 +25,11 @@ from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
+    from korvet.api.offset_commit_form import AskedTopic
 
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
+_TOPIC_IDS_SINCE: Final = 6
 # The transaction coordinator will answer soon, or another one: every client tries again for this error.
 _PASSING: Final = frozenset(
     {
@@ -41,13 +44,13 @@ _PASSING: Final = frozenset(
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
     topics = tuple(
-        _topic(context, topic.name, [(each.partition_index, error) for each in topic.partitions])
+        _topic(context, asked_topic(topic), [(each.partition_index, error) for each in topic.partitions])
         for topic in request.topics
     )
     return context.make("TxnOffsetCommitResponse", topics=topics)
 
 
-@api(28, "TxnOffsetCommit", (0, 5), refuse=refuse)
+@api(28, "TxnOffsetCommit", (0, 6), refuse=refuse)
 async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     """Commit offsets in a transaction, of which the group's partition has to be part."""
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
@@ -56,7 +59,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.group_authorization_failed)
     if not request.group_id:
         return refuse(context, request, ErrorCode.invalid_group_id)
-    adds = context.api_version >= _ADDS_SINCE
+    adds, by_id = context.api_version >= _ADDS_SINCE, context.api_version >= _TOPIC_IDS_SINCE
     partition = context.services.coordinator.partition_of(request.group_id)
     asked = AddRequest(
         request.transactional_id,
@@ -68,15 +71,16 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     )
     commit = CommitRequest(
         group_id=request.group_id,
-        topics=tuple(commit_topic(context, asked_topic(topic)) for topic in request.topics),
+        topics=tuple(commit_topic(context, asked_topic(topic), by_id=by_id) for topic in request.topics),
         generation_id=getattr(request, "generation_id", -1),
         member_id=getattr(request, "member_id", ""),
         group_instance_id=getattr(request, "group_instance_id", None),
+        knows_member_epochs=by_id,
         producer=(request.producer_id, request.producer_epoch),
     )
     if all(each.refusal is not ErrorCode.none for topic in commit.topics for each in topic.partitions):
         # Nothing is left to be committed, and nothing is said of the transaction.
-        return _refuse_others(context, commit, ErrorCode.none)
+        return _refuse_others(context, request, commit, ErrorCode.none)
     answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
 
     def in_transaction(reply: Any) -> None:
@@ -92,23 +96,26 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     context.services.transactions.add(asked, in_transaction)
     reply = await answer
     if isinstance(reply, ErrorCode):
-        return _refuse_others(context, commit, reply)
-    topics = tuple(_committed(context, topic) for topic in reply.topics)
+        return _refuse_others(context, request, commit, reply)
+    topics = tuple(
+        _topic(context, asked_topic(topic), [(each.partition, each.error) for each in result.partitions])
+        for topic, result in zip(request.topics, reply.topics, strict=True)
+    )
     return context.make("TxnOffsetCommitResponse", topics=topics)
 
 
-def _refuse_others(context: RequestContext, commit: CommitRequest, error: ErrorCode) -> Any:
+def _refuse_others(context: RequestContext, request: Any, commit: CommitRequest, error: ErrorCode) -> Any:
     """Partitions that are refused say why, and all others have the error."""
     topics = tuple(
         _topic(
             context,
-            topic.name,
+            asked_topic(asked),
             [
                 (each.partition, error if each.refusal is ErrorCode.none else each.refusal)
                 for each in topic.partitions
             ],
         )
-        for topic in commit.topics
+        for asked, topic in zip(request.topics, commit.topics, strict=True)
     )
     return context.make("TxnOffsetCommitResponse", topics=topics)
 
@@ -123,13 +130,11 @@ def _error(version: int, error: ErrorCode, *, is_absent: bool) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
 
 
-def _committed(context: RequestContext, topic: TopicResult) -> Any:
-    return _topic(context, topic.name, [(each.partition, each.error) for each in topic.partitions])
-
-
-def _topic(context: RequestContext, name: str, partitions: list[tuple[int, ErrorCode]]) -> Any:
+def _topic(context: RequestContext, asked: AskedTopic, partitions: list[tuple[int, ErrorCode]]) -> Any:
     results = tuple(
         context.make("TxnOffsetCommitResponsePartition", partition_index=partition, error_code=error)
         for partition, error in partitions
     )
-    return context.make("TxnOffsetCommitResponseTopic", name=name, partitions=results)
+    return context.make(
+        "TxnOffsetCommitResponseTopic", name=asked.name, topic_id=asked.topic_id, partitions=results
+    )

@@ -115,10 +115,14 @@ class Commits:
         if request.generation_id < 0 and (group is None or group.is_empty):
             return ErrorCode.none
         if group is None:
-            return ErrorCode.illegal_generation
+            knows = request.knows_member_epochs
+            return ErrorCode.group_id_not_found if knows else ErrorCode.illegal_generation
         if request.generation_id < 0 and not names_member:
             return ErrorCode.none
-        return group.refuse_commit(request)
+        error = group.refuse_commit(request)
+        if error is ErrorCode.stale_member_epoch and not request.knows_member_epochs:
+            return ErrorCode.illegal_generation
+        return error
 
     def _commit_one(
         self, request: CommitRequest, topic: CommitTopic, partition: CommitPartition

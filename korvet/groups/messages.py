@@ -183,9 +183,9 @@ class CommitRequest(msgspec.Struct, frozen=True):
     """OffsetCommit (v2 to v10).
 
     retention_time_ms: -1 for the broker's retention; other values come with v2 to v4 only.
-    knows_member_epochs: v9 and above, which members of consumer groups must use (KIP-848); a fenced commit to
-    an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION. producer: id and epoch where it is a
-    TxnOffsetCommit, which all members may use.
+    knows_member_epochs: v9 and above, which members of consumer groups must use (KIP-848), TxnOffsetCommit v6
+    and above; a fenced commit to an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION.
+    producer: id and epoch where it is a TxnOffsetCommit, which all members may use.
     """
 
     group_id: str

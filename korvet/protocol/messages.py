@@ -9,13 +9,12 @@ import typing
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import kio.index
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
-from kio.static.constants import EntityType
 
 from korvet.protocol.primitives import MalformedRequest, length
+from korvet.protocol.schemas import request_class, response_class, response_module
 from korvet.protocol.shape import shape_of, without_null
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class RequestSchema:
     __slots__ = ("_read", "_shape", "flexible", "name")
 
     def __init__(self, api_key: int, api_version: int) -> None:
-        schema = kio.index.load_request_schema(api_key, api_version)
+        schema = request_class(api_key, api_version)
         self._read = entity_reader(schema)
         self._shape = shape_of(schema)
         self.name: str = schema.__name__
@@ -70,8 +69,8 @@ class ResponseSchema:
     __slots__ = ("_fields", "_module", "flexible", "throttle_at")
 
     def __init__(self, api_key: int, api_version: int) -> None:
-        self._module = kio.index.load_payload_module(api_key, api_version, EntityType.response)
-        schema = kio.index.load_response_schema(api_key, api_version)
+        self._module = response_module(api_key, api_version)
+        schema = response_class(api_key, api_version)
         self._fields: dict[str, frozenset[str]] = {}
         # ApiVersions answers with header v0 in every version: a client can't yet know what we speak
         # (KIP-511).

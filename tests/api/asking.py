@@ -9,11 +9,11 @@ import types
 import typing
 from typing import Any
 
-import kio.index
 import pytest
 
 from korvet import api
 from korvet.protocol import registry
+from korvet.protocol.schemas import request_class
 from tests.support.wire import RawConnection, advertised, decode_response
 from tests.unit.protocol.instances import encode
 
@@ -73,7 +73,7 @@ class Client:
 
 def frame(name: str, version: int, correlation_id: int, /, **fields: Any) -> bytes:
     """The bytes of a request with its header, without its length."""
-    schema = kio.index.load_request_schema(KEYS[name], version)
+    schema = request_class(KEYS[name], version)
     head = struct.pack(">hhih", KEYS[name], version, correlation_id, 3) + b"api"
     return head + (b"\x00" if schema.__flexible__ else b"") + encode(_structure(schema, fields))
 

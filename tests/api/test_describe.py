@@ -12,6 +12,7 @@ from tests.support.wire import decode_response, header
 
 UNKNOWN_TOPIC, INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_REQUEST = 3, 17, 35, 42
 UNSUPPORTED_ENDPOINT, MISMATCHED_ENDPOINT = 115, 114
+REBOOTSTRAP_REQUIRED, ANY_NODE = 129, -1
 TOPIC, BROKER = 2, 4
 
 
@@ -34,6 +35,28 @@ def test_features(ask, korvet, version):
     assert answer.finalized_features_epoch == 0
 
 
+@pytest.mark.parametrize(
+    ("cluster", "node", "error"),
+    [
+        (None, ANY_NODE, 0),
+        ("ours", "ours", 0),
+        ("ours", 77, REBOOTSTRAP_REQUIRED),
+        ("another", "ours", REBOOTSTRAP_REQUIRED),
+        ("", "ours", REBOOTSTRAP_REQUIRED),
+        ("ours", ANY_NODE, INVALID_REQUEST),
+        (None, "ours", INVALID_REQUEST),
+    ],
+)
+def test_a_client_hears_that_it_has_come_to_another_broker(ask, cluster, node, error):
+    found = ask("Metadata", 9, topics=[])
+    cluster = found.cluster_id if cluster == "ours" else cluster
+    node = found.brokers[0].node_id if node == "ours" else node
+    software = {"client_software_name": "x", "client_software_version": "1"}
+    answer = ask("ApiVersions", 5, **software, cluster_id=cluster, node_id=node)
+    assert answer.error_code == error
+    assert bool(answer.api_keys) == (error == 0)
+
+
 @versions("ApiVersions", since=3)
 def test_software_names_that_cannot_be(ask, version):
     for name in ("", "-a", "a b", "a/"):
@@ -41,7 +64,7 @@ def test_software_names_that_cannot_be(ask, version):
         assert (answer.error_code, answer.api_keys) == (INVALID_REQUEST, ())
 
 
-@pytest.mark.parametrize("version", [5, 99, 32_767, -1])
+@pytest.mark.parametrize("version", [6, 99, 32_767, -1])
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(ask, korvet, version):
     answer = decode_response(18, 0, ask.raw.ask(header(18, version, 9) + b"\x00whatever"))
     assert (answer.correlation_id, answer.left_bytes) == (9, 0)

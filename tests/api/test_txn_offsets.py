@@ -4,6 +4,7 @@ OffsetFetch says of them.
 
 from __future__ import annotations
 
+import functools
 import uuid
 
 import pytest
@@ -24,6 +25,7 @@ from tests.api.test_transactions import (
 from tests.support.polling import until
 
 UNSTABLE, UNKNOWN_MEMBER, ILLEGAL_GENERATION, INVALID_GROUP, UNKNOWN_TOPIC = 88, 25, 22, 24, 3
+UNKNOWN_TOPIC_ID = 100
 NOTHING = -1
 
 
@@ -33,6 +35,11 @@ class Mover(Producer):
     def __init__(self, ask, topic, protocol=FIRST_PROTOCOL, name=None):
         super().__init__(ask, topic, protocol, name)
         self.group = f"g{uuid.uuid4()}"
+
+    @functools.cached_property
+    def topic_id(self):
+        (found,) = self.ask("Metadata", 12, topics=[{"topic_id": None, "name": self.topic}]).topics
+        return found.topic_id
 
     def add_offsets(self, version=3):
         producer_id, epoch = self.identity
@@ -63,7 +70,7 @@ class Mover(Producer):
             "generation_id": -1,
             "member_id": "",
             "group_instance_id": None,
-            "topics": [{"name": self.topic, "partitions": asked}],
+            "topics": [{"name": self.topic, "topic_id": self.topic_id, "partitions": asked}],
         } | fields
 
         def errors():
@@ -125,13 +132,16 @@ def test_txn_offset_commit(ask, topic, version):
         absent = ABORTABLE if version >= 4 else INVALID_TXN_STATE
         assert producer.commit(1, version) == [absent]
         assert producer.add_offsets() == 0
-    assert producer.commit(1, version, partitions=(0, 99)) == [0, UNKNOWN_TOPIC]
+    assert sorted(producer.commit(1, version, partitions=(0, 99))) == [0, UNKNOWN_TOPIC]
     assert producer.commit(1, version, group_id="") == [INVALID_GROUP]
     assert producer.commit(1, version, producer_id=producer.identity[0] + 1000) == [UNKNOWN_ID]
     assert producer.commit(1, version, producer_epoch=producer.identity[1] + 1) == [FENCED_OLD]
     if version >= 3:
         fields = {"generation_id": 4, "member_id": "nobody"}
         assert producer.commit(1, version, **fields) == [UNKNOWN_MEMBER]
+    if version >= 6:
+        producer.topic_id = uuid.uuid4()
+        assert producer.commit(1, version) == [UNKNOWN_TOPIC_ID]
     assert producer.end() == 0
     assert producer.stable() == 1
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import kio.index
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from kio.serial import entity_reader
 
+from korvet.protocol.schemas import request_class
 from tests.support.admin import create_topic
 from tests.support.polling import until
 from tests.support.wire import RawConnection, advertised, decode_response, header
@@ -68,7 +68,7 @@ def is_served(versions: dict[int, tuple[int, int]], request: Captured) -> bool:
 
 def decoded(request: Captured) -> Any:
     """The request's message, by kio."""
-    schema = kio.index.load_request_schema(request.api_key, request.api_version)
+    schema = request_class(request.api_key, request.api_version)
     (client_id_size,) = struct.unpack_from(">h", request.frame, 8)
     position = 10 + max(client_id_size, 0)
     if schema.__flexible__:

@@ -6,8 +6,7 @@ import random
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-import kio.index
-
+from korvet.protocol.schemas import request_class
 from tests.clients.test_wire_replay import CLIENTS, captured
 from tests.unit.protocol.instances import VERSIONS, encode, random_request
 from tests.unit.protocol.nulls import bodies_with_null, frame_of
@@ -48,7 +47,7 @@ def originals(seed: int) -> list[Sent]:
     ]
     source = random.Random(seed)
     for case in VERSIONS:
-        flexible = bool(kio.index.load_request_schema(*case).__flexible__)
+        flexible = bool(request_class(*case).__flexible__)
         head = struct.pack(">hhih", *case, 1, 4) + b"fuzz" + b"\x00" * flexible
         bodies = [encode(random_request(source, *case)) for _ in range(RANDOM_OF_EACH)]
         found += [Sent(case[0], head + body) for body in bodies]

@@ -7,8 +7,9 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import kio.index
 from kio.serial import entity_reader
+
+from korvet.protocol.schemas import response_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +106,7 @@ class Response:
 
 def decode_response(api_key: int, api_version: int, frame: bytes) -> Response:
     """Decode a response by Kafka's schema of this version."""
-    schema = kio.index.load_response_schema(api_key, api_version)
+    schema = response_class(api_key, api_version)
     (correlation_id,) = struct.unpack_from(">i", frame)
     position = 4
     if schema.__flexible__ and api_key != API_VERSIONS:

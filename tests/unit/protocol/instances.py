@@ -11,12 +11,12 @@ import typing
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import kio.index
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import Interval
 
 from korvet import api
 from korvet.protocol import registry
+from korvet.protocol.schemas import request_class, response_class
 
 if TYPE_CHECKING:
     import random
@@ -38,7 +38,7 @@ def version_id(case: tuple[int, int]) -> str:
 
 def random_request(rng: random.Random, api_key: int, api_version: int) -> Any:
     """A request of that version, every field drawn anew."""
-    return make(rng, kio.index.load_request_schema(api_key, api_version))
+    return make(rng, request_class(api_key, api_version))
 
 
 def make(rng: random.Random, cls: type) -> Any:
@@ -94,6 +94,6 @@ def encode(message: Any) -> bytes:
 
 def decode_response(api_key: int, api_version: int, body: bytes) -> Any:
     """A response's body by Kafka's schema; nothing may be left behind it."""
-    message, size = entity_reader(kio.index.load_response_schema(api_key, api_version))(memoryview(body), 0)
+    message, size = entity_reader(response_class(api_key, api_version))(memoryview(body), 0)
     assert size == len(body)
     return message

@@ -8,7 +8,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import kio.index
+from korvet.protocol.schemas import request_class
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ class _Writer:
 
 def bodies_with_null(api_key: int, api_version: int) -> Iterator[tuple[Place, bytes]]:
     """One body for each array, string and structure of the request, with null there."""
-    cls = kio.index.load_request_schema(api_key, api_version)
+    cls = request_class(api_key, api_version)
     count = len(_Writer(cls, -1).places)
     for number in range(count):
         writer = _Writer(cls, number)
@@ -91,5 +91,5 @@ def bodies_with_null(api_key: int, api_version: int) -> Iterator[tuple[Place, by
 
 def frame_of(api_key: int, api_version: int, correlation_id: int, body: bytes) -> bytes:
     """A request frame, without its length."""
-    flexible = kio.index.load_request_schema(api_key, api_version).__flexible__
+    flexible = request_class(api_key, api_version).__flexible__
     return struct.pack(">hhih", api_key, api_version, correlation_id, -1) + b"\x00" * bool(flexible) + body

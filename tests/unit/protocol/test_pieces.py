@@ -7,10 +7,10 @@ import random
 import typing
 from typing import Any
 
-import kio.index
 import pytest
 
 from korvet.protocol.messages import response_schema
+from korvet.protocol.schemas import response_class
 from tests.unit.protocol.instances import VERSIONS, make, version_id
 
 
@@ -32,11 +32,11 @@ def test_pieces_are_the_whole(case: tuple[int, int]) -> None:
     rng = random.Random(repr(case))
     schema = response_schema(*case)
     for _ in range(3):
-        response = make(rng, kio.index.load_response_schema(*case))
+        response = make(rng, response_class(*case))
         for each in (response, long_arrays(rng, response)):
             assert b"".join(schema.pieces(each)) == schema.encode(each)
 
 
 def test_a_long_response_is_in_many_pieces() -> None:
-    response = long_arrays(random.Random(0), make(random.Random(0), kio.index.load_response_schema(32, 4)))
+    response = long_arrays(random.Random(0), make(random.Random(0), response_class(32, 4)))
     assert len(list(response_schema(32, 4).pieces(response))) > 250

@@ -7,7 +7,6 @@ import random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import kio.index
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -15,6 +14,7 @@ from korvet.api.context import RequestContext
 from korvet.config import Config
 from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
+from korvet.protocol.schemas import request_class, response_class
 from korvet.storage.assignment import Assignment, Broker
 from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
 
@@ -81,14 +81,14 @@ def test_authorized_operations_not_asked_for_are_int32_min(case: tuple[int, int]
 
 def test_every_version_has_both_schemas() -> None:
     for case in VERSIONS:
-        assert kio.index.load_request_schema(*case).__version__ == case[1]
-        assert kio.index.load_response_schema(*case).__version__ == case[1]
+        assert request_class(*case).__version__ == case[1]
+        assert response_class(*case).__version__ == case[1]
 
 
 def test_only_the_header_of_api_versions_is_never_flexible() -> None:
     """A client cannot yet know what the server speaks (KIP-511)."""
     for case in VERSIONS:
-        flexible = kio.index.load_response_schema(*case).__flexible__
+        flexible = response_class(*case).__flexible__
         assert response_schema(*case).flexible is (bool(flexible) and case[0] != 18)
 
 
@@ -126,7 +126,7 @@ def test_the_throttle_time_is_found_in_every_response(case: tuple[int, int]) -> 
     api = registry.find(api_key)
     assert api is not None
     schema = response_schema(api_key, api_version)
-    known = kio.index.load_response_schema(api_key, api_version).__dataclass_fields__
+    known = response_class(api_key, api_version).__dataclass_fields__
     assert (schema.throttle_at is not None) == ("throttle_time" in known)
     if schema.throttle_at is None:
         return

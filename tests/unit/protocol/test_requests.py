@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
-import kio.index
 import pytest
 from kio.serial import entity_reader
 
 from korvet.protocol.messages import request_schema
 from korvet.protocol.primitives import MalformedRequest, unsigned_varint
+from korvet.protocol.schemas import request_class
 from tests.unit.protocol.instances import NAMES, VERSIONS, encode, random_request, version_id
 from tests.unit.protocol.nulls import bodies_with_null
 
@@ -129,7 +129,7 @@ def read_or_refuse(schema: object, body: bytes | bytearray) -> None:
         return
 
 
-FLEXIBLE = [case for case in VERSIONS if kio.index.load_request_schema(*case).__flexible__]
+FLEXIBLE = [case for case in VERSIONS if request_class(*case).__flexible__]
 
 
 @pytest.mark.parametrize("case", FLEXIBLE, ids=version_id)
@@ -176,7 +176,7 @@ def test_the_tagged_fields_that_are_cut_out_are_for_replicas() -> None:
     for case in FLEXIBLE:
         tags |= {
             (case[0], name)
-            for name, field in kio.index.load_request_schema(*case).__dataclass_fields__.items()
+            for name, field in request_class(*case).__dataclass_fields__.items()
             if "tag" in field.metadata
         }
     assert tags == {(1, "cluster_id"), (1, "replica_state")}

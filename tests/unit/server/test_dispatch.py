@@ -11,7 +11,6 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import kio.index
 import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
@@ -19,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.context import RequestContext
 from korvet.config import Config
 from korvet.protocol import registry
+from korvet.protocol.schemas import request_class
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
@@ -50,7 +50,7 @@ def header(api_key: int, api_version: int, correlation_id: int) -> bytes:
 
 
 def frame_of(case: tuple[int, int], request: Any, correlation_id: int = 7) -> bytes:
-    flexible = kio.index.load_request_schema(*case).__flexible__
+    flexible = request_class(*case).__flexible__
     return header(*case, correlation_id) + (b"\x00" if flexible else b"") + encode(request)
 
 
@@ -94,7 +94,7 @@ def test_unknown_apis_and_versions_are_answered(key: int, version: int) -> None:
 
 
 def test_an_unknown_version_of_api_versions_gets_all_versions_in_version_0() -> None:
-    (found,), wire, _ = converse(header(18, 5, 5) + b"\x00")
+    (found,), wire, _ = converse(header(18, 99, 5) + b"\x00")
     response = decode_response(18, 0, found)
     assert (response.correlation_id, response.left_bytes) == (5, 0)
     assert response.message.error_code == ErrorCode.unsupported_version
@@ -102,7 +102,7 @@ def test_an_unknown_version_of_api_versions_gets_all_versions_in_version_0() -> 
     assert not wire.transport.closed
 
 
-WITH_BODY = [case for case in VERSIONS if kio.index.load_request_schema(*case).__dataclass_fields__]
+WITH_BODY = [case for case in VERSIONS if request_class(*case).__dataclass_fields__]
 
 
 @pytest.mark.parametrize("case", WITH_BODY, ids=version_id)
