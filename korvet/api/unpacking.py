@@ -38,7 +38,9 @@ _THREADS: Final = 2
 
 
 class Unpacked:
-    """The plain records of a batch, which hold their part of the budget until `release` is called."""
+    """The plain records of a batch, which hold their part of the budget until `release` is called, or until
+    nobody holds them.
+    """
 
     __slots__ = ("_budget", "_held_bytes", "plain")
 
@@ -51,6 +53,11 @@ class Unpacked:
         """The records are in Redis, or refused."""
         held_bytes, self._held_bytes = self._held_bytes, 0
         self._budget.give_back(held_bytes)
+
+    def __del__(self) -> None:
+        # The callback that would release them may have failed.
+        if self._held_bytes:
+            self.release()
 
 
 class Unpacking:
