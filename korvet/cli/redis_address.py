@@ -10,18 +10,23 @@ from korvet.config import Config
 from korvet.embedded import socket_of
 
 
+def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Option --data-dir, as the argument `data_dir`."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Config().data_dir,
+        show_default=True,
+        envvar="KORVET_DATA_DIR",
+        help=data_dir_help,
+    )
+
+
 def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Options --redis, --data-dir and --keyspace, as the arguments `url`, `data_dir` and `keyspace`."""
     options = (
         click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help=redis_help),
-        click.option(
-            "--data-dir",
-            type=click.Path(file_okay=False, path_type=Path),
-            default=Config().data_dir,
-            show_default=True,
-            envvar="KORVET_DATA_DIR",
-            help="Without --redis: the data folder of a running korvet with an embedded server.",
-        ),
+        data_dir_option("Without --redis: the data folder of a running korvet with an embedded server."),
         click.option(
             "--keyspace",
             default=Config().keyspace,

@@ -4,19 +4,12 @@ from pathlib import Path
 
 import click
 
-from korvet.config import Config
+from korvet.cli.redis_address import data_dir_option
 from korvet.embedded.repair import Repair
 
 
 @click.command(short_help="Mend a damaged data folder of the embedded server.")
-@click.option(
-    "--data-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Config().data_dir,
-    show_default=True,
-    envvar="KORVET_DATA_DIR",
-    help="The data folder. No korvet may run on it.",
-)
+@data_dir_option("The data folder. No korvet may run on it.")
 @click.option("--yes", is_flag=True, help="Do not ask before the cut.")
 def repair(data_dir: Path, yes: bool) -> None:
     """Mend a damaged append-only file of the embedded server.

@@ -69,8 +69,8 @@ class EmbeddedServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._socket = Path()
-        self._bytes_before = 0
-        """Of the append-only file when the server was launched."""
+        self._sizes: dict[str, int] = {}
+        """Of the append-only file's parts, in bytes, when the server was launched."""
 
     @property
     def url(self) -> str:
@@ -130,7 +130,7 @@ class EmbeddedServer:
         settings = self.data_dir / "server.conf"
         if not settings.exists() or settings.read_text() != self._settings():
             privacy.write_private(settings, self._settings())
-        self._bytes_before = self._file_bytes()
+        self._sizes = self._sizes_now()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
         # By argument, as there may be no room for another file.
@@ -185,12 +185,14 @@ class EmbeddedServer:
             )
         raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{log_tail}")
 
-    def _file_bytes(self) -> int:
-        return sum(path.stat().st_size for path in (self.data_dir / "appendonlydir").glob("*.aof"))
+    def _sizes_now(self) -> dict[str, int]:
+        return {path.name: path.stat().st_size for path in (self.data_dir / "appendonlydir").glob("*.aof")}
 
     def _report_cut(self) -> None:
         """With `aof-load-truncated` the server cuts off a command that is not there as a whole."""
-        cut_bytes = self._bytes_before - self._file_bytes()
+        # Parts that a rewrite has replaced may be deleted meanwhile.
+        now = self._sizes_now()
+        cut_bytes = sum(max(before - now.get(name, before), 0) for name, before in self._sizes.items())
         if cut_bytes > 0:
             logger.warning(
                 "the append-only file in %s ended within a command, %d bytes of it were cut off: "

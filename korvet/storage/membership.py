@@ -169,7 +169,7 @@ class Membership:
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if await self._lease.stands(self.assignment.version):
+                if self.lost is None and await self._lease.stands(self.assignment.version):
                     self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
                     self._resume(self._heard)
                 raise

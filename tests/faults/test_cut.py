@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,24 +10,13 @@ from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all, send
 from tests.support.load import LoadConsumer, LoadProducer
 from tests.support.polling import until
-from tests.support.proxy import CuttingProxy
 from tests.support.records import NOW_MS, Record
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients]
 
 TOPIC = "cut"
 CUTS = 15
 CUTS_IN_FRAMES = 6
-
-
-@pytest.fixture
-def proxy() -> Iterator[CuttingProxy]:
-    made = CuttingProxy()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -14,13 +14,14 @@ from tests.support.confluent import consumer, producer, read_all, send, take
 from tests.support.load import LoadProducer
 from tests.support.polling import until
 from tests.support.ports import free_port
-from tests.support.proxy import CuttingProxy
 from tests.support.records import NOW_MS, Record
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.support.proxy import CuttingProxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
@@ -55,13 +56,6 @@ def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
     yield start
     for one in running:
         one.stop()
-
-
-@pytest.fixture
-def proxy() -> Iterator[CuttingProxy]:
-    made = CuttingProxy()
-    yield made
-    made.close()
 
 
 @pytest.fixture
