@@ -25,8 +25,8 @@ from korvet.records import kernel
 from korvet.records.batch import BatchError
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
+from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
-from korvet.topics.names import OFFSETS_TOPIC
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from korvet.causes import Causes
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.futures import settle
+from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.log import Marker
-from korvet.topics.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -30,9 +30,9 @@ from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
 from korvet.storage.errors import StorageError, TopicExists, domain_error
 from korvet.storage.futures import settle
+from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.projection import Projection
 from korvet.topics.internal import coordinated_topic, create_internal
-from korvet.topics.names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

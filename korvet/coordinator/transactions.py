@@ -21,8 +21,8 @@ from korvet.coordinator.transaction_term import TransactionTerm, refuse_transact
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
+from korvet.storage.keys import TRANSACTIONS_TOPIC
 from korvet.topics.internal import coordinated_topic
-from korvet.topics.names import TRANSACTIONS_TOPIC
 from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:

@@ -1704,6 +1704,7 @@ def _put_batch_header(
     attributes: cython.int,
     producer: cython.longlong,
     epoch: cython.longlong,
+    base_sequence: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Complete the batch at w[at:end]; its records are written already. Entries tell no sequence numbers."""
     _put_place(w, at, first, end - at, leader_epoch)
@@ -1714,7 +1715,7 @@ def _put_batch_header(
     _put_int(w, at + 35, max_timestamp, 8)
     _put_int(w, at + 43, producer, 8)
     _put_int(w, at + 51, epoch, 2)
-    _put_int(w, at + 53, -1, 4)
+    _put_int(w, at + 53, -1 if attributes & CONTROL else base_sequence, 4)
     _put_int(w, at + 57, count, 4)
     _put_int(w, at + CRC_AT, _checksum(w, at + ATTRIBUTES_AT, end - at - ATTRIBUTES_AT), 4)
     return end
@@ -1838,6 +1839,7 @@ def entries_to_batches(
     leader_epoch: int,
     log_append_time: bool,
     native: Callable[[list[bytes]], bytes],
+    base_sequence: int = -1,
 ) -> Entries:
     """One raw XRANGE reply (RESP2), reply[start:end], as record batches.
 
@@ -1847,14 +1849,14 @@ def entries_to_batches(
     batch that is damaged ends what is given (Entries.damaged_offset). A new batch begins where an offset
     delta would leave int32 or a timestamp delta int64, and with log_append_time where the ms changes, since
     consumers then take a batch's maximum for every record (KIP-32). `max_bytes` bounds the bytes given; one
-    record is always given. Raises BatchError("corrupt") when the bytes are no XRANGE reply; no entry of one
-    raises.
+    record is always given. `base_sequence` is what the batches made here say, as entries have none. Raises
+    BatchError("corrupt") when the bytes are no XRANGE reply; no entry of one raises.
     """
     if not 0 <= start <= end <= len(reply):
         raise BatchError("corrupt", f"bytes {start} to {end} are not inside a reply of {len(reply)}")
     if start == end:
         raise _no_reply(start)
-    return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native)
+    return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, base_sequence)
 
 
 def offset_behind(reply: Octets, bias: int) -> int:
@@ -1907,6 +1909,7 @@ def _batches(
     leader_epoch: cython.longlong,
     log_append_time: cython.bint,
     native: object,
+    base_sequence: cython.longlong,
 ):
     view: cython.const[cython.uchar][::1] = reply
     p: cython.pointer(cython.const[cython.uchar]) = _readable(view)
@@ -2027,6 +2030,7 @@ def _batches(
                         batch_attributes,
                         batch_producer,
                         batch_epoch,
+                        base_sequence,
                     )
                     in_batch = 0
                 o = _copy(w, o, p, value_at, size)
@@ -2095,6 +2099,7 @@ def _batches(
                     batch_attributes,
                     batch_producer,
                     batch_epoch,
+                    base_sequence,
                 )
             batch_at = o
             o += HEADER_SIZE
@@ -2153,6 +2158,7 @@ def _batches(
             batch_attributes,
             batch_producer,
             batch_epoch,
+            base_sequence,
         )
     data: bytes = written_to.take(o)
     return Entries(data, total, first, last, consumed, skipped, bool(truncated), next_offset, damaged)

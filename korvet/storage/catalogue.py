@@ -13,7 +13,7 @@ import msgspec
 from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
 from korvet.storage.fields import counter_of, pairs_of, read_fields
 from korvet.storage.ids import random_uuid
-from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
+from korvet.storage.keys import MAX_NAME_LENGTH, OFFSETS_TOPIC, is_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -51,6 +51,13 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     def bias(self) -> int:
         """1 on dense topics, which store offset o under the entry ID of o + 1; else 0."""
         return 1 if self.offset_assignment == "dense" else 0
+
+    @property
+    def base_sequence(self) -> int:
+        """What record batches that are made of its entries say: 0 where Kafka's group coordinator writes, -1
+        elsewhere.
+        """
+        return 0 if self.name == OFFSETS_TOPIC else -1
 
     @property
     def keeps_latest(self) -> bool:

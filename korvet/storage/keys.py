@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 DEFAULT_PREFIX: Final = "korvet"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 # Kafka's rule for topic names; it leaves out braces, which would move keys to other cluster slots, and
 # colons, which separate the parts of a key.

@@ -171,6 +171,7 @@ class Read:
                 leader_epoch=log.leader_epoch,
                 log_append_time=log.reads_append_time,
                 native=log.native,
+                base_sequence=log.topic.base_sequence,
             )
         except BatchError as error:
             self._done(StorageFault(f"{log.stream.decode()}: XRANGE gave what cannot be read: {error}"))

@@ -12,6 +12,7 @@ import msgspec
 from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
+from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
     CLEANUP_POLICY,
@@ -33,7 +34,7 @@ from korvet.topics.errors import (
     UnknownTopic,
 )
 from korvet.topics.internal import INTERNAL_TOPICS, create_internal
-from korvet.topics.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, CollidingNames, check_topic_name
+from korvet.topics.names import CollidingNames, check_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping

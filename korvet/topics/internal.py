@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from korvet.storage.errors import TopicExists
+from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.configs import CLEANUP_POLICY, OFFSET_ASSIGNMENT, SEGMENT_BYTES
-from korvet.topics.names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,6 @@ from korvet.topics.errors import InvalidTopicName, NameCollision
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 

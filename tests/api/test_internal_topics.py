@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.offsets.partition import partition_for
 from tests.api.asking import connect
 from tests.support.polling import until
 
@@ -81,6 +83,18 @@ def fetched(client: Client) -> int:
     return int(answer.topics[0].partitions[0].committed_offset)
 
 
+def batches(client: Client, name: str, partition: int) -> list[tuple[int, int, int]]:
+    """Producer id, epoch and base sequence of each batch."""
+    asked = {"partition": partition, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    topics = [{"topic": name, "partitions": [asked]}]
+    answer = client("Fetch", 12, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+    data, at, found = bytes(answer.responses[0].partitions[0].records), 0, []
+    while at < len(data):
+        found.append(struct.unpack_from(">qhi", data, at + 43))
+        at += 12 + int(struct.unpack_from(">i", data, at + 8)[0])
+    return found
+
+
 def alter(client: Client, name: str, key: str, value: str, operation: int = SET) -> int:
     config = {"name": key, "config_operation": operation, "value": value}
     resource = {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configs": [config]}
@@ -95,8 +109,6 @@ def test_the_setting_gives_the_partitions_that_a_coordinators_topic_is_made_with
     assert metadata(client, TRANSACTIONS, create=True) == (NONE, True, 3)
     assert create(client, "orders", 1) == NONE
     commit(client, 5)
-    answer = client("InitProducerId", 4, transactional_id="t", transaction_timeout=60_000, producer_id=-1)
-    until(lambda: answer.error_code is not None, 1, "an answer")
     assert server.stop() == 0
     server.restart()
     again = connect(server)
@@ -164,6 +176,21 @@ def test_configs_of_an_internal_topic_are_kafkas(start: Start) -> None:
     shown = configs(client, OFFSETS)
     assert (shown["retention.ms"], shown["segment.bytes"]) == ("8888", "1073741824")
     assert shown["cleanup.policy"] == "compact"
+
+
+def test_batches_of_the_group_coordinator_have_the_base_sequence_of_kafkas(start: Start) -> None:
+    _, client = start()
+    assert create(client, "orders", 1) == NONE
+    commit(client, 5)
+    assert set(batches(client, OFFSETS, partition_for(GROUP))) == {(-1, -1, 0)}
+
+    def given() -> bool:
+        answer = client("InitProducerId", 4, transactional_id="t", transaction_timeout=60_000, producer_id=-1)
+        return answer.error_code == NONE
+
+    until(given, WAIT_S, "a producer id")
+    states = [batch for number in range(50) for batch in batches(client, TRANSACTIONS, number)]
+    assert set(states) == {(-1, -1, -1)}
 
 
 def test_records_of_an_internal_topic_cannot_be_deleted(start: Start) -> None:

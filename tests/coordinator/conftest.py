@@ -32,9 +32,8 @@ from korvet.groups.messages import (
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import TopicExists
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
 from korvet.storage.store import Store
-from korvet.topics.names import OFFSETS_TOPIC
 from tests.storage.conftest import Server, new_server, prefix, server
 
 if TYPE_CHECKING:

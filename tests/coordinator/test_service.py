@@ -25,7 +25,7 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
-from korvet.topics.names import OFFSETS_TOPIC
+from korvet.storage.keys import OFFSETS_TOPIC
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.storage.proxy import Proxy, until
 from tests.support.polling import until_async

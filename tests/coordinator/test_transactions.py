@@ -24,10 +24,9 @@ from korvet.offsets.transaction_log import (
     transaction_partition_for,
 )
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
 from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
-from korvet.topics.names import TRANSACTIONS_TOPIC
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
     BUMPING_PROTOCOL,

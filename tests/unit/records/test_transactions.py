@@ -59,6 +59,18 @@ def test_records_end_with_their_producer(form: Any, with_timestamps: bool) -> No
 
 
 @every_form
+def test_a_coordinators_batches_have_a_base_sequence_but_for_its_markers(form: Any) -> None:
+    entries = [
+        Entry(BASE_MS, 0, [b"key", b"k", b"value", b"v"]),
+        Entry(BASE_MS, 1, [b"key", b"k", b"value", b"v", *MARK]),
+        marker(b"commit", 2),
+    ]
+    got = fetched(form, xrange_reply(entries), base_sequence=0)
+    found = [(header.producer_id, header.base_sequence) for header, _ in split(got.data)]
+    assert found == [(-1, 0), (7, 0), (7, -1)]
+
+
+@every_form
 def test_commands_are_the_same_fields(form: Any) -> None:
     data = transactional(producer=(1 << 40, 32_767, 0))
     header = form.parse_batch(data, 0)
