@@ -79,12 +79,10 @@ class Acceptor:
         for _ in range(_MOST_AT_ONCE):
             try:
                 accepted, address = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                self._pause(listening, error)
+                if error.errno in _EXHAUSTED:
+                    self._pause(listening, error)
+                # Else there is none any more, or the client's network failed before it was accepted.
                 return
             accepted.setblocking(False)
             host = f"/{address[0]}"
