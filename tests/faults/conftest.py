@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.api.asking import Client, connect
 from tests.support.proxy import CuttingProxy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from tests.support.servers import KorvetServer
 
 
 @pytest.fixture
@@ -18,3 +21,17 @@ def proxy() -> Iterator[CuttingProxy]:
     made = CuttingProxy()
     yield made
     made.close()
+
+
+@pytest.fixture
+def connected() -> Iterator[Callable[[KorvetServer], Client]]:
+    """Connections that are closed at the end."""
+    made: list[Client] = []
+
+    def make(server: KorvetServer) -> Client:
+        made.append(connect(server))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.raw.socket.close()

@@ -22,7 +22,6 @@ from korvet.offsets.codec import decode_key, decode_value
 from korvet.offsets.packing import entry_id
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
-from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
@@ -36,6 +35,8 @@ from tests.support.servers import KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.api.asking import Client
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
@@ -130,20 +131,6 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], 
     yield start_some
     for brokers in made:
         brokers.discard()
-
-
-@pytest.fixture
-def connected() -> Iterator[Callable[[KorvetServer], Client]]:
-    """Connections that are closed at the end."""
-    made: list[Client] = []
-
-    def make(server: KorvetServer) -> Client:
-        made.append(connect(server))
-        return made[-1]
-
-    yield make
-    for client in made:
-        client.raw.socket.close()
 
 
 def records(partition: int, count: int = 200) -> list[Record]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.api.asking import Client
     from tests.support.proxy import CuttingProxy
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
@@ -33,6 +34,7 @@ NOTICED_S = TIMEOUT_MS / 1000 * 1.25 + 1
 PARTITIONS = 8
 # LEADER_NOT_AVAILABLE, and no leader.
 NOBODY = 5, -1
+NOT_LEADER = 6
 
 
 class Store(Server):
@@ -132,18 +134,21 @@ def test_a_demoted_primary_is_left(new_store, start, proxy: CuttingProxy) -> Non
     assert new.client.xlen(f"korvet:{TOPIC}:0") == load.sent
 
 
-def test_a_broker_without_its_lease_serves_nothing(new_store, start, proxy: CuttingProxy) -> None:
+def test_a_broker_without_its_lease_serves_nothing(new_store, start, connected, proxy: CuttingProxy) -> None:
     """Cut off from Redis it would give old records for new, and name itself leader, while another leads."""
     store = new_store()
     cut_off, other = start(store), start(store, 2, directly=True)
     create_topic(other.bootstrap, TOPIC, PARTITIONS)
     number = until(lambda: led_by_both(cut_off, other), 20, "both know who leads") - 1
     send(producer(cut_off.bootstrap), TOPIC, number, [Record(None, b"before", (), NOW_MS)])
+    asked = connected(cut_off)
+    assert fetched(asked, number) == 0
     proxy.refuse(refusing=True)
     proxy.freeze()
     frozen_s = time.monotonic()
     until(lambda: told_by(other, number) == (0, 2), 15, "the other one leads")
-    # At once: whoever asks the first one from now on must not be served.
+    # At once: whoever asks the first one from now on must not be served, out of its cache neither.
+    assert fetched(asked, number) == NOT_LEADER
     assert told_by(cut_off, number) == NOBODY
     assert time.monotonic() - frozen_s > LEASE_MS / 1000 / 2
     send(producer(other.bootstrap), TOPIC, number, [Record(None, b"after", (), NOW_MS)])
@@ -169,6 +174,14 @@ def test_a_lone_broker_serves_again_when_redis_is_back(new_store, start, proxy: 
     send(producer(server.bootstrap), TOPIC, 0, [Record(None, b"two", (), NOW_MS)])
     assert [read.record.value for read in take(member, 1)] == [b"two"]
     member.close()
+
+
+def fetched(client: Client, number: int) -> int:
+    """The error of a fetch."""
+    asked = {"partition": number, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    topics = [{"topic": TOPIC, "partitions": [asked]}]
+    answer = client("Fetch", 12, max_bytes=1 << 20, session_epoch=-1, topics=topics)
+    return int(answer.responses[0].partitions[0].error_code)
 
 
 def told_by(server: KorvetServer, number: int = 0) -> tuple[int, int]:
