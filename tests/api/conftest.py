@@ -63,7 +63,12 @@ def topic_ids(ask) -> Callable[[str], object]:
 @pytest.fixture
 def in_process(korvet) -> Iterator[SimpleNamespace]:
     """A broker in this process, so that its objects can be looked at."""
-    config = Config(listen=f"127.0.0.1:{free_port()}", keyspace=f"in-process-{uuid.uuid4().hex[:8]}")
+    config = Config(
+        listen=f"127.0.0.1:{free_port()}",
+        keyspace=f"in-process-{uuid.uuid4().hex[:8]}",
+        # On a busy machine the process may stand still for some seconds.
+        broker_session_timeout_ms=120_000,
+    )
     loop = asyncio.new_event_loop()
     up = threading.Event()
     serving = loop.create_task(

@@ -139,7 +139,8 @@ async def fuzz_in_process(redis_url: str, keyspace: str, frames: Iterator[Sent],
         listen=f"127.0.0.1:{free_port()}",
         keyspace=keyspace,
         group_initial_rebalance_delay_ms=0,
-        connection_failed_authentication_delay_ms=0,
+        # On a busy machine the process may stand still for some seconds.
+        broker_session_timeout_ms=120_000,
     )
     ready = asyncio.Event()
     with pytest.MonkeyPatch.context() as patch:
