@@ -9,6 +9,9 @@ from typing import Final
 DEFAULT_PARTITIONS: Final = 50
 
 _MIN_INT32: Final = -(1 << 31)
+# Clients make names up, of up to 32,767 bytes. Usual ones are kept only, so that a count of them bounds their
+# bytes.
+_LONGEST_KEPT: Final = 255
 
 
 def java_hash(text: str) -> int:
@@ -21,14 +24,23 @@ def java_hash(text: str) -> int:
     return result - (1 << 32) if result >> 31 else result
 
 
-@lru_cache(maxsize=16_384)  # every heartbeat and commit asks
 def partition_for(group_id: str, partitions: int = DEFAULT_PARTITIONS) -> int:
     """Return the partition of `__consumer_offsets` (of `partitions` many) that holds `group_id`.
 
     Raises ValueError where partitions is not positive.
     """
+    if len(group_id) > _LONGEST_KEPT:
+        return _partition_for(group_id, partitions)
+    return _kept_partition_for(group_id, partitions)
+
+
+def _partition_for(group_id: str, partitions: int) -> int:
     if partitions < 1:
         raise ValueError(f"a topic of {partitions} partitions has no partition for a group")
     code = java_hash(group_id)
     # Java's Math.abs leaves the smallest int negative; Kafka's own abs makes it 0.
     return 0 if code == _MIN_INT32 else abs(code) % partitions
+
+
+# Every heartbeat and commit asks.
+_kept_partition_for = lru_cache(maxsize=16_384)(_partition_for)

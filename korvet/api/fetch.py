@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _EPOCH_AT: Final = 4 + 4 + 4 + 1 + 4
 _REPLICA_BYTES: Final = 4
 _REPLICA_TAGGED_SINCE: Final = 15
+# A request of more partitions does not stay with its connection: each takes 250 bytes.
+_MOST_KEPT: Final = 10_000
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -210,6 +212,12 @@ class FullReading(Reading):
             self._wait()
         else:
             self._read(self._parts if self._looks else self._grown())
+
+    def _finish(self) -> None:
+        super()._finish()
+        client = self._context.client
+        if len(self._parts) > _MOST_KEPT and client.kept is self:
+            _keep(client, None)
 
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.quotas.entities import (
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 # No name is empty: this stands for what an entity does not say.
 _UNSAID: Final = ""
 _OF_CLIENTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
-# Clients' quotas that are kept found: names that clients make up must not fill the memory.
+# Clients' quotas that are kept found, and the length of names: what clients make up must not fill the memory.
 _MOST_FOUND: Final = 10_000
+_LONGEST_KEPT: Final = 255
 
 
 class Limit(NamedTuple):
@@ -71,12 +73,14 @@ class Limits:
                 self._found.clear()
             limits = ((key, self._look_up(key, user, client_id)) for key in _OF_CLIENTS)
             found = {key: limit for key, limit in limits if limit is not None}
-            self._found[user, client_id] = found
+            if len(user) + len(client_id) <= _LONGEST_KEPT:
+                self._found[user, client_id] = found
         return found
 
     def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
         """In Kafka's order: users with client ids, users, client ids; names before defaults."""
-        both, user_only, client_only = (key, user, client_id), (key, user, ""), (key, "", client_id)
+        user_key, client_key = _short(user), _short(client_id)
+        both, user_only, client_only = (key, user_key, client_key), (key, user_key, ""), (key, "", client_key)
         candidates: tuple[tuple[str | None, str | None, tuple[str, str, str]], ...] = (
             (user, client_id, both),
             (user, None, both),
@@ -92,3 +96,10 @@ class Limits:
             if rate is not None:
                 return Limit(rate, sharers)
         return None
+
+
+def _short(name: str) -> str:
+    """What stands for a name among those that share a quota, and is kept while it is used."""
+    if len(name) <= _LONGEST_KEPT:
+        return name
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

@@ -119,6 +119,8 @@ class ClientQuotas:
         self.on_change: Callable[[], None] = lambda: None
         self._limits = Limits({})
         self._meters: dict[tuple[str, ...], Meter] = {}
+        # So many meters are not worth looking for idle ones.
+        self._few_meters = _MANY_METERS
         self._buckets: dict[tuple[str, ...], Bucket] = {}
         self.active = False
         """Whether there is any quota of clients."""
@@ -188,7 +190,7 @@ class ClientQuotas:
     def _meter(self, limit: Limit, now_ms: float) -> Meter:
         meter = self._meters.get(limit.sharers)
         if meter is None:
-            if len(self._meters) >= _MANY_METERS:
+            if len(self._meters) >= self._few_meters:
                 self._drop_idle(now_ms)
             meter = self._meters[limit.sharers] = Meter()
         return meter
@@ -197,6 +199,7 @@ class ClientQuotas:
         for meter in self._meters.values():
             meter.forget(now_ms)
         self._meters = {sharers: meter for sharers, meter in self._meters.items() if meter.used > 0}
+        self._few_meters = max(2 * len(self._meters), _MANY_METERS)
 
 
 def most_bytes_of_window(limit: Limit) -> int:

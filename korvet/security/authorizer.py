@@ -32,8 +32,10 @@ _IMPLY_DESCRIBE: Final = frozenset(
 _IMPLY_DESCRIBE_CONFIGS: Final = frozenset(
     {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
 )
-# Decisions kept for one principal at one address: names that clients make up must not fill the memory.
-_MOST_DECISIONS: Final = 50_000
+# Decisions kept for all principals together, and the longest name of a resource in them: what clients make up
+# must not fill the memory. These take 30 MB at the most.
+_MOST_DECISIONS: Final = 65_536
+_LONGEST_NAME: Final = 255
 _MOST_ACCESSES: Final = 10_000
 # Kafka asks for this name to see whether somebody may do something with everything.
 _NO_RESOURCE: Final = "hardcode"
@@ -82,6 +84,8 @@ class Authorizer:
         self._literal: dict[tuple[int, str], list[Acl]] = {}
         self._prefixed: dict[int, list[Acl]] = {}
         self._accesses: dict[tuple[str, str], Access] = {}
+        self._kept = 0
+        self._keepers: dict[int, dict[tuple[int, int, str], bool]] = {}
 
     def replace(self, acls: Iterable[Acl]) -> None:
         """Put other bindings in force."""
@@ -105,6 +109,24 @@ class Authorizer:
                 self._accesses.clear()
             known = self._accesses[principal, host] = Access(self, principal, host)
         return known
+
+    def keep(
+        self, decisions: dict[tuple[int, int, str], bool], asked: tuple[int, int, str], allowed: bool
+    ) -> None:
+        """Add a decision to those of a principal, unless its name is too long. All are dropped when there are
+        too many.
+        """
+        if len(asked[2]) > _LONGEST_NAME:
+            return
+        if self._kept >= _MOST_DECISIONS:
+            for each in self._keepers.values():
+                each.clear()
+            self._keepers = {}
+            self._kept = 0
+        if not decisions:
+            self._keepers[id(decisions)] = decisions
+        decisions[asked] = allowed
+        self._kept += 1
 
     def decide(self, principal: str, host: str, operation: int, kind: int, name: str) -> bool:
         """Whether the operation on one resource is allowed."""
@@ -176,10 +198,11 @@ class Access:
         return self._decide(asked)
 
     def _decide(self, asked: tuple[int, int, str]) -> bool:
-        if self._version != self._authorizer.version or len(self._decisions) >= _MOST_DECISIONS:
+        if self._version != self._authorizer.version:
             self._version = self._authorizer.version
             self._decisions.clear()
-        allowed = self._decisions[asked] = self._authorizer.decide(self.principal, self.host, *asked)
+        allowed = self._authorizer.decide(self.principal, self.host, *asked)
+        self._authorizer.keep(self._decisions, asked, allowed)
         if not allowed:
             operation, kind, name = asked
             log.debug(

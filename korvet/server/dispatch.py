@@ -47,6 +47,8 @@ _OFFSET_COMMIT: Final = 8
 _API_VERSIONS: Final = 18
 # Fetch of a consumer at the end of its partitions, and Heartbeat: sent again and again, hardly ever changed.
 _REPEATED: Final = frozenset((_FETCH, 12))
+# A larger request does not stay with its connection: a Fetch of some thousand partitions.
+_LARGEST_REPEATED: Final = 128 * 1024
 _LENGTH: Final = struct.Struct(">i")
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
@@ -113,7 +115,7 @@ class Dispatcher:
         elif api.submit is not None:
             if api_key == _FETCH and fetch.is_incremental(context, request):
                 self._note_fetch(connection, api, context, request, frame, position)
-            elif api_key in _REPEATED:
+            elif api_key in _REPEATED and len(frame) <= _LARGEST_REPEATED:
                 again = partial(self._submit, api, context, request)
                 connection.repeats[api_key] = Repeat(frame, responses.flexible, again)
             self._submit(api, context, request, slot)

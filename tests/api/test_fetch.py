@@ -340,3 +340,14 @@ def test_native_format(ask, korvet, new_topic):
     korvet.redis.xadd(f"korvet:{other}:0", {"a": "1"})
     until(lambda: everything(ask, other), 10, "the native entry")
     assert [record[1:] for record in everything(ask, other)] == [(None, b'{"a":"1"}')]
+
+
+def test_a_request_of_too_many_partitions_to_be_kept_may_be_repeated(ask, filled):
+    name, offsets = filled
+    parts = [(name, 0, offsets[-1] + 1), *((name, 7, 0) for _ in range(10_001))]
+    for _ in range(3):
+        answers = fetch(ask, BY_NAME, *parts)
+        assert len(answers) == len(parts)
+        assert {answer.error_code for answer in answers[1:]} == {3}
+    (part,) = fetch(ask, BY_NAME, (name, 0, 0))
+    assert len(keys(part)) == 10
