@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 # How often all connections are looked at: instead of a timer for each, which a busy one would set anew with
 # every request.
 _LONGEST_STEP_S: Final = 5.0
+# No limit is so short that the looks alone would keep the process busy.
+_SHORTEST_STEP_S: Final = 0.01
 _IDLE_STEPS: Final = 10
 _SETUP_STEPS: Final = 2
 # A client that reads nothing keeps what was written to it from being sent: its connection is cut after this.
@@ -70,7 +72,7 @@ class Connections:
         idle_s, setup_s = limits.max_idle_ms / 1000, limits.setup_timeout_ms / 1000
         self._step_s = min(_LONGEST_STEP_S, setup_s / _SETUP_STEPS)
         if limits.max_idle_ms >= 0:
-            self._step_s = min(self._step_s, idle_s / _IDLE_STEPS)
+            self._step_s = max(min(self._step_s, idle_s / _IDLE_STEPS), _SHORTEST_STEP_S)
         self._idle_steps = math.inf if limits.max_idle_ms < 0 else math.ceil(idle_s / self._step_s)
         self._setup_steps = min(self._idle_steps, math.ceil(setup_s / self._step_s))
         self._closing_steps = math.ceil(_CLOSING_S / self._step_s)

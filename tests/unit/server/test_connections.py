@@ -119,6 +119,13 @@ def test_a_connection_that_waits_for_its_answer_is_idle_too() -> None:
     assert wire.transport.closed
 
 
+def test_a_limit_of_nothing_closes_whoever_is_silent() -> None:
+    connections = connections_of(0)
+    (wire,) = wires(connections, 1)
+    steps(connections, 3)
+    assert wire.transport.closed
+
+
 def test_without_a_limit_nobody_is_idle() -> None:
     connections = connections_of()
     (wire,) = wires(connections, 1)
