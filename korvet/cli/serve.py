@@ -241,10 +241,11 @@ async def _follow_room(server: EmbeddedServer) -> None:
         server.room.is_short = not server.room.is_short
         logger.warning("the embedded server does not follow its disk's free space yet: %s", error)
         return
-    refuses = "refuses" if server.room.is_short else "takes"
-    logger.error(
-        "the embedded server %s writes: %d bytes of its disk are free", refuses, server.room.free_bytes
-    )
+    free_bytes = server.room.free_bytes
+    if server.room.is_short:
+        logger.error("the embedded server refuses all writes: its disk has %d bytes left", free_bytes)
+    else:
+        logger.info("the embedded server takes writes again: its disk has %d bytes free", free_bytes)
 
 
 def _allow_all_files() -> None:
