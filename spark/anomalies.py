@@ -1,4 +1,6 @@
-"""What should not happen in a history of commits: rewinds, gaps in time, commits past the end."""
+"""What should not happen in a history of commits: rewinds, gaps in time, commits past the log end, and
+commits before the log start, which lose records.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.health import with_places
 from korvet.spark.views import PLACE
 
 if TYPE_CHECKING:
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 # The usual interval is the median of up to so many before; of fewer than MIN_INTERVALS nothing is usual.
 USUAL_INTERVALS = 10
 MIN_INTERVALS = 3
-REWIND, GAP, PAST_END, UNKNOWN = "rewind", "gap", "past_end", "unknown_partition"
+REWIND, GAP, LOST, PAST_END, UNKNOWN = "rewind", "gap", "lost_records", "past_end", "unknown_partition"
 
 
 def moves(commits: DataFrame) -> DataFrame:
@@ -34,6 +37,7 @@ def moves(commits: DataFrame) -> DataFrame:
         .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*PLACE)))
         .where(~sf.col("tombstone"))
         .withColumn("previous_offset", sf.lag("committed_offset").over(life))
+        .withColumn("is_newest", sf.lead("src_offset").over(life).isNull())
         .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(life)))
         .withColumn("intervals", usual)
         .withColumn("usual_interval_ms", _median(sf.col("intervals")))
@@ -50,22 +54,22 @@ def _median(ordered: Column) -> Column:
 def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complete: bool = True) -> DataFrame:
     """One row per thing that is odd about a commit of `moves`; a commit may have several.
 
-    `ends` (topic, partition, end_offset) are log ends; when `complete`, a partition that they lack does not
-    exist. They say nothing of commits that were removed since, as with a topic that was deleted. Without them
-    only a commit in the future of its own time is known to be past the end.
+    `ends` are places as korvet.spark.tables.ENDS; when `complete`, a partition that they lack does not exist.
+    They say nothing of commits that were removed since, as with a topic that was deleted. Without them only a
+    commit in the future of its own time is known to be past the end. Of a group only its newest commit can
+    lose records.
     """
     usual = sf.col("usual_interval_ms")
     own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
     past = own_ms > sf.try_add("commit_ms", sf.lit(rules.future_ms))
     unknown = sf.lit(False)
-    if ends is None:
-        placed = moved.withColumn("end_offset", sf.lit(None).cast("bigint"))
-    else:
-        placed = moved.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
+    placed = with_places(moved, ends)
+    if ends is not None:
         beyond = sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
         past = past | (beyond & ~sf.col("is_removed"))
         if complete:
             unknown = sf.col("end_offset").isNull() & ~sf.col("is_removed")
+    loses = (sf.col("lost_records") > 0) & sf.col("is_newest") & ~sf.col("is_removed")
     kinds = sf.array_compact(
         sf.array(
             sf.when(sf.col("committed_offset") < sf.col("previous_offset"), REWIND),
@@ -74,8 +78,10 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
                 & (sf.col("interval_ms") > rules.gap_ms),
                 GAP,
             ),
+            sf.when(loses, LOST),
             sf.when(past, PAST_END),
             sf.when(unknown, UNKNOWN),
         )
     )
-    return placed.withColumn("kind", sf.explode(kinds))
+    exploded = placed.withColumn("kind", sf.explode(kinds))
+    return exploded.withColumn("lost_records", sf.when(sf.col("kind") == LOST, sf.col("lost_records")))

@@ -107,7 +107,8 @@ class Views(ABC):
     def _partition_status(self) -> DataFrame:
         window = health.recent_commits(self._offset_commits, self._rules.window_commits)
         judged = health.with_lag_then(window, self._topic_records)
-        return health.partition_status(self._lag.drop("as_of_ts"), judged, self._as_of_ms, self._rules)
+        lag = self._lag.drop("as_of_ts")
+        return health.partition_status(lag, judged, self._as_of_ms, self._rules, self._ends)
 
     @cached_property
     def _group_status(self) -> DataFrame:
@@ -141,8 +142,8 @@ class Tables(Views):
 
     source: records of the offsets topic, in the columns of Spark's Kafka source. records: those of the topics
     that are read (topic, partition, offset, timestamp), from each partition's oldest commit in the window on;
-    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (topic,
-    partition, end_offset); without it the records tell. Nothing later than as_of_ms counts.
+    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (see
+    korvet.spark.tables.ENDS); without it the records tell the ends. Nothing later than as_of_ms counts.
     """
 
     def __init__(
@@ -183,8 +184,10 @@ class Tables(Views):
 
 
 def log_ends(records: DataFrame) -> DataFrame:
-    """Where partitions end, as far as records tell."""
-    return records.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("end_offset"))
+    """Where partitions end, as far as records tell; where they begin these do not."""
+    unknown = sf.lit(None).cast("bigint")
+    ends = records.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("end_offset"))
+    return ends.withColumns({"start_offset": unknown, "known_from": unknown})
 
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:

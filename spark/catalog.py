@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATUSES: Final = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND")
+STATUSES: Final = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND", "AHEAD", "LOST")
 """Of a partition, the worst last; a group has that of its worst partition."""
 PLACE_COLUMNS: Final = """
     group string: the consumer group
@@ -218,9 +218,10 @@ _ALL: Final = (
         "Burrow's verdict on every committed partition, with what it rests on.",
         PLACE_COLUMNS
         + """
-        status string: OK, WARNING, STOPPED, STALLED or REWIND
+        status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         committed_offset bigint: the next offset to read
         record_lag bigint: unread records
+        lost_records bigint: records deleted before they were read, at most; null where that is not known
         lag_ms bigint: how long the first of them has been waiting
         commits bigint: commits in the window
         complete double: those as a part of a full window
@@ -235,13 +236,14 @@ _ALL: Final = (
         "One row per group: the status of its worst partition.",
         """
         group string: the consumer group
-        status string: OK, WARNING, STOPPED, STALLED or REWIND
+        status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         """
         + "".join(f"partitions_{name.lower()} bigint: partitions that are {name}\n" for name in STATUSES)
         + """
         topics bigint: topics with committed offsets
         partitions bigint: partitions with committed offsets
         record_lag bigint: unread records of all
+        lost_records bigint: records deleted before they were read, of all
         time_lag_ms bigint: the longest wait of any
         worst_topic string: the partition that the status is of
         worst_partition int: the partition that the status is of
@@ -304,12 +306,13 @@ _ALL: Final = (
         "What is odd about a commit.",
         PLACE_COLUMNS
         + """
-        kind string: rewind, gap, past_end or unknown_partition
+        kind string: rewind, gap, lost_records, past_end or unknown_partition
         committed_offset bigint: what was committed
         previous_offset bigint: the commit before
         interval_ms bigint: time since the commit before
         usual_interval_ms bigint: the median of up to ten intervals before; null below three
         end_offset bigint: the partition's log end when looked at; null when it does not exist
+        lost_records bigint: records deleted before they were read, at most; null where that is not known
         commit_ms bigint: time of the commit, ms
         commit_ts timestamp: the same
         """

@@ -110,8 +110,27 @@ def with_lag_then(window: DataFrame, records: DataFrame) -> DataFrame:
     )
 
 
-def partition_status(lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
-    """The verdict on every committed partition, from its lag now and its last commits with `lag_then`."""
+def with_places(frame: DataFrame, ends: DataFrame | None) -> DataFrame:
+    """Commits with `end_offset`, and with `lost_records`: how many records were deleted before they were read
+    (at most, as a compaction may have taken some earlier); null where that is not known.
+
+    `ends` are places as korvet.spark.tables.ENDS; None where nothing is known of them.
+    """
+    if ends is None:
+        unknown = sf.lit(None).cast("bigint")
+        return frame.withColumns({"end_offset": unknown, "lost_records": unknown})
+    committed, start = sf.col("committed_offset"), sf.col("start_offset")
+    lost = sf.when(committed >= start, sf.lit(0)).when(committed >= sf.col("known_from"), start - committed)
+    placed = frame.join(sf.broadcast(ends), on=["topic", "partition"], how="left")
+    return placed.withColumn("lost_records", lost).drop("start_offset", "known_from")
+
+
+def partition_status(
+    lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
+) -> DataFrame:
+    """The verdict on every committed partition, from its lag now, its last commits with `lag_then`, and where
+    the partition begins and ends (see `with_places`).
+    """
     in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
     fell = sf.col("lag_then") < sf.lag("lag_then").over(in_order)
     seen = (
@@ -128,7 +147,7 @@ def partition_status(lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Ru
             sf.bool_or("fell").alias("lag_fell"),
         )
     )
-    judged = lag.join(seen, on=list(PLACE), how="inner")
+    judged = with_places(lag, ends).join(seen, on=list(PLACE), how="inner")
     return judged.withColumns(
         {
             "status": _partition_status(as_of_ms, rules),
@@ -141,14 +160,18 @@ def partition_status(lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Ru
 
 
 def _partition_status(as_of_ms: int, rules: Rules) -> Column:
-    """Burrow's rules in its order (core/internal/evaluator, wiki "Consumer Lag Evaluation Rules")."""
+    """Two rules on offsets that are not in the log, then Burrow's in its order (core/internal/evaluator, wiki
+    "Consumer Lag Evaluation Rules").
+    """
     unread = sf.col("record_lag") > 0
     silent = sf.try_subtract(sf.lit(as_of_ms), "last_ms") > sf.try_subtract("last_ms", "first_ms")
     first_unread_ms = appended_ms(sf.col("first_unread_offset"), sf.col("first_unread_ts"))
     recently_done = sf.coalesce(first_unread_ms > sf.lit(as_of_ms - rules.recent_ms), sf.lit(False))
     several = sf.col("commits") > 1
     return (
-        sf.when(~unread, "OK")
+        sf.when(sf.col("lost_records") > 0, "LOST")
+        .when(sf.col("committed_offset") > sf.col("end_offset"), "AHEAD")
+        .when(~unread, "OK")
         .when(silent & ~recently_done, "STOPPED")
         .when(~sf.col("always_behind"), "OK")
         .when(sf.col("last_offset") < sf.col("highest"), "REWIND")
@@ -173,6 +196,7 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
         sf.count("*").alias("partitions"),
         *count.values(),
         sf.sum("record_lag").alias("record_lag"),
+        sf.sum("lost_records").alias("lost_records"),
         sf.max("lag_ms").alias("time_lag_ms"),
         worst.alias("worst"),
         spark_time(sf.max("last_ms")).alias("last_commit_ts"),

@@ -41,9 +41,8 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
     if name in NEED_RECORDS or name == "anomalies":
         recent = health.recent_commits(decode.offset_commits(source), rules.window_commits)
         starts = smallest_offsets(recent)
-        if name == "anomalies":
-            ends = reader.ends(spark, starts)
-        else:
+        ends = reader.ends(spark, starts)
+        if name != "anomalies":
             records = reader.records(spark, starts)
     return Tables(source, records, as_of_ms, ends=ends, rules=rules).view(name)
 

@@ -32,7 +32,17 @@ DAY_MS = 86_400_000
 # Statuses of the page: those of the table group_status, and instead of its OK `BEHIND` where a record has
 # been waiting long, or `STALE` where all is read but nobody works any more. Equally bad ones stand together.
 BEHIND, STALE = "BEHIND", "STALE"
-SEVERITY = {"REWIND": 0, "STALLED": 0, "STOPPED": 0, "WARNING": 1, BEHIND: 1, STALE: 2, "OK": 3}
+SEVERITY = {
+    "LOST": 0,
+    "AHEAD": 0,
+    "REWIND": 0,
+    "STALLED": 0,
+    "STOPPED": 0,
+    "WARNING": 1,
+    BEHIND: 1,
+    STALE: 2,
+    "OK": 3,
+}
 BEHIND_MS = 300_000
 # What the page shows at most; the Parquet tables hold everything.
 MAX_GROUPS = 2000
@@ -233,6 +243,7 @@ def _summary(row: Row, status: str) -> dict[str, Any]:
         "status": status,
         "worst": worst if row["partitions"] > 1 else "",
         "record_lag": row["record_lag"],
+        "lost": row["lost_records"],
         "lag_ms": row["time_lag_ms"],
         "age": None if row["commit_age_ms"] is None else max(0, row["commit_age_ms"]),
         "members": row["member_count"],
@@ -321,6 +332,7 @@ def _anomalies(rows: list[Row]) -> dict[str, Any]:
                 "kind": row["kind"],
                 "topic": row["topic"],
                 "partition": row["partition"],
+                "lost": row["lost_records"],
                 "committed": str(row["committed_offset"]),
                 "previous": None if row["previous_offset"] is None else str(row["previous_offset"]),
             }

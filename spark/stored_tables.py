@@ -70,8 +70,8 @@ class StoredTables:
         """Take what is new in `source`, a stream of `__consumer_offsets`, then add a snapshot as of a moment.
 
         records: gives the topics' records from these offsets on; without it there is no lag and no status.
-        ends: gives the partitions of topics that exist, with their log ends as they are then; without it no
-        commit is known to be past them. Raises what the query fails with; a later call goes on from there.
+        ends: gives the partitions of topics that exist, with where they begin and end then; without it no
+        commit is known to be out of them. Raises what the query fails with; a later call goes on from there.
         """
 
         def take(batch: DataFrame, number: int) -> None:
@@ -85,7 +85,7 @@ class StoredTables:
             .start()
         )
         query.awaitTermination()
-        self._add_snapshot(as_of_ms, records)
+        self._add_snapshot(as_of_ms, records, ends)
 
     def read(self, name: str) -> DataFrame:
         """One table of TABLES: histories and snapshots in full, of the others what holds now.
@@ -159,16 +159,22 @@ class StoredTables:
 
     # A snapshot
 
-    def _add_snapshot(self, as_of_ms: int, records: RecordsFrom | None) -> None:
+    def _add_snapshot(self, as_of_ms: int, records: RecordsFrom | None, ends: EndsOf | None) -> None:
         done = self._last_batch()
-        tables = self._state_views(done, as_of_ms, records)
+        tables = self._state_views(done, as_of_ms, records, ends)
         for name, table in TABLES.items():
             if table.kind == "snapshot" and (records is not None or name not in NEED_RECORDS):
                 day = sf.to_date("as_of_ts").alias(AS_OF_DATE)
                 frame = tables.view(name).select("*", day, sf.lit(as_of_ms).alias("as_of_ms"))
                 _write(frame, self._folder.child(name).location, AS_OF_DATE, "as_of_ms")
 
-    def _state_views(self, batch: int | None, as_of_ms: int, records: RecordsFrom | None = None) -> Views:
+    def _state_views(
+        self,
+        batch: int | None,
+        as_of_ms: int,
+        records: RecordsFrom | None = None,
+        ends: EndsOf | None = None,
+    ) -> Views:
         number = -1 if batch is None else batch
         commits = self._state(self._spark, COMMITS_STATE, number, TABLES["offset_commits"].schema)
         needed = StructType([field for field in decode.GROUP_TYPE if field.name not in NO_STATE])
@@ -177,8 +183,10 @@ class StoredTables:
         everyone = membership.with_topic_names(
             membership.with_activity(seen, states), views.current_offsets(commits)
         )
-        unread = None if records is None else records(smallest_offsets(commits))
-        return _StateViews((commits, states, everyone), unread, as_of_ms, self._rules)
+        starts = {} if records is None else smallest_offsets(commits)
+        unread = None if records is None else records(starts)
+        places = None if records is None or ends is None else ends(starts)
+        return _StateViews((commits, states, everyone), unread, as_of_ms, places, self._rules)
 
     # Files
 
@@ -232,9 +240,10 @@ class _StateViews(Views):
         state: tuple[DataFrame, DataFrame, DataFrame],
         records: DataFrame | None,
         as_of_ms: int,
+        ends: DataFrame | None,
         rules: Rules,
     ) -> None:
-        super().__init__(records, as_of_ms, None, rules)
+        super().__init__(records, as_of_ms, ends, rules)
         self._state = state
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.kafka import cluster_of
 from korvet.spark.settings import options_of
 from korvet.spark.source import FORMAT, SCHEMA
@@ -17,7 +18,11 @@ if TYPE_CHECKING:
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
-ENDS = "topic string, partition int, end_offset bigint"
+# `start_offset` is the log start. From `known_from` to there each offset was a record's: what lies before a
+# log start on a topic with clock offsets may have been a gap.
+ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
+# No topic that counts from 0 gets as far, and no clock was set before (the year 2001).
+FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
 # Without it the connector's planner drops internal topics without a word.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
@@ -36,7 +41,7 @@ class TopicReader(Protocol):
         """Topic, partition, offset and timestamp of the records from these offsets on, where topics exist."""
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics end now (ENDS), of those topics that exist."""
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,21 @@ class RedisReader:
         return self._load(spark, starting).select(*columns)
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics end now (ENDS), of those topics that exist."""
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
         with connected(self.address) as connection:
             known = load_topics(connection, self.address)
             wanted = [known[name] for name in sorted(topics) if name in known]
             found = extents(connection, self.address, wanted)
-        return spark.createDataFrame([(*extent.place, extent.log_end) for extent in found], ENDS)
+        rows = [
+            (
+                *extent.place,
+                extent.log_end,
+                extent.log_start,
+                0 if extent.origin.bias else min(extent.first_offset, extent.log_start),
+            )
+            for extent in found
+        ]
+        return spark.createDataFrame(rows, ENDS)
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
@@ -126,14 +140,19 @@ class KafkaReader:
         return self._load(spark, starting).select(*columns)
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics end now (ENDS), of those topics that exist.
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist.
 
         Raises as offsets_topic does.
         """
         with cluster_of(spark, self.bootstrap) as cluster:
             existing = cluster.partitions(topics)
-            ends = cluster.ends([(topic, part) for topic in existing for part in existing[topic]])
-        return spark.createDataFrame([(*place, end) for place, end in ends.items()], ENDS)
+            places = [(topic, part) for topic in existing for part in existing[topic]]
+            starts, ends = cluster.extents(places), cluster.ends(places)
+        rows = []
+        for place, end in ends.items():
+            start = starts[place].first
+            rows.append((*place, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
+        return spark.createDataFrame(rows, ENDS)
 
     def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
         """The starts at which there is something to read, none before a partition's beginning.

@@ -6,6 +6,8 @@ const main = document.querySelector("main");
 const tip = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
 const STATUS = {
+  LOST: ["bad", "has not read records that are deleted by now"],
+  AHEAD: ["bad", "committed an offset past the log end"],
   REWIND: ["bad", "went back to an earlier offset"],
   STALLED: ["bad", "commits the same offset again and again, with records unread"],
   STOPPED: ["bad", "has unread records and commits no more"],
@@ -355,6 +357,7 @@ const card = (title, ...children) => h("section", { class: "card" }, title && h(
 function sentence(group) {
   const parts = [];
   if (group.record_lag) parts.push(`${count(group.record_lag)} unread, the first for ${duration(group.lag_ms)}`);
+  if (group.lost) parts.push(`${plural(group.lost, "record")} lost`);
   if (group.worst) parts.push(`worst: ${isolated(group.worst)}`);
   parts.push(group.members ? plural(group.members, "member") : "no members");
   parts.push(group.age === null ? "never committed" : `last commit ${ago(group.age)}`);
@@ -507,7 +510,7 @@ function groupPage(group) {
       [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", duration(row.lasted)])),
     more(group.rebalances_total, 25, "rebalances")) : "",
     anomalies.length ? card("Anomalies", table([["Time (UTC)"], ["What"], ["Topic"], ["Partition", 1], ["Committed", 1], ["Before", 1]],
-      anomalies.map((row) => [clock(row.at, true), row.kind.replace("_", " "), row.topic, row.partition, row.committed, row.previous ?? DASH])), more(group.anomalies_total, anomalies.length, "anomalies")) : "");
+      anomalies.map((row) => [clock(row.at, true), row.kind.replace("_", " ") + (row.lost ? ` (${count(row.lost)})` : ""), row.topic, row.partition, row.committed, row.previous ?? DASH])), more(group.anomalies_total, anomalies.length, "anomalies")) : "");
 }
 
 function current() {

@@ -49,7 +49,7 @@ def document(
 
 
 def _group(chance: random.Random, name: str) -> dict[str, Any]:
-    status = chance.choices(list(SEVERITY), [1, 1, 2, 2, 1, 3, 30])[0]
+    status = chance.choices(list(SEVERITY), [0, 0, 1, 1, 2, 2, 1, 3, 30])[0]
     quiet = status == "STALE"
     lag = [0 if quiet else chance.randint(0, 500) for _ in range(STEPS)]
     wait = [value * 100 for value in lag]
@@ -60,6 +60,7 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
         "status": status,
         "worst": "" if status in ("STALE", "OK") else f"{name} 3",
         "record_lag": lag[-1],
+        "lost": 0,
         "lag_ms": wait[-1],
         "age": chance.randint(0, 60_000),
         "members": 0 if quiet else 3,
@@ -114,6 +115,7 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
             {
                 "at": AS_OF_MS - STEP_MS,
                 "kind": "past_end",
+                "lost": None,
                 "topic": name,
                 "partition": 3,
                 "committed": "5",

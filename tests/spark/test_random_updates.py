@@ -134,7 +134,7 @@ def test_updates_come_to_the_same_as_the_whole(
     history, source = History(SEED), str(tmp_path / "source")
     records = spark.createDataFrame(topic_records(), RECORDS).cache()
     ends = spark.createDataFrame(
-        [(t, p, 100 - p) for t in ("orders", "ledger") for p in (0, 1)], ENDS
+        [(t, p, 100 - p, 20 * p, 0) for t in ("orders", "ledger") for p in (0, 1)], ENDS
     ).cache()
 
     def update() -> None:

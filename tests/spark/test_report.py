@@ -106,9 +106,9 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     done = write_report(spark, reader, tmp_path / "out", NOW, notify=steps.append)
     document = checked_page(done.page)
     groups = {group["name"]: group for group in document["groups"]}
-    assert (done.groups, done.troubled) == (6, 2)
+    assert (done.groups, done.troubled) == (6, 3)
     assert (steps[0], steps[-1]) == ("Reading __consumer_offsets", "Writing the page")
-    assert groups["<b>&"]["status"] == "OK"
+    assert (groups["<b>&"]["status"], groups["beyond"]["status"]) == ("OK", "AHEAD")
     assert (groups["gone"]["record_lag"], groups["gone"]["topics"]) == (0, ["deleted"])
     assert groups["lost"]["record_lag"] == 39
     assert groups["lost"]["lag_ms"] == 39 * 60_000

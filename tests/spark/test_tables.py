@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.offsets.packing import pack
+from korvet.offsets.packing import entry_id, pack
 from korvet.spark.batch_tables import Tables
 from korvet.spark.catalog import NEED_RECORDS, TABLES
+from korvet.spark.loading import batch_table
 from korvet.spark.source import SCHEMA
 from korvet.spark.store import Address
 from korvet.spark.tables import RedisReader
@@ -103,3 +104,35 @@ def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keysp
     assert (("billing", 0, pack(first, 5), NOW - first)) in rows(
         "time_lag", "group", "partition", "first_unread_offset", "lag_ms"
     )
+
+
+def test_groups_that_stand_outside_the_log(spark: SparkSession, keyspace: Keyspace) -> None:
+    keyspace.offsets_topic()
+    keyspace.topic("counted", 1, {"offset.assignment": "dense"})
+    keyspace.topic("timed", 1)
+    for number in range(10):
+        keyspace.add("counted", 0, entry_id(number, 1), b"value", b"v", b"ts", str(MS))
+        keyspace.record("timed", 0, pack(MS + number, 0), b"v")
+    for topic in ("counted", "timed"):
+        keyspace.client.xtrim(f"korvet:{topic}:0", maxlen=4, approximate=False)
+    # A commit that was superseded lost nothing.
+    keyspace.commit("lost", "counted", 0, 1, at_ms=MS + 100)
+    keyspace.commit("lost", "counted", 0, 2, at_ms=MS + 101)
+    keyspace.commit("there", "counted", 0, 2, at_ms=MS + 100)
+    keyspace.commit("there", "counted", 0, 6, at_ms=MS + 101)
+    keyspace.commit("ahead", "counted", 0, 11, at_ms=MS + 101)
+    # Whether there was a record between its offset and the log start nobody knows.
+    keyspace.commit("unknown", "timed", 0, pack(MS + 2, 1), at_ms=MS + 101)
+    reader = RedisReader(Address(keyspace.url))
+    found = batch_table(spark, reader, "group_status", MS + 102).collect()
+    assert {row["group"]: (row["status"], row["record_lag"], row["lost_records"]) for row in found} == {
+        "lost": ("LOST", 4, 4),
+        "there": ("WARNING", 4, 0),
+        "ahead": ("AHEAD", 0, 0),
+        "unknown": ("OK", 4, None),
+    }
+    odd = batch_table(spark, reader, "anomalies", MS + 102).collect()
+    assert {(row["group"], row["kind"], row["committed_offset"], row["lost_records"]) for row in odd} == {
+        ("lost", "lost_records", 2, 4),
+        ("ahead", "past_end", 11, None),
+    }
