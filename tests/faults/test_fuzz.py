@@ -9,7 +9,6 @@ import asyncio
 import gc
 import itertools
 import logging
-import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from korvet import broker as running_broker
 from korvet.config import Config
 from korvet.server.connection import Slot
 from korvet.server.dispatch import Dispatcher
-from tests.support.mutations import Sent, mutated
+from tests.support.mutations import FIRST_SEED, WAITING, Sent, mutated
 from tests.support.polling import until_async
 from tests.support.ports import free_port
 from tests.unit.server.transports import MADE, Wire, framed
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.faults
 
-FIRST_SEED = int(os.environ.get("KORVET_TEST_SEED", "20261124"))
-# These wait for as long as the request says.
-WAITING = frozenset((1, 11, 14))
 WAIT_S = 0.02
 DEADLINE_S = 20.0
 WIRES = 32

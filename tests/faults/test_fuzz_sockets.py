@@ -6,14 +6,13 @@ The seed is in the test's name; KORVET_TEST_SEED is the first one.
 from __future__ import annotations
 
 import asyncio
-import os
 import struct
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.bystander import OtherClient
-from tests.support.mutations import mutated
+from tests.support.mutations import FIRST_SEED, WAITING, mutated
 from tests.support.wire import api_versions_request
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.faults
 
-FIRST_SEED = int(os.environ.get("KORVET_TEST_SEED", "20261124"))
-# These wait for as long as the request says.
-WAITING = frozenset((1, 11, 14))
 WAIT_S = 0.05
 DEADLINE_S = 30.0
 CONNECTIONS = 8

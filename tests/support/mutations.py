@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,6 +15,9 @@ from tests.unit.protocol.nulls import bodies_with_null, frame_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+FIRST_SEED = int(os.environ.get("KORVET_TEST_SEED", "20261124"))
+# APIs whose requests wait for as long as they say: Fetch, JoinGroup, SyncGroup.
+WAITING = frozenset((1, 11, 14))
 # An alteration of quotas that comes out valid throttles every client, as it should.
 LEFT_OUT = frozenset((49,))
 # What a length becomes: null, nothing, and more than there is, in both encodings.
