@@ -14,7 +14,7 @@ from korvet.api.errors import Asked, error_code_of
 from korvet.api.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
-from korvet.slices import gathered
+from korvet.slices import gathered, sliced
 from korvet.storage.errors import StorageError
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddReply, AddRequest
 from korvet.transactions.shard import TransactionShard
@@ -86,7 +86,7 @@ async def _one(context: RequestContext, transaction: Any) -> Any:
 async def _add(context: RequestContext, asked: AddRequest) -> ErrorOf:
     """What each partition is answered."""
     services, version = context.services, context.api_version
-    refused = {each: error for each in asked.partitions if (error := _refusal(context, *each))}
+    refused = {each: error async for each in sliced(asked.partitions) if (error := _refusal(context, *each))}
     if refused:
         return lambda each: refused.get(each, ErrorCode.operation_not_attempted)
     try:

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from korvet.api.describe_log_dirs import log_dir
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,14 @@ async def alter_replica_log_dirs(context: RequestContext, request: Any) -> Any:
             return ErrorCode.unknown_topic_or_partition
         return ErrorCode.not_leader_or_follower if log.closed else ErrorCode.none
 
-    return _response(context, request, move)
+    asked = (
+        (directory.path, topic.name, index)
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    )
+    errors = {each: move(*each) async for each in sliced(asked)}
+    return _response(context, request, lambda *each: errors[each])
 
 
 def _response(context: RequestContext, request: Any, judge: Callable[[str, str, int], ErrorCode]) -> Any:

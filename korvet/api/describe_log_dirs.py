@@ -81,8 +81,8 @@ async def _asked(context: RequestContext, request: Any) -> list[tuple[str, list[
     for each in request.topics or ():
         partitions.setdefault(each.topic, {}).update(dict.fromkeys(each.partitions))
     found = []
-    async for name, indexes in sliced(partitions.items()):
-        logs = [topics.log(name, index) for index in indexes]
+    for name, indexes in partitions.items():
+        logs = [topics.log(name, index) async for index in sliced(indexes)]
         found.append((name, [log for log in logs if log is not None and not log.closed]))
     return found
 

@@ -45,7 +45,7 @@ async def elect_leaders(context: RequestContext, request: Any) -> Any:
                         if 0 <= index < count
                         else ErrorCode.unknown_topic_or_partition,
                     )
-                    for index in asked.partitions
+                    async for index in sliced(asked.partitions)
                 ],
             )
         )

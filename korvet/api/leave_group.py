@@ -13,6 +13,7 @@ from korvet.groups.messages import LeaveReply, LeaveRequest, LeavingMember
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -33,21 +34,23 @@ async def leave_group(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.group_authorization_failed)
     several = context.api_version >= _SEVERAL_SINCE
     if several:
-        leaving = tuple(LeavingMember(each.member_id, each.group_instance_id) for each in request.members)
+        members = [
+            LeavingMember(each.member_id, each.group_instance_id) async for each in sliced(request.members)
+        ]
     else:
-        leaving = (LeavingMember(request.member_id),)
+        members = [LeavingMember(request.member_id)]
     reply: LeaveReply = await context.services.coordinator.call(
-        request.group_id, GroupShard.leave, LeaveRequest(request.group_id, leaving)
+        request.group_id, GroupShard.leave, LeaveRequest(request.group_id, tuple(members))
     )
     if not several:
         return context.make("LeaveGroupResponse", error_code=reply.first_error)
-    members = tuple(
+    left_members = [
         context.make(
             "MemberResponse",
             member_id=left.member_id,
             group_instance_id=left.group_instance_id,
             error_code=left.error,
         )
-        for left in reply.members
-    )
-    return context.make("LeaveGroupResponse", error_code=reply.error, members=members)
+        async for left in sliced(reply.members)
+    ]
+    return context.make("LeaveGroupResponse", error_code=reply.error, members=tuple(left_members))

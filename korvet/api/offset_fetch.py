@@ -36,9 +36,14 @@ _TOPIC_IDS_SINCE: Final = 10
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every group, or every partition where the version has no place for a group's error."""
     if context.api_version >= _GROUPS_SINCE:
-        groups = tuple(_group(context, FetchReply(group.group_id, error)) for group in request.groups)
+        groups = tuple(_group(context, group.group_id, error, []) for group in request.groups)
         return context.make("OffsetFetchResponse", groups=groups)
-    return _single(context, request.topics, FetchReply(request.group_id, error))
+    topics = []
+    if context.api_version < _TOP_LEVEL_ERROR_SINCE:
+        for topic in request.topics:
+            found = _failed(topic, error, topic.name)
+            topics.append(_topic(context, found, [_partition(context, each) for each in found.partitions]))
+    return _single(context, error, topics)
 
 
 @api(9, "OffsetFetch", (1, 10), refuse=refuse)
@@ -46,9 +51,10 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
     """The committed offsets of one or several groups."""
     stable = getattr(request, "require_stable", False)
     if context.api_version < _GROUPS_SINCE:
-        return _single(
-            context, request.topics, await _fetch(context, request.group_id, request.topics, stable)
-        )
+        reply = await _fetch(context, request.group_id, request.topics, stable)
+        if reply.error is not ErrorCode.none:
+            return refuse(context, request, reply.error)
+        return _single(context, reply.error, await _topics(context, reply))
     groups = []
     # All offsets of a group are told once, however often they are asked for.
     once = {
@@ -58,7 +64,7 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
     async for group in sliced(once.values()):
         member = getattr(group, "member_id", None), getattr(group, "member_epoch", NO_GENERATION)
         reply = await _fetch(context, group.group_id, group.topics, stable, member)
-        groups.append(_group(context, reply))
+        groups.append(_group(context, reply.group_id, reply.error, await _topics(context, reply)))
     return context.make("OffsetFetchResponse", groups=tuple(groups))
 
 
@@ -107,35 +113,21 @@ def _failed(topic: Any, error: ErrorCode, name: str = "") -> FetchedTopic:
     return FetchedTopic(name, partitions, None if topic_id is None else topic_id.bytes)
 
 
-def _group(context: RequestContext, reply: FetchReply) -> Any:
-    topics = tuple(
-        _topic(context, "OffsetFetchResponseTopics", "OffsetFetchResponsePartitions", topic)
-        for topic in reply.topics
+def _group(context: RequestContext, group_id: str, error: ErrorCode, topics: list[Any]) -> Any:
+    return context.make("OffsetFetchResponseGroup", group_id=group_id, topics=tuple(topics), error_code=error)
+
+
+def _single(context: RequestContext, error: ErrorCode, topics: list[Any]) -> Any:
+    return context.make("OffsetFetchResponse", topics=tuple(topics), error_code=error)
+
+
+async def _topics(context: RequestContext, reply: FetchReply) -> list[Any]:
+    """What was found; by ID only topics that there are."""
+    return [
+        _topic(context, topic, [_partition(context, each) async for each in sliced(topic.partitions)])
+        async for topic in sliced(reply.topics)
         if context.api_version < _TOPIC_IDS_SINCE or _topic_id(context, topic) is not None
-    )
-    return context.make(
-        "OffsetFetchResponseGroup", group_id=reply.group_id, topics=topics, error_code=reply.error
-    )
-
-
-def _single(context: RequestContext, asked: Any, reply: FetchReply) -> Any:
-    topics = reply.topics
-    if reply.error is not ErrorCode.none and context.api_version < _TOP_LEVEL_ERROR_SINCE:
-        topics = tuple(
-            FetchedTopic(
-                topic.name,
-                tuple(FetchedPartition(index, error=reply.error) for index in topic.partition_indexes),
-            )
-            for topic in asked
-        )
-    return context.make(
-        "OffsetFetchResponse",
-        topics=tuple(
-            _topic(context, "OffsetFetchResponseTopic", "OffsetFetchResponsePartition", topic)
-            for topic in topics
-        ),
-        error_code=reply.error,
-    )
+    ]
 
 
 def _topic_id(context: RequestContext, topic: FetchedTopic) -> uuid.UUID | None:
@@ -146,17 +138,24 @@ def _topic_id(context: RequestContext, topic: FetchedTopic) -> uuid.UUID | None:
     return None if found is None else found.topic_id
 
 
-def _topic(context: RequestContext, topic_type: str, partition_type: str, topic: FetchedTopic) -> Any:
-    partitions = tuple(
-        context.make(
-            partition_type,
-            partition_index=each.partition,
-            committed_offset=each.offset,
-            committed_leader_epoch=each.leader_epoch,
-            metadata=each.metadata,
-            error_code=each.error,
-        )
-        for each in topic.partitions
-    )
+def _topic(context: RequestContext, topic: FetchedTopic, partitions: list[Any]) -> Any:
+    several = context.api_version >= _GROUPS_SINCE
     topic_id = _topic_id(context, topic) if context.api_version >= _TOPIC_IDS_SINCE else None
-    return context.make(topic_type, name=topic.name, topic_id=topic_id, partitions=partitions)
+    return context.make(
+        "OffsetFetchResponseTopics" if several else "OffsetFetchResponseTopic",
+        name=topic.name,
+        topic_id=topic_id,
+        partitions=tuple(partitions),
+    )
+
+
+def _partition(context: RequestContext, found: FetchedPartition) -> Any:
+    several = context.api_version >= _GROUPS_SINCE
+    return context.make(
+        "OffsetFetchResponsePartitions" if several else "OffsetFetchResponsePartition",
+        partition_index=found.partition,
+        committed_offset=found.offset,
+        committed_leader_epoch=found.leader_epoch,
+        metadata=found.metadata,
+        error_code=found.error,
+    )

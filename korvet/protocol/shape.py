@@ -28,7 +28,7 @@ _LONGEST_STRING_BYTES: Final = 32_767
 _LONGEST_BYTES: Final = 2**31 - 1
 # Array elements and tagged fields of one request. The largest requests of real clients name each partition
 # of a large cluster once; each element costs a microsecond during which no other client is served.
-_MOST_ELEMENTS: Final = 200_000
+_MOST_ELEMENTS: Final = 100_000
 
 _FIXED_BYTES: Final = {
     "bool": 1,

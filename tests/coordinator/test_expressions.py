@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,12 +60,13 @@ async def test_a_search_has_what_it_found_known_at_once() -> None:
 async def test_others_have_their_turn_meanwhile() -> None:
     topics, _ = of(*random_names(2_000))
     searches = [asyncio.ensure_future(topics.find(f"(.?){{{count}}}")) for count in range(900, 905)]
-    longest_s, clock = 0.0, asyncio.get_running_loop().time
+    # Of the processor: the machine may have more to do.
+    longest_s, clock = 0.0, time.thread_time
     while not all(search.done() for search in searches):
         began = clock()
         await asyncio.sleep(0)
         longest_s = max(longest_s, clock() - began)
-    assert longest_s < 1
+    assert longest_s < 0.5
     for search in searches:
         assert isinstance(search.exception(), InvalidRegex)
 

@@ -7,7 +7,7 @@ use. As in Kafka's coordinator the target is made at most once in an interval, b
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from kio.schema.errors import ErrorCode
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from korvet.groups.consumer.migration import Migration
     from korvet.groups.context import Context
     from korvet.groups.timers import Action
+
+
+# Names of topics in one subscription: each heartbeat of a member looks all of them up. As many as a request
+# may create; who reads more uses an expression.
+_MOST_SUBSCRIBED: Final = 10_000
 
 
 class Refused(Exception):
@@ -94,6 +99,10 @@ class ConsumerMembership:
             raise Refused(ErrorCode.invalid_request, "InstanceId can't be null.")
         elif request.member_epoch < STATIC_LEAVE_EPOCH:
             raise Refused(ErrorCode.invalid_request, f"MemberEpoch is invalid: {request.member_epoch}")
+        if len(request.subscribed_topic_names or ()) > _MOST_SUBSCRIBED:
+            raise Refused(
+                ErrorCode.invalid_request, f"SubscribedTopicNames can't be more than {_MOST_SUBSCRIBED}."
+            )
         if request.subscribed_topic_regex:
             _check_regex(request.subscribed_topic_regex)
         assignors = self._context.config.assignors

@@ -49,10 +49,10 @@ def test_no_expression_takes_for_ever(pattern: str) -> None:
 def test_expressions_that_take_too_long(pattern: str) -> None:
     draw = random.Random(0)
     names = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz._-", k=60)) for _ in range(2_000)]
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(InvalidRegex, match="too long"):
         list(compile_regex(pattern).select(names))
-    assert time.perf_counter() - began < 20
+    assert time.thread_time() - began < 20
 
 
 def test_a_search_lets_go_after_each_step() -> None:
@@ -61,9 +61,9 @@ def test_a_search_lets_go_after_each_step() -> None:
     taken = []
     with contextlib.suppress(StopIteration):
         while True:
-            began = time.perf_counter()
+            began = time.thread_time()
             next(search)
-            taken.append(time.perf_counter() - began)
+            taken.append(time.thread_time() - began)
     assert len(taken) > 12
     assert max(taken) < 0.5
 
