@@ -51,9 +51,10 @@ class Budget:
 
     def take(self, size_bytes: int) -> bool:
         """Hold so many bytes more, at once; False where there is no room or others wait."""
-        if self._waiting or not self._has_room(size_bytes):
+        held_bytes = self.held_bytes + size_bytes
+        if self._waiting or (held_bytes > self.limit_bytes and self.held_bytes > 0):
             return False
-        self.held_bytes += size_bytes
+        self.held_bytes = held_bytes
         return True
 
     def wait(self, size_bytes: int, ready: Callable[[bool], None], most_s: float | None = None) -> None:

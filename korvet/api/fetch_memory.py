@@ -63,8 +63,12 @@ class FetchMemory:
 
     def take(self, most_bytes: int) -> int:
         """Hold some bytes, at most so many, and return how many; 0 where there is no room."""
-        size_bytes = min(most_bytes, max(self._budget.free_bytes // _SHARES, _USEFUL_BYTES))
-        return size_bytes if self._budget.take(size_bytes) else 0
+        budget = self._budget
+        share_bytes = (budget.limit_bytes - budget.held_bytes) // _SHARES
+        size_bytes = (
+            most_bytes if most_bytes <= share_bytes else min(most_bytes, max(share_bytes, _USEFUL_BYTES))
+        )
+        return size_bytes if budget.take(size_bytes) else 0
 
     def wait(self, most_bytes: int, ready: Callable[[int], None]) -> None:
         """Hold some bytes as soon as there is room, or a few after some time, and call `ready` with how many.
@@ -94,13 +98,14 @@ class FetchMemory:
         """Hold so many bytes instead of those."""
         self._budget.give_back(held_bytes - size_bytes)
 
-    def sent_by(self, client: Client, size_bytes: int) -> None:
-        """A response that holds so many bytes was handed to the connection, which gives them back later."""
-        if not size_bytes:
-            return
+    def sent_by(self, client: Client, held_bytes: int, size_bytes: int) -> None:
+        """A response of that size, for which so many bytes are held, was handed to the connection. What the
+        client has not read is held until it has.
+        """
         if not client.unsent_bytes:
-            self._budget.give_back(size_bytes)
+            self._budget.give_back(held_bytes)
             return
+        self._budget.give_back(held_bytes - size_bytes)
         sending = _Sending(client, size_bytes, self._loop.time())
         self._sending[sending] = None
         client.when_sent(lambda: self._sent(sending))

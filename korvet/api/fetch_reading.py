@@ -19,7 +19,7 @@ from korvet.storage.committed import Committed, cached_committed, read_committed
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from korvet.api.context import RequestContext
     from korvet.api.fetch_part import FetchedPart
@@ -82,6 +82,7 @@ class Reading(Deadline):
         "_patience",
         "_reading",
         "_respond",
+        "_size_bytes",
         "_takes_zstd",
         "_unread",
         "_wait_s",
@@ -94,6 +95,7 @@ class Reading(Deadline):
         self._memory = context.services.fetch_memory
         # Of the process's memory for fetches; while reading so much as may be read.
         self._held_bytes = 0
+        self._size_bytes = 0
         # So many bytes are as good as what the client wants, as there is no memory for more.
         self._enough_bytes = _MAX_BYTES
         # The partitions that the request is about.
@@ -158,11 +160,13 @@ class Reading(Deadline):
         self._enough_bytes = _MAX_BYTES
         self._ends_at = self._deadlines.now() + self._wait_s
 
-    def _read(self, parts: Collection[FetchedPart], taken_bytes: int = 0) -> None:
+    def _read(self, parts: Sequence[FetchedPart], taken_bytes: int = 0) -> None:
         """Read all in one go once there is memory for it, within the response's limit."""
         self._has_read = True
-        limits = sum([part.max_bytes for part in parts])
-        most_bytes = max(min(self.request.max_bytes - taken_bytes, _MAX_BYTES - taken_bytes, limits), 1)
+        most_bytes = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
+        limits = parts[0].max_bytes if len(parts) == 1 else sum([part.max_bytes for part in parts])
+        most_bytes = min(most_bytes, limits)
+        most_bytes = max(most_bytes, 1)
         room_bytes = self._memory.take(most_bytes)
         if room_bytes:
             self._read_within(parts, taken_bytes, room_bytes, most_bytes)
@@ -185,7 +189,7 @@ class Reading(Deadline):
         self._memory.wait(most_bytes, ready)
 
     def _read_within(
-        self, parts: Collection[FetchedPart], taken_bytes: int, room_bytes: int, most_bytes: int
+        self, parts: Sequence[FetchedPart], taken_bytes: int, room_bytes: int, most_bytes: int
     ) -> None:
         """Read all in one go, with so much room; the first one even if it is too large.
 
@@ -253,12 +257,13 @@ class Reading(Deadline):
         if not self._at_work:
             self._give_up_memory()
             return
-        size = sum(part.size_bytes for part in self._active)
-        self._memory.resize(self._held_bytes, size)
-        self._held_bytes = size
-        if not self._takes_zstd and self._converts():
-            return
+        size = self._size_bytes = sum([part.size_bytes for part in self._active])
+        if not self._takes_zstd:
+            self._hold(size)
+            if self._converts():
+                return
         if self._unread and size < min(self.request.max_bytes, _MAX_BYTES):
+            self._hold(size)
             # After a failure as well: a damaged partition takes nothing from the others.
             self._read(self._unread, size)
             return
@@ -267,7 +272,13 @@ class Reading(Deadline):
         if failed or enough or self._deadlines.now() >= self._ends_at:
             self._finish()
         else:
+            self._hold(size)
             self._wait()
+
+    def _hold(self, size_bytes: int) -> None:
+        """Hold as much memory as what was read takes, and no more."""
+        self._memory.resize(self._held_bytes, size_bytes)
+        self._held_bytes = size_bytes
 
     def _converts(self) -> bool:
         """Whether a partition is being converted for a client that does not know zstd (KIP-110); `read_done`
@@ -355,19 +366,21 @@ class Reading(Deadline):
         # What cannot be answered must not keep the slot, which ends the connection.
         respond, self._respond = self._respond, None
         assert respond is not None
+        if not self._has_read:
+            respond(self._answer())
+            return
         held_bytes, self._held_bytes = self._held_bytes, 0
+        size_bytes = self._size_bytes
         try:
             respond(self._answer())
         finally:
-            if self._has_read:
-                _forget_batches(self._active)
-                self._memory.sent_by(self._context.client, held_bytes)
+            _forget_batches(self._active)
+            self._memory.sent_by(self._context.client, held_bytes, size_bytes)
 
     def _give_up_memory(self) -> None:
         """Nobody is given what was read."""
         _forget_batches(self._active)
-        self._memory.resize(self._held_bytes, 0)
-        self._held_bytes = 0
+        self._hold(0)
 
 
 def take_ends(part: FetchedPart, log: PartitionLog) -> None:
@@ -378,7 +391,8 @@ def take_ends(part: FetchedPart, log: PartitionLog) -> None:
 def _forget_batches(parts: Iterable[FetchedPart]) -> None:
     """Keep none: what remembers the request lives longer than the response."""
     for part in parts:
-        part.replace(())
+        part.batches = ()
+        part.size_bytes = 0
 
 
 class _Taker:

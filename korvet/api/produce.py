@@ -58,9 +58,9 @@ _ACKS: Final = (-1, 0, 1)
 _ZSTD: Final = 4
 # A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
 _TIMESTAMP_BOUND_MS: Final = 2**52
-# Redis adds a batch's entries in one go, 1 to 2 us each, and serves nobody else meanwhile. An uncompressed
-# batch of the default max.message.bytes has room for 150,000 records.
-_MOST_COMPRESSED_RECORDS: Final = 150_000
+# Redis adds a batch's entries in one go, 1 to 4 us each, and serves nobody else meanwhile. Producers hardly
+# ever have so many records in a batch: librdkafka 10,000, most others 1 MB before compression.
+_MOST_COMPRESSED_RECORDS: Final = 75_000
 # A refusal names so many bad records at the most. A client that leaves these out is told of the next ones.
 _MOST_NAMED: Final = 1000
 _NO_TIMESTAMP: Final = -1

@@ -135,10 +135,10 @@ def test_what_was_read_is_given_back() -> None:
         memory = FetchMemory(MIB, loop)
         slow, quick = Reader(1000), Reader(0)
         held = memory.take(MIB) + memory.take(MIB)
-        memory.sent_by(quick, held // 2)  # type: ignore[arg-type]
+        memory.sent_by(quick, held // 2, 100)  # type: ignore[arg-type]
         assert memory.held_bytes == held // 2
-        memory.sent_by(slow, held // 2)  # type: ignore[arg-type]
-        assert memory.held_bytes == held // 2
+        memory.sent_by(slow, held // 2, 100)  # type: ignore[arg-type]
+        assert memory.held_bytes == 100
         for callback in slow.callbacks:
             callback()
         assert memory.held_bytes == 0
@@ -154,7 +154,7 @@ def test_who_does_not_read_while_others_wait_is_disconnected(monkeypatch: Any) -
         memory = FetchMemory(MIB, loop)
         silent, slow = Reader(10**9), Reader(10**9)
         for reader in (silent, slow):
-            memory.sent_by(reader, memory.take(MIB // 4))  # type: ignore[arg-type]
+            memory.sent_by(reader, memory.take(MIB // 4), MIB // 4)  # type: ignore[arg-type]
         while memory.take(MIB):
             pass
         while not silent.was_cut:
