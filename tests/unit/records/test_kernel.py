@@ -71,6 +71,22 @@ def test_crc32c_check_value(form: Any) -> None:
 
 
 @every_form
+def test_the_records_for_which_a_batch_is_refused(form: Any) -> None:
+    times = [BASE_MS, BASE_MS - 10, BASE_MS + 10, -1, BASE_MS]
+    keys = [b"k", b"k", b"k", b"k", None]
+    sent = whole_batch([Record(key, b"v", time) for key, time in zip(keys, times, strict=True)])
+    header = form.parse_batch(sent, 0)
+
+    def bad(*limits: Any) -> Any:
+        return form.find_invalid(sent, 0, header, None, *limits)
+
+    assert bad(BASE_MS, BASE_MS, False, 10) == [(1, BASE_MS - 10, False), (2, BASE_MS + 10, False)]
+    assert bad(BASE_MS - 10, BASE_MS + 10, True, 10) == [(4, BASE_MS, True)]
+    assert bad(BASE_MS, BASE_MS, True, 2) == [(1, BASE_MS - 10, False), (2, BASE_MS + 10, False)]
+    assert bad(MIN_INT64, MAX_INT64, False, 10) == []
+
+
+@every_form
 def test_a_batch_is_placed_by_what_its_crc_leaves_out(form: Any) -> None:
     sent = whole_batch([Record(b"k", b"v", BASE_MS), Record(None, bytes(300), BASE_MS)])
     found = form.place_batch(memoryview(b"junk" + sent)[4:], (1 << 62) + 7, 0x01020304)
