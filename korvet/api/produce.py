@@ -443,15 +443,17 @@ class _Produce(msgspec.Struct, eq=False):
         )
 
     def _check_newest(self, header: BatchHeader, policy: TopicPolicy) -> None:
-        """Raises _Refused where the header shows that all records are too old."""
+        """Raises _Refused if the header shows that all records are too old."""
         newest_ms = header.max_timestamp_ms
         if policy.log_append_time or newest_ms == _NO_TIMESTAMP:
             return
-        earliest, latest = self._times(policy)
+        earliest, _ = self._times(policy)
         if newest_ms < earliest:
             named = range(min(header.record_count, _MOST_NAMED))
-            errors = [RecordError(index, _out_of_range(newest_ms, earliest, latest)) for index in named]
-            raise _Refused(ErrorCode.invalid_timestamp, "all records are too old", errors)
+            message = f"{newest_ms}, the newest timestamp of the batch, is before {earliest}"
+            raise _Refused(
+                ErrorCode.invalid_timestamp, message, [RecordError(index, message) for index in named]
+            )
 
     def _check_records(
         self, place: Place, received: ReceivedBatch, form: AppendArguments | AppendCommands
