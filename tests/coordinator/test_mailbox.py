@@ -7,17 +7,23 @@ import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from korvet.config import Address
+from korvet.coordinator.markers import LocalMarkers
+from korvet.coordinator.peers import Peers
+from korvet.coordinator.service import CoordinatorService
+from korvet.groups.config import GroupConfig
 from korvet.storage import mailbox
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
 from korvet.storage.mailbox import Mailbox
 from korvet.storage.store import Store
+from korvet.transactions.messages import AddReply, AddRequest
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from tests.storage.conftest import Server
 
@@ -77,6 +83,40 @@ async def test_requests_are_answered_in_their_order(server: Server, prefix: str)
         bodies = [b"a%d" % number for number in range(300)]
         answers = await asyncio.gather(*(asked(first, 2, "shout", body) for body in bodies))
         assert (came, answers) == (bodies, [body.upper() for body in bodies])
+
+
+def peers_of(box: Mailbox) -> Peers:
+    store = box._store
+    groups = CoordinatorService(store, store.catalogue, GroupConfig())
+    return Peers(store, box, LocalMarkers(store, store.catalogue, groups))
+
+
+async def test_ids_that_no_record_holds_arrive_whole(server: Server, prefix: str) -> None:
+    """Whoever coordinates them refuses them; requests before and after them are answered."""
+    async with two(server, prefix) as (first, second):
+        came: list[str] = []
+
+        def add(request: AddRequest, done: Callable[[AddReply], None]) -> None:
+            came.append(request.transactional_id)
+            long = len(request.transactional_id) >= 40_000
+            done(AddReply(ErrorCode.invalid_request if long else ErrorCode.none))
+
+        peers_of(second).serve_adds(add)
+        leader = first._member.assignment.leader
+        led = next(number for number in range(50) if leader(TRANSACTIONS_TOPIC, number).node_id == 2)
+        asking = peers_of(first)
+
+        async def error_for(name: str) -> ErrorCode:
+            reply: asyncio.Future[AddReply] = asyncio.get_running_loop().create_future()
+            request = AddRequest(name, 1, 0, frozenset({("t", 0)}))
+            asking.add((TRANSACTIONS_TOPIC, led), request, reply.set_result)
+            return (await reply).error
+
+        names = ["a", "x" * 40_000, "b", "\N{SNOWMAN}" * 1_000_000, "c"]
+        errors = await asyncio.gather(*map(error_for, names))
+        assert came == names
+        fine, refused = ErrorCode.none, ErrorCode.invalid_request
+        assert errors == [fine, refused, fine, refused, fine]
 
 
 async def test_who_gets_no_answer_hears_so(

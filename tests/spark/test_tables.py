@@ -106,6 +106,20 @@ def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keysp
     )
 
 
+@pytest.mark.parametrize("filler", ["x", "\N{SNOWMAN}"])
+def test_a_group_with_the_longest_name(spark: SparkSession, keyspace: Keyspace, filler: str) -> None:
+    """Kafka's records hold 32,767 bytes of it."""
+    group = filler * (32_767 // len(filler.encode()))
+    keyspace.offsets_topic()
+    keyspace.topic("orders")
+    keyspace.record("orders", 0, pack(MS, 0), b"v")
+    keyspace.record("orders", 0, pack(MS + 1, 0), b"v")
+    keyspace.commit(group, "orders", 0, pack(MS, 1), at_ms=MS + 10)
+    reader = RedisReader(Address(keyspace.url))
+    (found,) = batch_table(spark, reader, "group_status", MS + 20).collect()
+    assert (found["group"], found["record_lag"]) == (group, 1)
+
+
 def test_groups_that_stand_outside_the_log(spark: SparkSession, keyspace: Keyspace) -> None:
     keyspace.offsets_topic()
     keyspace.topic("counted", 1, {"offset.assignment": "dense"})

@@ -1,0 +1,90 @@
+"""Ids of 32,767 bytes, the most that Kafka's records and requests hold, from their first use to their end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.asking import KEYS, frame, newest
+from tests.api.test_transactions import SECOND_PROTOCOL, Producer
+from tests.support.polling import until
+from tests.support.wire import ConnectionClosed, RawConnection, decode_response
+
+LONGEST = 32_767
+# Of one byte a character, and of three.
+FILLERS = ["x", "\N{SNOWMAN}"]
+# What is no string: bytes that UTF-8 does not have, one cut short, and half a surrogate pair.
+NO_UTF8 = [b"\xff\xfe\xfd", b"\xe2\x98m", b"\xed\xa0\x80"]
+
+
+def longest(name: str, filler: str) -> str:
+    """An id of as many bytes as can be."""
+    made = name + filler * ((LONGEST - len(name)) // len(filler.encode()))
+    made += "." * (LONGEST - len(made.encode()))
+    assert len(made.encode()) == LONGEST
+    return made
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_a_group(ask, topic, fresh, filler):
+    group = longest(fresh("g"), filler)
+    until(lambda: ask("FindCoordinator", 1, key=group, key_type=0).error_code == 0, 20, "a coordinator")
+    partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": "m"}]
+    commit = {"group_id": group, "generation_id_or_member_epoch": -1}
+    answer = ask("OffsetCommit", 8, **commit, topics=[{"name": topic, "partitions": partitions}])
+    assert answer.topics[0].partitions[0].error_code == 0
+
+    def fetched():
+        names = [{"name": topic, "partition_indexes": [0]}]
+        (found,) = ask("OffsetFetch", 8, groups=[{"group_id": group, "topics": names}]).groups
+        assert found.group_id == group
+        return found.topics[0].partitions[0].committed_offset
+
+    assert fetched() == 5
+    assert group in {each.group_id for each in ask("ListGroups", 4).groups}
+    (described,) = ask("DescribeGroups", 5, groups=[group]).groups
+    assert (described.error_code, described.group_id, described.group_state) == (0, group, "Empty")
+    (deleted,) = ask("DeleteGroups", 2, groups_names=[group]).results
+    assert (deleted.error_code, deleted.group_id) == (0, group)
+    assert fetched() == -1
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+def test_a_transaction(ask, topic, fresh, filler):
+    name = longest(fresh("t"), filler)
+    producer = Producer(ask, topic, SECOND_PROTOCOL, name)
+    assert producer.init().error_code == 0
+    assert producer.write(b"v").error_code == 0
+    (described,) = ask("DescribeTransactions", 0, transactional_ids=[name]).transaction_states
+    assert (described.transactional_id, described.transaction_state) == (name, "Ongoing")
+    assert [each.topic for each in described.topics] == [topic]
+    assert producer.end() == 0
+    listed = {each.transactional_id for each in ask("ListTransactions", 0).transaction_states}
+    assert name in listed
+
+
+REQUESTS = {
+    "FindCoordinator": {"coordinator_keys": ["HERE"]},
+    "OffsetCommit": {"group_id": "HERE", "topics": []},
+    "JoinGroup": {"group_id": "HERE"},
+    "ConsumerGroupHeartbeat": {"group_id": "g", "member_id": "HERE"},
+    "DescribeGroups": {"groups": ["HERE"]},
+    "DeleteGroups": {"groups_names": ["HERE"]},
+    "InitProducerId": {"transactional_id": "HERE"},
+    "DescribeTransactions": {"transactional_ids": ["HERE"]},
+    "Metadata": {"topics": [{"name": "HERE", "topic_id": None}]},
+}
+
+
+@pytest.mark.parametrize("wrong", NO_UTF8, ids=repr)
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_is_no_utf8_is_refused(broker, ask, name, wrong):
+    """As a request that cannot be read: its connection ends or the answer is an error. Others go on."""
+    request = frame(name, newest(name), 1, **REQUESTS[name]).replace(b"HERE", wrong.ljust(4, b"."))
+    with RawConnection(broker.host, broker.port) as sender:
+        try:
+            answer = sender.ask(request)
+        except ConnectionClosed:
+            return
+        message = decode_response(KEYS[name], newest(name), answer).message
+        assert "ErrorCode.invalid_request" in repr(message)
+        assert sender.works()
