@@ -559,10 +559,11 @@ def test_a_process_that_cannot_start_ends_the_command(own_korvet: Callable[..., 
 # Transactions
 
 
-def transactional_id_at(brokers: Brokers, node_id: int) -> str:
-    """A transactional id that this broker coordinates."""
+def transactional_id_at(brokers: Brokers, node_id: int, size: int = 0) -> str:
+    """A transactional id of at least that many bytes that this broker coordinates."""
     led = brokers.leaders("__transaction_state")
-    return next(name for n in range(1000) if led[partition_for(name := f"t{n}", len(led))] == node_id)
+    names = (f"t{number}".ljust(size, "x") for number in range(1000))
+    return next(name for name in names if led[partition_for(name, len(led))] == node_id)
 
 
 def committed(brokers: Brokers, topic: str) -> list[bytes]:
@@ -582,14 +583,17 @@ def committed(brokers: Brokers, topic: str) -> list[bytes]:
         client.close()
 
 
-@pytest.mark.parametrize("coordinator", [1, 2])
-def test_a_transaction_over_partitions_of_several_brokers(pair: Brokers, coordinator: int) -> None:
+@pytest.mark.parametrize(("coordinator", "id_bytes"), [(1, 0), (2, 32_767)])
+def test_a_transaction_over_partitions_of_several_brokers(
+    pair: Brokers, coordinator: int, id_bytes: int
+) -> None:
     topic = f"transactions-{coordinator}"
     create_topic(pair.bootstrap, topic, PARTITIONS)
     assert set(pair.leaders(topic).values()) == {1, 2}
     first = producer(pair.bootstrap, transactional_id="any")
     first.init_transactions(60)  # makes the coordinator's topic
-    client = producer(pair.bootstrap, transactional_id=transactional_id_at(pair, coordinator))
+    name = transactional_id_at(pair, coordinator, id_bytes)
+    client = producer(pair.bootstrap, transactional_id=name)
     client.init_transactions(60)
     expected: list[bytes] = []
     for number in range(4):
