@@ -205,13 +205,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_decompressed_bytes: Annotated[
         Size, Meta(description="Largest record batch accepted, once decompressed.")
     ] = 10 * 1024 * 1024
+    # The share of large batches has room for two of the largest: one that Redis adds, and the next one. All of
+    # them go to Redis on one connection, so that each further one delays everybody by 0.1 to 0.2 s.
     decompression_buffer_bytes: Annotated[
         Size,
         Meta(
             description="Memory of each process for produced batches that are decompressed and not in Redis "
             "yet; more of them wait."
         ),
-    ] = 33_554_432
+    ] = 25_165_824
     message_timestamp_after_max_ms: Annotated[
         Duration, Meta(description="How far in the future a record's timestamp may lie.")
     ] = 3_600_000
