@@ -460,6 +460,26 @@ def test_unforced_drop_leaves_native_consumers_alone(make: Make) -> None:
     assert stream.stored() is None
 
 
+def test_unforced_drop_leaves_a_group_alone_that_followed_no_commit(make: Make) -> None:
+    stream = make(1, 2, 3)
+    stream.client.xgroup_create(stream.key, GROUP, "0")
+    assert stream.read(1) == [1]
+    assert stream.drop(force=False) == 0
+    assert stream.stored() == b"1000 -"
+    assert stream.pending() == stream.ids([1])
+    assert stream.read() == [2, 3]
+
+
+def test_a_group_that_has_read_all_follows_a_commit_past_the_end(make: Make) -> None:
+    stream = make(*range(1, 11))
+    stream.project(1, 1)
+    assert stream.read(10, noack=True) == list(range(1, 11))
+    stream.project(21, 2)
+    assert stream.delivered() == entry_id(20)
+    stream.add(15)
+    assert stream.read() == []
+
+
 class Model:
     """The rules in Python: offsets that exist, what is pending, the position, the newest commit."""
 

@@ -59,8 +59,8 @@ local function is_gap(stream, from, to)
 end
 
 -- Where one group stands, at the same cost however many others there are.  No command reports that, so a consumer reads
--- the next entry, and the group is set back.  Between two entries, any ID is the same to readers: that of a hint is
--- preferred, since it is what the group was set to.
+-- the next entry, and the group is set to an ID before that entry, or after the last one.  Between two entries, any ID
+-- is the same to readers: that of a hint is preferred, since it is what the group was set to, or is to be set to.
 local function probe(view, name)
   local pending = redis.pcall('XPENDING', view.stream, name)
   if pending.err then
@@ -76,7 +76,10 @@ local function probe(view, name)
     end
   end
   if not following then
-    return { pending = pending[1], delivered = delivered or info_of(view).last, read = info_of(view).added }
+    local read = info_of(view).added
+    delivered = delivered or info_of(view).last
+    redis.call('XGROUP', 'SETID', view.stream, name, delivered, 'ENTRIESREAD', read)
+    return { pending = pending[1], delivered = delivered, read = read }
   end
   if not delivered then
     local before = redis.call('XREVRANGE', view.stream, '(' .. following, '-', 'COUNT', 1)[1]
@@ -325,7 +328,7 @@ local function drop_group(keys, args)
   end
   local view = view_of(stream, keys[2], 1)
   if args[4] ~= '1' and view.exists and is_native(stream, name, origin) then
-    view.hints = { stored and hint_of(stored, bias) }
+    view.hints = { stored and hint_of(stored, bias) or nil }
     local group = group_of(view, name)
     if not group.read then
       move_group(view, name, group, group.delivered)
