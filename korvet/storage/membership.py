@@ -170,8 +170,10 @@ class Membership:
             except WritesRefused as refused:
                 self.writes_refused = refused
                 if self.lost is None and await self._lease.stands(self.assignment.version):
-                    self._confirmed(min(self._lease_s, _LOOKS_AHEAD * self._poll_s()))
                     self._resume(self._heard)
+                    # With the pause that the next look has now, and a stall must not end what it confirms.
+                    pause_s = max(self._poll_s(), _POLL_S)
+                    self._confirmed(min(self._lease_s, _LOOKS_AHEAD * pause_s))
                 raise
             self.writes_refused = None
             self._standing = standing

@@ -273,7 +273,7 @@ class Store:
     def _not_ours(self, topic: str, partition: int) -> StorageError:
         """Why we don't lead a partition."""
         assert self.membership is not None
-        return self.membership.lost or FencedEpoch(f"another broker leads {topic}-{partition}")
+        return self.membership.lost or FencedEpoch(f"this broker does not lead {topic}-{partition}")
 
     def fenced(self, refusal: FencedEpoch) -> None:
         """An append was refused because somebody else leads its partition."""
