@@ -352,7 +352,7 @@ class Cluster:
             host, port = place
             address = msgspec.structs.replace(self._seeds[0], host=host, port=port, socket_path=None)
             found = self._servers[place] = Server.begin(address)
-            found.write.on_up = partial(self._came_up, found)
+            found.on_up = partial(self._came_up, found)
             found.write.on_down = found.read.on_down = self.refresh_soon
             log.info("node %s of the cluster", address)
         self._idle.pop(found, None)

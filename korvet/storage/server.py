@@ -76,10 +76,12 @@ class Server:
     """The connections to one server, which are `Links` to it for ever."""
 
     __slots__ = (
+        "_common_history",
         "_history",
         "_looking",
         "address",
         "clock",
+        "on_up",
         "read",
         "read_functions",
         "write",
@@ -93,9 +95,15 @@ class Server:
         self.write_functions = FunctionCaller(write)
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
+        self.on_up: Callable[[], None] | None = None
+        """Called each time the server can be written to again after the connection was lost."""
         self._history = write.history
+        # The last one that both links had (RedisLink.history).
+        self._common_history = b""
         self._looking: asyncio.Task[None] | None = None
+        write.on_up, read.on_up = self._write_came_up, self._read_came_up
         write.on_fault = read.on_fault = self._faulted
+        self._compare(write, read)
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
@@ -116,6 +124,26 @@ class Server:
         """Whether what it holds has another history than when this was asked before (RedisLink.history)."""
         before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
+
+    def _write_came_up(self) -> None:
+        self._compare(self.write, self.read)
+        if self.on_up is not None:
+            self.on_up()
+
+    def _read_came_up(self) -> None:
+        self._compare(self.read, self.write)
+
+    def _compare(self, link: RedisLink, other: RedisLink) -> None:
+        """End the other link's connection if that is still to the server that both had, and this one is not.
+
+        Where an address leads to two servers in turn, the links may stay apart.
+        """
+        if not (link.history and other.history and other.connected):
+            return
+        if link.history == other.history:
+            self._common_history = link.history
+        elif other.history == self._common_history:
+            other.reset("its address leads to another server now")
 
     def _faulted(self, fault: RedisFault) -> None:
         """A replica's connections are ended, as its address may lead to the new primary by now. A server that
@@ -157,7 +185,7 @@ class OneServer:
         self._server = server
         self.on_up: Callable[[], None] | None = None
         self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
-        server.write.on_up = self._came_up
+        server.on_up = self._came_up
         server.write.primary_only = server.read.primary_only = True
 
     def links(self, key: bytes) -> Links:

@@ -112,6 +112,32 @@ def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: s
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("name", ["korvet-read", "korvet-write"])
+def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, name: str) -> None:
+    """One connection breaks after the address has come to lead to a new primary; the other one is sound."""
+    old, new = replicated(new_server)
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix) as (proxy, store):
+            log = store.log(await store.catalogue.create("t", 1), 0)
+            assert await appended(log, 1)
+            old.client.wait(1, 5000)
+            new.client.replicaof("NO", "ONE")
+            proxy.socket = new.socket
+            (broken,) = [each for each in old.client.client_list() if each["name"] == name]
+            old.client.client_kill_filter(_id=broken["id"])
+
+            async def both() -> bool:
+                names = [each["name"] for each in new.client.client_list()]
+                return {"korvet-read", "korvet-write"} <= set(names)
+
+            await until_async(both, RECOVERY_S, "both links lead to the new primary")
+            assert await appended(log, 2)
+            assert (await log.bounds()).entries == 2
+
+    asyncio.run(work())
+
+
 async def _tried(proxy: Proxy, before: int) -> bool:
     return proxy.connections >= before + 4
 
