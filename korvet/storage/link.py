@@ -486,11 +486,15 @@ class RedisLink(Caller):
             self.on_down()
 
     def _come_back(self) -> None:
-        self._reconnecting = keep("connection to Redis", self._reconnect)
+        # One that failed after it had connected runs again by itself.
+        if self._reconnecting is None or self._reconnecting.done():
+            self._reconnecting = keep("connection to Redis", self._reconnect)
 
     async def _reconnect(self) -> None:
         pause_s = _BACKOFF_FIRST_S
-        while not self._closed:
+        while not self.connected:
+            if self._closed:
+                return
             try:
                 await self._open()
             except (OSError, TimeoutError, StorageError) as error:
@@ -500,11 +504,10 @@ class RedisLink(Caller):
                     self._why_down = why
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, _BACKOFF_CAP_S)
-                continue
-            log.info("connected to Redis at %s", self.address)
-            if self.on_up is not None:
-                self.on_up()
-            return
+            else:
+                log.info("connected to Redis at %s", self.address)
+        if self.on_up is not None:
+            self.on_up()
 
 
 def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:

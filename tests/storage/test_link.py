@@ -148,6 +148,28 @@ def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, p
     run(work())
 
 
+def test_a_callback_that_raises_after_a_reconnect_costs_no_second_connection(
+    server: Server, prefix: str, run: Run
+) -> None:
+    async def work() -> None:
+        async with proxied(server) as (proxy, link):
+            calls = 0
+
+            def came_up() -> None:
+                nonlocal calls
+                calls += 1
+                if calls == 1:
+                    raise RuntimeError("a defect")
+
+            link.on_up = came_up
+            await proxy.cut()
+            await until(lambda: calls == 2)
+            assert proxy.connections == 2
+            await link.call("SET", prefix, "1")
+
+    run(work())
+
+
 def test_waiting_for_a_lost_server_is_bounded(server: Server, run: Run) -> None:
     async def work() -> None:
         async with proxied(server) as (proxy, link):
