@@ -37,7 +37,7 @@ def keep(
     work: Callable[[], Coroutine[Any, Any, object]],
     *,
     most_failures: int | None = None,
-    give_up: Callable[[Exception], None] | None = None,
+    give_up: Callable[[BaseException], None] | None = None,
 ) -> asyncio.Task[None]:
     """Run `work()` until it returns or the task is cancelled; run it again whenever an exception ends it.
 
@@ -69,7 +69,7 @@ class _Kept:
         name: str,
         work: Callable[[], Coroutine[Any, Any, object]],
         most_failures: int | None,
-        give_up: Callable[[Exception], None] | None,
+        give_up: Callable[[BaseException], None] | None,
     ) -> None:
         self._name = name
         self._work = work
@@ -84,7 +84,9 @@ class _Kept:
             began_s = clock()
             try:
                 await self._work()
-            except Exception as error:  # noqa: BLE001 - logged and counted in _failed
+            except (Exception, asyncio.CancelledError) as error:
+                if _is_cancelled(error):
+                    raise
                 if clock() - began_s > _STEADY_S:
                     self._in_a_row = 0
                 pause_s = self._failed(error)
@@ -94,7 +96,7 @@ class _Kept:
             else:
                 return
 
-    def _failed(self, error: Exception) -> float | None:
+    def _failed(self, error: BaseException) -> float | None:
         """The pause before the next run in seconds; None to give up."""
         self._in_a_row += 1
         failures[self._name] += 1
@@ -117,3 +119,9 @@ class _Kept:
             exc_info=trace,
         )
         return pause_s
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    """Whether somebody ends this task; else what it awaited was cancelled, which is a failure."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

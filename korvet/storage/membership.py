@@ -251,7 +251,7 @@ class Membership:
             # Many appends may be refused at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
-    def _cannot_go_on(self, error: Exception) -> None:
+    def _cannot_go_on(self, error: BaseException) -> None:
         if self.on_lost is not None:
             self.on_lost(StoreError(f"the membership of node id {self.node_id} keeps failing: {error!r}"))
 

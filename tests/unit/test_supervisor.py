@@ -77,6 +77,24 @@ def test_work_that_is_cancelled_ends(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.text
 
 
+def test_work_that_awaited_something_cancelled_runs_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody has cancelled the work itself: it would be gone for good without a line in the log."""
+
+    async def check() -> None:
+        answers: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
+        answers[0].cancel()
+        answers[1].set_result(None)
+        left = iter(answers)
+
+        async def work() -> None:
+            await next(left)
+
+        await asyncio.wait_for(keep("retention", work), 10)
+
+    asyncio.run(check())
+    assert "retention failed" in caplog.text
+
+
 def test_the_exception_of_a_task_that_nobody_awaits_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         before = failures["claims"]
