@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _COMMANDS_AT_ONCE: Final = 256
 # Partitions of one topic. A stored count beyond what anybody can have made would stop every loop over them.
 _MOST_PARTITIONS: Final = 1_000_000
+_CLEANUP_POLICY: Final = "cleanup.policy"
 
 ConfigProblem: TypeAlias = "Callable[[str, str], str | None]"
 """(name, value): why a topic can't have that config; None if it can."""
@@ -62,7 +63,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps_latest(self) -> bool:
         """Whether Redis keeps track of the newest entry per key: where that is what a coordinator loads."""
-        return self.internal and "compact" in self.configs.get("cleanup.policy", "")
+        return self.internal and "compact" in self.configs.get(_CLEANUP_POLICY, "")
 
     @property
     def native_format(self) -> str:
@@ -88,11 +89,15 @@ def parse_topic(field: bytes, value: bytes) -> Topic:
 
 
 def without_bad_configs(topic: Topic, problem: ConfigProblem) -> tuple[Topic, dict[str, str]]:
-    """The topic with those of its configs that can be in force, and by name why the others cannot."""
+    """The topic with those of its configs that can be in force, and by name why the others cannot. An
+    internal topic has no other cleanup.policy than compact.
+    """
     bad = {name: why for name, value in topic.configs.items() if (why := problem(name, value)) is not None}
     if not bad:
         return topic, bad
     configs = {name: value for name, value in topic.configs.items() if name not in bad}
+    if topic.internal and _CLEANUP_POLICY in bad:
+        configs[_CLEANUP_POLICY] = "compact"
     return msgspec.structs.replace(topic, configs=configs), bad
 
 
@@ -110,6 +115,8 @@ class Catalogue:
         self._names: dict[uuid.UUID, str] = {}
         # As they are in Redis, byte for byte: what compare and set compares.
         self._encoded: dict[str, bytes] = {}
+        self.bad_configs: dict[str, frozenset[str]] = {}
+        """By topic, the names of its stored configs that cannot be in force."""
         self.edition = 0
         """Another number whenever what is known here has changed."""
         self.version = 0
@@ -150,12 +157,14 @@ class Catalogue:
         before = self._topics
         self._topics, self._deleting, self._encoded, self._names = {}, {}, {}, {}
         self.edition += 1
+        self.bad_configs = {}
         for stored in topics:
             topic, bad = without_bad_configs(stored, self._config_problem)
             field = stored.name.encode()
             self._keep(topic, pairs[field])
             if bad:
                 damaged[field] = "; ".join(bad.values())
+                self.bad_configs[stored.name] = frozenset(bad)
         self._store.damage.note(keys.topics, damaged)
         for known in before.values():
             now = self._topics.get(known.name)
@@ -309,4 +318,5 @@ class Catalogue:
         else:
             self._topics[topic.name] = topic
             self._names[topic.topic_id] = topic.name
+        self.bad_configs.pop(topic.name, None)
         self._encoded[topic.name] = encoded

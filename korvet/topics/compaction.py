@@ -85,7 +85,8 @@ class LogCleaner:
     async def _clean(self, partition: PartitionLog, shares: list[int] | None) -> int:
         topic = partition.topic
         policy = self._topics.policy(topic)
-        compacts = policy.compacts and self._config.log_cleaner_enable
+        enabled = self._config.log_cleaner_enable and not self._topics.keeps_all(topic)
+        compacts = policy.compacts and enabled
         place = topic.topic_id, partition.partition
         is_tidy = self._tidied.get(place) == partition.leader_epoch
         if is_tidy and not compacts:

@@ -132,6 +132,10 @@ MIN_CLEANABLE_DIRTY_RATIO: Final = "min.cleanable.dirty.ratio"
 MAX_COMPACTION_LAG_MS: Final = "max.compaction.lag.ms"
 MIN_COMPACTION_LAG_MS: Final = "min.compaction.lag.ms"
 SEGMENT_BYTES: Final = "segment.bytes"
+DELETION_CONFIGS: Final = frozenset(
+    (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, DELETE_RETENTION_MS, MIN_COMPACTION_LAG_MS)
+)
+"""What says which records retention and compaction leave in the log."""
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
 STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"

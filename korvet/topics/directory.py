@@ -16,6 +16,7 @@ from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
     CLEANUP_POLICY,
+    DELETION_CONFIGS,
     OFFSET_ASSIGNMENT,
     STORAGE_LAYOUT,
     TOPIC_CONFIGS,
@@ -179,6 +180,12 @@ class TopicDirectory:
         if known is None or known[0] is not topic:
             known = self._policies[topic.name] = (topic, policy_of(topic.configs, self.broker_configs(topic)))
         return known[1]
+
+    def keeps_all(self, topic: Topic) -> bool:
+        """Whether none of a topic's records is to be deleted by retention or compaction: a config that cannot
+        be read may have said that they stay.
+        """
+        return not DELETION_CONFIGS.isdisjoint(self._store.catalogue.bad_configs.get(topic.name, ()))
 
     def broker_configs(self, topic: Topic) -> Mapping[str, str]:
         """What stands behind the topic's own configs: the broker's, by their synonyms.

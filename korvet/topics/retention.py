@@ -38,6 +38,7 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
     producers_from_ms = now_ms - config.producer_id_expiration_ms
     deleted = 0
     for topic in topics.all():
+        keeps_all = topics.keeps_all(topic)
         for partition in range(topic.partitions):
             try:
                 found = topics.log(topic.name, partition)
@@ -45,7 +46,8 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
                     break
                 # Other partitions are their leaders' affair.
                 if not found.closed:
-                    deleted += await _apply(topics.policy(topic), found, producers_from_ms, now_ms)
+                    policy = None if keeps_all else topics.policy(topic)
+                    deleted += await _apply(policy, found, producers_from_ms, now_ms)
             except TopicGone:
                 break
             except FencedEpoch:
@@ -58,10 +60,12 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
     return deleted
 
 
-async def _apply(policy: TopicPolicy, partition: PartitionLog, producers_from_ms: int, now_ms: int) -> int:
+async def _apply(
+    policy: TopicPolicy | None, partition: PartitionLog, producers_from_ms: int, now_ms: int
+) -> int:
     deleted = 0
     # What is being compacted has its turn the next time, or it would never be done.
-    if policy.deletes and not partition.compacting:
+    if policy is not None and policy.deletes and not partition.compacting:
         deleted = await partition.trim(policy.retention_ms, policy.retention_bytes, now_ms)
     await partition.expire_producers(producers_from_ms)
     return deleted

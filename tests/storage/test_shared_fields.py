@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,17 +13,22 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from korvet.cli.doctor import check_shared
-from korvet.config import Address
+from korvet.config import Address, Config
 from korvet.groups.config import OwnConfigs
 from korvet.quotas.throttle import ClientQuotas
+from korvet.records.kernel import encode_append_records
 from korvet.security.acls import Acl
 from korvet.security.authorizer import Authorizer
 from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
-from korvet.storage.keys import Keyspace
+from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
 from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
+from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
+from korvet.topics.directory import TopicDirectory
+from korvet.topics.internal import create_internal
+from korvet.topics.retention import apply_retention
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -202,6 +208,47 @@ def test_a_topic_with_a_bad_config_is_served_without_it(brokers: Brokers) -> Non
     topic = brokers.store.catalogue.get("bad")
     assert topic is not None
     assert topic.configs == {"retention.bytes": "77", "new.config": "?"}
+
+
+def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
+    """The value may have said that they stay for ever."""
+    bad: dict[str, Any] = TOPIC | {"name": "bad", "configs": {"retention.ms": "x"}}
+    compacted = bad | {"name": "compacted", "configs": {"cleanup.policy": "compact", "retention.ms": "x"}}
+    for topic in (bad, compacted):
+        brokers.server.client.hset(brokers.key("topics"), str(topic["name"]), msgspec.json.encode(topic))
+    brokers.run(brokers.follow())
+    old = encode_append_records([(b"key", b"value", 5), (b"key", b"value", 5)])
+
+    async def check() -> dict[str, int]:
+        config, store = Config(), brokers.store
+        directory = TopicDirectory(store, config, None)  # type: ignore[arg-type]  # no topic is deleted here
+        logs = {each.name: store.log(each, 0) for each in store.catalogue.topics.values()}
+        for log in logs.values():
+            await log.append_wait(old)
+        later_ms = time.time_ns() // 1_000_000 + 10**10
+        await apply_retention(directory, config, later_ms)
+        await LogCleaner(store, directory, config, lambda: later_ms).clean()
+        return {name: (await log.bounds()).entries for name, log in logs.items()}
+
+    assert brokers.run(check()) == {"good": 0, "bad": 2, "compacted": 2}
+
+
+def test_a_coordinators_topic_stays_compacted_whatever_its_config_says(brokers: Brokers) -> None:
+    """Redis keeps track of the newest entry of each key there, which coordinators load."""
+
+    async def check() -> None:
+        made = await create_internal(brokers.store.catalogue, OFFSETS_TOPIC, 1)
+        assert made.keeps_latest
+
+    brokers.run(check())
+    stored = msgspec.json.decode(brokers.server.client.hget(brokers.key("topics"), OFFSETS_TOPIC))
+    stored["configs"]["cleanup.policy"] = "?"
+    brokers.server.client.hset(brokers.key("topics"), OFFSETS_TOPIC, msgspec.json.encode(stored))
+    brokers.run(brokers.follow())
+    topic = brokers.store.catalogue.get(OFFSETS_TOPIC)
+    assert topic is not None
+    assert topic.keeps_latest
+    assert topic.configs["cleanup.policy"] == "compact"
 
 
 def _mutated(good: bytes) -> st.SearchStrategy[bytes]:
