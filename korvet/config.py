@@ -205,8 +205,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_decompressed_bytes: Annotated[
         Size, Meta(description="Largest record batch accepted, once decompressed.")
     ] = 10 * 1024 * 1024
-    # The share of large batches has room for two of the largest: one that Redis adds, and the next one. All of
-    # them go to Redis on one connection, so that each further one delays everybody by 0.1 to 0.2 s.
+    # The share of large batches has room for two of the largest: one that Redis adds, and the next one. All
+    # of them go to Redis on one connection, so that each further one delays everybody by 0.1 to 0.2 s.
     decompression_buffer_bytes: Annotated[
         Size,
         Meta(
