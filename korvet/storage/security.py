@@ -16,7 +16,7 @@ from korvet.quotas import entities
 from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
 from korvet.security.scram import MAX_ITERATIONS, ScramCredential
-from korvet.storage.errors import StorageError
+from korvet.storage.errors import KeyspaceLost, StorageError
 from korvet.storage.fields import pairs_of, read_fields
 
 if TYPE_CHECKING:
@@ -86,24 +86,36 @@ class SecurityStore:
     async def refresh(self) -> None:
         """Take over users, ACLs, quotas and groups' configs if somebody has changed them (HGETALL).
 
-        Fields that cannot be read are left out.
+        Fields that cannot be read are left out. Raises StorageError; KeyspaceLost if Redis does not hold our
+        keyspace any more: what was known stays in force.
         """
         async with self._loading:
             keys = self._store.keyspace
-            version = await self._store.call("HGET", keys.cluster, "security") or b"0"
+            version = await self._stored_version()
             if version == self._version:
                 return
             users = await self._read(keys.users, parse_user)
             bindings = await self._read(keys.acls, parse_acl)
             quotas = await self._read(keys.quotas, parse_quota)
             group_configs = await self._read(keys.group_configs, parse_group_config)
-            self.credentials.replace(dict(users), await self._decoy_secret())
+            decoy_secret = await self._decoy_secret()
+            # They may have been lost while they were read.
+            await self._stored_version()
+            self.credentials.replace(dict(users), decoy_secret)
             self.quotas.replace(dict(quotas))
             self.group_configs.replace(_by_group(group_configs))
             if self.authorizer is not None:
                 self.authorizer.replace(bindings)
             # What is changed in between has a later version, and is read again.
             self._version = version
+
+    async def _stored_version(self) -> bytes:
+        """Raises StorageError and KeyspaceLost."""
+        cluster = self._store.keyspace.cluster
+        cluster_id, version = await self._store.call("HMGET", cluster, "id", "security")
+        if cluster_id != self._store.cluster_id.encode():
+            raise KeyspaceLost(f"{cluster.decode()} has not our cluster id {self._store.cluster_id}")
+        return version or b"0"
 
     async def _decoy_secret(self) -> bytes:
         """What decoys are made from: made once, and then the same for all brokers (HSETNX)."""

@@ -21,6 +21,7 @@ from korvet.security.acls import Acl
 from korvet.security.authorizer import Authorizer
 from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
+from korvet.storage.errors import KeyspaceLost
 from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
 from korvet.storage.security import SecurityStore
 from korvet.storage.store import Store
@@ -249,6 +250,23 @@ def test_a_coordinators_topic_stays_compacted_whatever_its_config_says(brokers: 
     assert topic is not None
     assert topic.keeps_latest
     assert topic.configs["cleanup.policy"] == "compact"
+
+
+def test_users_and_acls_stay_in_force_when_the_keyspace_is_lost(brokers: Brokers) -> None:
+    """No ACL at all may mean that everybody may do everything."""
+    client, security = brokers.server.client, brokers.security
+    brokers.run(security.refresh())
+    keys = [brokers.cluster, *map(brokers.key, GOOD)]
+    kept = {key: client.dump(key) for key in keys}
+    client.delete(*keys)
+    with pytest.raises(KeyspaceLost):
+        brokers.run(security.refresh())
+    brokers.check_good()
+    assert not client.exists(*keys), "nothing is written"
+    for key, dumped in kept.items():
+        client.restore(key, 0, dumped)
+    brokers.run(security.refresh())
+    brokers.check_good()
 
 
 def _mutated(good: bytes) -> st.SearchStrategy[bytes]:
