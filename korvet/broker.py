@@ -90,7 +90,11 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         groups = _group_config(config)
         security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
         coordinator = CoordinatorService(
-            store, store.catalogue, groups, topic_partitions=config.offsets_topic_num_partitions
+            store,
+            store.catalogue,
+            groups,
+            topic_partitions=config.offsets_topic_num_partitions,
+            message_max_bytes=config.message_max_bytes,
         )
         markers = LocalMarkers(store, store.catalogue, coordinator)
         assert store.membership is not None
@@ -103,6 +107,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             MarkerWriter(peers.mark),
             peers,
             topic_partitions=config.transaction_state_log_num_partitions,
+            message_max_bytes=config.message_max_bytes,
         )
         beside = [keep("mail", mailbox.run)]
         room = _room(config, redis_url)

@@ -76,7 +76,10 @@ class Partitions(Generic[_Term]):
         clock: Callable[[], int],
         read: Callable[[Claim], Awaitable[_Term]],
         on_loaded: Callable[[], None] | None = None,
+        *,
+        message_max_bytes: int,
     ) -> None:
+        self._message_max_bytes = message_max_bytes
         self._store = store
         self._name = name
         self._clock = clock
@@ -225,6 +228,7 @@ class Partitions(Generic[_Term]):
             self._clock,
             partial(self._alarms.set, number),
             lambda error: self._failed(partition, term, error),
+            self._message_max_bytes,
         )
         term = await self._read(claim)
         return term

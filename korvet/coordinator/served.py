@@ -7,7 +7,7 @@ what is in flight; no reply leaves before everything that came earlier is safe, 
 still be lost. A life in which an append failed is thrown away whole: its shard knows more than the log.
 
 Until its records are replayed, an outcome has changed nothing that lasts. So when a handler raises, or a
-record does not fit Kafka's format, only those who wait for that outcome are refused.
+record does not fit Kafka's format or max.message.bytes, only those who wait for that outcome are refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kio.schema.errors import ErrorCode
 from korvet.offsets.wire import EncodeError
 from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import StorageError
+from korvet.topics.configs import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,6 +44,9 @@ EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 # below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
 # time.
 MAX_APPEND_RECORDS: Final = 10_000
+# Records up to this size are appended whatever max.message.bytes says: with a smaller value no group could
+# commit. It has room for an offset and its metadata.
+_ALWAYS_TAKEN_BYTES: Final = 200_000
 
 _Shard = TypeVar("_Shard", bound=Any)
 _Step = TypeVar("_Step", bound="Step")
@@ -64,6 +68,8 @@ class Claim(NamedTuple):
     """Now in ms since the epoch."""
     on_deadline: Callable[[int | None], None]
     on_failure: Callable[[Exception], None]
+    message_max_bytes: int
+    """The largest record in bytes, unless the topic's max.message.bytes says otherwise."""
 
 
 class Step:
@@ -141,8 +147,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     def submit(self, handler: Any, request: Any, done: Done) -> Token:
         """Handle a request; done(reply) is called once, before this returns or later, unless the token is
-        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format, and
-        COORDINATOR_LOAD_IN_PROGRESS if there are records and Redis is known to take no writes.
+        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format or
+        exceeds max.message.bytes, and COORDINATOR_LOAD_IN_PROGRESS if there are records and Redis is known to
+        take no writes.
 
         Whatever the handler raises is raised here, without a call of done.
         """
@@ -243,7 +250,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         """Replay a step's records and have them appended. Raises EncodeError before anything is replayed."""
         outcome = step.outcome
         records = outcome.records
-        encoded = [Pending(step, record, (*self._encode(record), now_ms)) for record in records]
+        encoded = [Pending(step, record, (*self._encode_small(record), now_ms)) for record in records]
         if records:
             self._replay(outcome)
         self._on_deadline(self._shard.next_deadline_ms())
@@ -254,6 +261,19 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if records:
             self._pending += encoded
             self._append_soon()
+
+    def _encode_small(self, record: Any) -> EncodedRecord:
+        """Raises EncodeError also if a record exceeds max.message.bytes: Redis ends the connection on which
+        a command is too large.
+        """
+        key, value = self._encode(record)
+        if value is not None and len(value) > _ALWAYS_TAKEN_BYTES:
+            limit = self._log.topic.configs.get(MAX_MESSAGE_BYTES, self._claim.message_max_bytes)
+            if len(key) + len(value) > int(limit):
+                raise EncodeError(
+                    f"a record of {len(key) + len(value)} bytes exceeds {MAX_MESSAGE_BYTES} {limit}"
+                )
+        return key, value
 
     def _append_soon(self) -> None:
         """In the loop's next turn: what else arrives in this one goes along."""

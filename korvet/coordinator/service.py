@@ -32,6 +32,7 @@ from korvet.storage.errors import StorageError, TopicExists, domain_error
 from korvet.storage.futures import settle
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.projection import Projection
+from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
 if TYPE_CHECKING:
@@ -103,15 +104,23 @@ class CoordinatorService:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         topic_partitions: int = OFFSETS_PARTITIONS,
+        message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be made."""
+        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be made;
+        message_max_bytes: of a record, unless the topic's max.message.bytes says otherwise.
+        """
         self._topic_partitions = topic_partitions
         self._store = store
         self._catalogue = catalogue
         self._config = config
         self._projector = Projector(Projection(store), catalogue)
         self._partitions: Partitions[Term] = Partitions(
-            store, OFFSETS_TOPIC, clock, self._read, self._reconcile_soon
+            store,
+            OFFSETS_TOPIC,
+            clock,
+            self._read,
+            self._reconcile_soon,
+            message_max_bytes=message_max_bytes,
         )
         self._reconciling = False
         self._expressions = TopicExpressions(catalogue, self._partitions.spawn)

@@ -22,6 +22,7 @@ from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
 from korvet.storage.futures import settle
 from korvet.storage.keys import TRANSACTIONS_TOPIC
+from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
 from korvet.transactions.shard import TransactionShard
 
@@ -63,9 +64,11 @@ class TransactionService:
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         topic_partitions: int = TRANSACTIONS_PARTITIONS,
+        message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
         """clock: now in ms since the epoch. peers: where there may be other brokers. topic_partitions: of a
-        topic that is still to be made.
+        topic that is still to be made. message_max_bytes: of a record, unless the topic's max.message.bytes
+        says otherwise.
         """
         self._topic_partitions = topic_partitions
         self._store = store
@@ -73,7 +76,7 @@ class TransactionService:
         self._config = config
         self._markers = markers
         self._partitions: Partitions[TransactionTerm] = Partitions(
-            store, TRANSACTIONS_TOPIC, clock, self._read
+            store, TRANSACTIONS_TOPIC, clock, self._read, message_max_bytes=message_max_bytes
         )
         self._producer_ids: list[int] = []
         self._refilling = False

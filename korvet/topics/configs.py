@@ -123,6 +123,7 @@ RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MAX_MESSAGE_BYTES: Final = "max.message.bytes"
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
 MAX_DECOMPRESSED_BYTES: Final = "max.decompressed.message.bytes"
 TIMESTAMP_TYPE: Final = "message.timestamp.type"
 TIMESTAMP_AFTER_MAX_MS: Final = "message.timestamp.after.max.ms"
@@ -166,7 +167,7 @@ _KAFKA: Final = (
     _long("local.retention.ms", -2, -2, "log.local.retention.ms"),
     _long(MAX_COMPACTION_LAG_MS, INT64_MAX, 1, "log.cleaner.max.compaction.lag.ms"),
     _int(MAX_DECOMPRESSED_BYTES, 10 * 1024 * 1024, 1, "max.decompressed.message.bytes"),
-    _int(MAX_MESSAGE_BYTES, 1_048_588, 0, "message.max.bytes"),
+    _int(MAX_MESSAGE_BYTES, DEFAULT_MAX_MESSAGE_BYTES, 0, "message.max.bytes"),
     _long(TIMESTAMP_AFTER_MAX_MS, 3_600_000, 0, "log.message.timestamp.after.max.ms"),
     _long(TIMESTAMP_BEFORE_MAX_MS, INT64_MAX, 0, "log.message.timestamp.before.max.ms"),
     TopicConfig(

@@ -25,6 +25,7 @@ from korvet.groups.native import NativeGroup
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
+from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.transactions.messages import InitRequest
 from korvet.transactions.shard import TransactionShard
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
@@ -156,6 +157,40 @@ async def test_a_record_that_does_not_fit_refuses_its_own_group_only(
             )
             assert (reply.error, error) == (ErrorCode.unknown_server_error, ErrorCode.none)
         assert await run.heartbeat(group, joined) == ErrorCode.none
+        assert run.service.reloads == 0
+
+
+@pytest.mark.parametrize("size", [2_000_000, 60_000_000])
+async def test_a_record_larger_than_the_topic_takes_is_refused_to_its_sender(
+    server: Server, prefix: str, group: str, size: int
+) -> None:
+    """A sync whose assignment makes the group's record too large; Kafka answers the same."""
+    innocent = neighbour_of(group)
+    async with running(server, prefix) as run:
+        joined = await run.join(group)
+        reply, error = await asyncio.gather(
+            run.sync(group, joined, assignment=b"x" * size), run.commit(innocent, 7)
+        )
+        assert (reply.error, error) == (ErrorCode.unknown_server_error, ErrorCode.none)
+        # The same member may try again with less.
+        assert (await run.sync(group, joined)).error == ErrorCode.none
+        assert await run.heartbeat(group, joined) == ErrorCode.none
+        assert run.service.reloads == 0
+    async with running(server, prefix) as run:
+        assert (await run.committed(innocent)).offset == 7
+        assert await run.heartbeat(group, joined) == ErrorCode.none
+
+
+async def test_the_topics_own_limit_is_what_counts(server: Server, prefix: str, group: str) -> None:
+    async with running(server, prefix) as run:
+        topic = run.store.catalogue.get(OFFSETS_TOPIC)
+        assert topic is not None
+        await run.store.catalogue.set_configs(
+            OFFSETS_TOPIC, {**topic.configs, "max.message.bytes": "3000000"}
+        )
+        joined = await run.join(group)
+        reply = await run.sync(group, joined, assignment=b"x" * 2_000_000)
+        assert reply.error == ErrorCode.none
         assert run.service.reloads == 0
 
 
