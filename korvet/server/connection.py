@@ -21,6 +21,7 @@ from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.principals import ANONYMOUS
 from korvet.server.door import OPEN_DOOR
+from korvet.server.turns import LARGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from korvet.security.sasl import SaslSession
     from korvet.server.connections import Connections
     from korvet.server.door import Door
+    from korvet.server.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,10 @@ _UNAUTHENTICATED_BYTES: Final = 512 * 1024
 _WRITING: Final = 1
 _MUTED: Final = 2
 _WAITING: Final = 4
+# Whether the next large request has asked for its turn, or has it.
+_NOT_ASKED: Final = 0
+_ASKED: Final = 1
+_GIVEN: Final = 2
 # Where the correlation id stands in every request header, behind the API's key and version.
 CORRELATION_AT: Final = 4
 
@@ -193,6 +199,10 @@ class Dispatch(Protocol):
     def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
         """Handle a frame (without its length), calling the slot once, now or later."""
 
+    @property
+    def turns(self) -> Turns:
+        """What large requests wait for."""
+
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back when the event loop is done with what it is at."""
 
@@ -213,7 +223,6 @@ class Connection(asyncio.BufferedProtocol):
         "_door",
         "_end",
         "_ending",
-        "_expiry",
         "_held",
         "_in_flight",
         "_large_bytes",
@@ -227,6 +236,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading_paused",
         "_start",
         "_transport",
+        "_turn",
         "_unmuting",
         "_view",
         "_when_sent",
@@ -271,6 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         self._when_sent: list[Callable[[], None]] = []
         self._unmuting: asyncio.TimerHandle | None = None
         self._blocked = False
+        self._turn = _NOT_ASKED
         self._processing = False
         self._active = True
         self._disconnect_callbacks: set[Callable[[], None]] = set()
@@ -530,6 +541,9 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if api_key == _PRODUCE and (self._blocked or self._dispatch.backpressure.full) and self._is_blocked():
             return False
+        is_large = size > LARGE_BYTES
+        if is_large and not self._has_turn():
+            return False
         self._newest_api = api_key
         self._start = end
         place = _Place()
@@ -544,7 +558,10 @@ class Connection(asyncio.BufferedProtocol):
         repeat = self.repeats.get(api_key)
         if sasl is not None and not sasl.admits(api_key, monotonic()):
             repeat = None
-        self._handle(repeat, begin, end, Slot(self, place))
+        if is_large:
+            self._dispatch.turns.run(partial(self._handle, repeat, begin, end, Slot(self, place)))
+        else:
+            self._handle(repeat, begin, end, Slot(self, place))
         return True
 
     def _handle(self, repeat: Repeatable | None, begin: int, end: int, slot: Slot) -> None:
@@ -577,6 +594,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _unblock(self) -> None:
         self._blocked = False
+        if not self.closed:
+            self._process()
+
+    def _has_turn(self) -> bool:
+        """Whether a large request may be taken now; if not, it is taken in a later turn of the event loop."""
+        turn, turns = self._turn, self._dispatch.turns
+        if turn == _NOT_ASKED and turns.full:
+            turns.wait(self._take_turn)
+            self._turn = turn = _ASKED
+        if turn == _ASKED:
+            return False
+        self._turn = _NOT_ASKED
+        return True
+
+    def _take_turn(self) -> None:
+        self._turn = _GIVEN
         if not self.closed:
             self._process()
 

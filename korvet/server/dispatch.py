@@ -26,6 +26,7 @@ from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
 from korvet.server.connection import CORRELATION_AT, NextFetch, Repeat
 from korvet.server.throttle import ThrottledSlot
+from korvet.server.turns import Turns
 from korvet.slices import sliced
 from korvet.supervisor import once
 
@@ -64,6 +65,8 @@ class Dispatcher:
         """See Dispatch."""
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.turns = Turns(self.at_turn_end)
+        """See Dispatch."""
         self.failures: Counter[str] = Counter()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:

@@ -253,6 +253,23 @@ def test_nobody_else_waits(server: KorvetServer, case: str) -> None:
         assert response.error_code is ErrorCode.invalid_regular_expression
 
 
+def test_many_clients_ask_for_much_at_once(server: KorvetServer) -> None:
+    """Each of the requests takes some 30 ms; all of them in one turn of the event loop would take 3 s."""
+    partitions = [{"index": index, "records": None} for index in range(10_000)]
+    request = frame(
+        "Produce", 9, 1, acks=-1, timeout=1000, topic_data=[{"name": "none", "partition_data": partitions}]
+    )
+    attackers = [RawConnection(server.host, server.port, 120) for _ in range(100)]
+    with Bystander(server.host, server.port) as other:
+        for each in attackers:
+            each.send(request)
+        for each in attackers:
+            each.receive()
+    for each in attackers:
+        each.socket.close()
+    assert other.longest_s < LONGEST_S
+
+
 def test_commits_beside_many_redis_groups(server: KorvetServer) -> None:
     """A partition whose stream has 20,000 Redis groups: each commit used to list all of them."""
     ask = connect(server)

@@ -350,6 +350,39 @@ def test_a_large_frame_behind_a_waiting_request(wire: Wire, held: Held) -> None:
     assert held.frames[2] == request(3)
 
 
+def test_large_requests_of_many_clients_leave_turns_to_small_ones(held: Held) -> None:
+    large, small = [Wire(held) for _ in range(3)], Wire(held)
+    held.takes_s = 0.1
+    for number, wire in enumerate(large):
+        wire.feed(framed(request(number, PRODUCE, size=10_000)))
+    small.feed(framed(request(9)))
+    assert [frame[:8] for frame in held.frames] == [request(0, PRODUCE)[:8], request(9)[:8]]
+    for taken in (2, 3):
+        held.end_turn()
+        assert len(held.frames) == 1 + taken
+    held.end_turn()
+    assert held.frames[2:] == [request(number, PRODUCE, size=10_000) for number in (1, 2)]
+
+
+def test_large_requests_that_take_little_time_need_no_turns(held: Held) -> None:
+    held.takes_s = 0.0001
+    for number in range(10):
+        Wire(held).feed(framed(request(number, PRODUCE, size=10_000)))
+    assert len(held.frames) == 10
+
+
+def test_a_client_goes_while_its_large_request_waits_for_a_turn(held: Held) -> None:
+    held.takes_s = 0.1
+    wires = [Wire(held) for _ in range(3)]
+    for number, wire in enumerate(wires):
+        wire.feed(framed(request(number, PRODUCE, size=10_000)) + framed(request(10 + number)))
+    wires[1].lose()
+    held.end_turn()
+    assert held.frames[1:] == [request(2, PRODUCE, size=10_000)]
+    held.answers[1]([b""])
+    assert held.frames[2:] == [request(12)]
+
+
 def test_backpressure_holds_produce_requests_back(wire: Wire, held: Held) -> None:
     held.is_blocked = True
     wire.feed(framed(request(1, PRODUCE)) + framed(request(2, METADATA)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
 from korvet.server.door import OPEN_DOOR, Door
+from korvet.server.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -67,9 +68,14 @@ class Held:
         self.is_blocked = False
         self.resumes: list[Callable[[], None]] = []
         self.at_turn_end_calls: list[Callable[[], None]] = []
+        self.turns = Turns(self.at_turn_end, lambda: self.now_s)
+        self.now_s = 0.0
+        self.takes_s = 0.0
+        """How long each frame keeps the event loop."""
 
     def __call__(self, connection: Connection, frame: memoryview, slot: Any) -> None:
         self.frames.append(bytes(frame))
+        self.now_s += self.takes_s
         self.answers.append(slot)
 
     @property
