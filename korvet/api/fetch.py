@@ -29,6 +29,8 @@ _REPLICA_BYTES: Final = 4
 _REPLICA_TAGGED_SINCE: Final = 15
 # A request of more partitions does not stay with its connection: each takes 250 bytes.
 _MOST_KEPT: Final = 10_000
+# Nor do so many changes stay with their session once they are made.
+_MOST_CHANGES_KEPT: Final = 1_000
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
@@ -98,6 +100,9 @@ def resume(context: RequestContext, request: Any, epoch: int, respond: Respond) 
         return
     reading = SessionReading.of(session, context, request)
     reading.update(request, by_id=by_id)
+    changes = sum([len(topic.partitions) for topic in (*request.topics, *request.forgotten_topics_data)])
+    if changes > _MOST_CHANGES_KEPT:
+        request = replace(request, topics=(), forgotten_topics_data=())
     if sessions.go_on(session, context.services.deadlines.now() * 1000):
         _keep(context.client, reading)
         reading.begin(context, request, respond)

@@ -32,6 +32,8 @@ EVICTION_MS: Final = 120_000
 """A session that was not used for so long gives way to any other, and one that has lived so long to a larger
 one. Kafka's min.incremental.fetch.session.eviction.ms, which is no setting there either."""
 _INT32_MAX: Final = 2**31 - 1
+MOST_PARTITIONS: Final = 500_000
+"""Of all sessions together: each takes some 300 bytes, and clients may make up their names."""
 # Ranks of sessions that are gone or have another size are kept until they are so many more than sessions.
 _STALE_RANKS: Final = 64
 
@@ -68,6 +70,7 @@ class FetchSession:
         "_before",
         "_turns",
         "by_id",
+        "counted_size",
         "created_at_ms",
         "epoch",
         "id",
@@ -85,6 +88,8 @@ class FetchSession:
         """That of the next request."""
         self.parts: dict[PartKey, FetchedPart] = {}
         self.created_at_ms = self.used_at_ms = now_ms
+        self.counted_size = 0
+        """The partitions that count against MOST_PARTITIONS: those after its last request."""
         self.ranked_size = -1
         """Its size among those that give way to larger ones; -1 while it is not among them."""
         self.reader: Reader | None = None
@@ -130,13 +135,16 @@ class FetchSession:
 
 
 class FetchSessions:
-    """The broker's sessions: no more than `slots`, least recently used first."""
+    """The broker's sessions, least recently used first: no more than `slots`, which have no more than
+    MOST_PARTITIONS together.
+    """
 
     def __init__(self, slots: int, draw: Callable[[int], int] = secrets.randbelow) -> None:
         """draw(n): any number below n, for ids that nobody else has or guesses."""
         self._slots = slots
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
+        self._partitions = 0
         # (size, id) of sessions that have lived long enough, the smallest first; some of them stale.
         self._ranks: list[tuple[int, int]] = []
 
@@ -148,11 +156,14 @@ class FetchSessions:
         parts = {(part.topic, part.index): part for part in parts}.values()
         if len(self._sessions) >= self._slots and not self._evict(len(parts), now_ms):
             return None
+        if not self._has_room(len(parts), now_ms):
+            return None
         session = FetchSession(self._new_id(), now_ms, by_id=by_id)
         for part in parts:
             session.add(part)
             part.told()
         self._sessions[session.id] = session
+        self._count(session)
         return session
 
     def find(self, session_id: int, epoch: int, *, by_id: bool) -> FetchSession:
@@ -167,16 +178,18 @@ class FetchSessions:
         return session
 
     def go_on(self, session: FetchSession, now_ms: float) -> bool:
-        """A request has changed what the session fetches; the next one has the next epoch. False where
-        nothing is left: then the session is closed.
+        """A request has changed what the session fetches; the next one has the next epoch. False if no
+        partition is left, or if there is no room for those that were added: then the session is closed.
         """
-        if not session.parts:
-            self.close(session.id)
-            return False
-        session.epoch = next_epoch(session.epoch)
         session.used_at_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
         size = len(session.parts)
+        added = size - session.counted_size
+        if not size or (added > 0 and not self._has_room(added, now_ms)):
+            self.close(session.id)
+            return False
+        self._count(session)
+        session.epoch = next_epoch(session.epoch)
         if session.ranked_size != size and now_ms - session.created_at_ms > EVICTION_MS:
             session.ranked_size = size
             self._rank(session)
@@ -185,7 +198,10 @@ class FetchSessions:
     def close(self, session_id: int) -> None:
         """The session is no more. No fault where there is none of that id."""
         session = self._sessions.pop(session_id, None)
-        if session is not None and session.reader is not None:
+        if session is None:
+            return
+        self._partitions -= session.counted_size
+        if session.reader is not None:
             reader, session.reader = session.reader, None
             reader.session_closed()
 
@@ -194,6 +210,19 @@ class FetchSessions:
             drawn = 1 + self._draw(_INT32_MAX)
             if drawn not in self._sessions:
                 return drawn
+
+    def _count(self, session: FetchSession) -> None:
+        self._partitions += len(session.parts) - session.counted_size
+        session.counted_size = len(session.parts)
+
+    def _has_room(self, size: int, now_ms: float) -> bool:
+        """Whether so many more partitions have room. Sessions that were not used for long give way."""
+        while self._partitions + size > MOST_PARTITIONS:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now_ms - oldest.used_at_ms <= EVICTION_MS:
+                return False
+            self.close(oldest.id)
+        return True
 
     def _evict(self, size: int, now_ms: float) -> bool:
         """Make room for a session of that many partitions, if another one has to give way to it."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.api import fetch_sessions
 from korvet.api.fetch_part import FetchedPart
 from korvet.api.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
 
@@ -172,3 +173,55 @@ def test_parts_that_reads_under_way_have():
     assert fresh is not one
     assert (fresh.size_bytes, fresh.log, fresh.heard, fresh.turn) == (0, None, None, one.turn)
     assert (fresh.told_high_watermark, fresh.told_log_start) == (9, 1)
+
+
+@pytest.fixture
+def ten_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All sessions together may have ten partitions."""
+    monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS", 10)
+
+
+@pytest.mark.usefixtures("ten_partitions")
+def test_partitions_of_all_sessions_are_bounded() -> None:
+    sessions = counted(5)
+    first = opened(sessions, 6)
+    assert first is not None
+    assert opened(sessions, 5) is None
+    assert opened(sessions, 4) is not None
+    assert opened(sessions, 1) is None
+    sessions.close(first.id)
+    assert opened(sessions, 6) is not None
+
+
+@pytest.mark.usefixtures("ten_partitions")
+def test_sessions_of_no_use_give_way_to_partitions() -> None:
+    sessions = counted(5)
+    opened(sessions, 6)
+    opened(sessions, 4, LATER_MS)
+    assert opened(sessions, 7, LATER_MS) is None
+    assert opened(sessions, 6, LATER_MS) is not None
+
+
+@pytest.mark.usefixtures("ten_partitions")
+def test_a_session_that_grows_too_large_is_closed() -> None:
+    sessions = counted(5)
+    session = opened(sessions, 6)
+    assert session is not None
+    for index in range(6, 10):
+        session.add(part("t", index))
+    used(sessions, session, 1)
+    session.add(part("t", 10))
+    assert not sessions.go_on(session, 2)
+    assert len(sessions) == 0
+    assert opened(sessions, 10) is not None
+
+
+@pytest.mark.usefixtures("ten_partitions")
+def test_partitions_that_a_session_forgets_leave_room() -> None:
+    sessions = counted(5)
+    session = opened(sessions, 10)
+    assert session is not None
+    for index in range(4):
+        session.forget(("t", index))
+    used(sessions, session, 1)
+    assert opened(sessions, 4) is not None
