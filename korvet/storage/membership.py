@@ -74,9 +74,11 @@ class Membership:
         """Who leads what, as last heard; nobody leads what is ours while the lease is over."""
         self._heard = self.assignment
         self.on_lost: Callable[[Exception], None] | None = None
-        """Called once when this process can be no broker any longer: another one has the node id, or the
-        membership keeps failing.
+        """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
+        node id, or the membership keeps failing.
         """
+        self._end: Exception | None = None
+        self._has_begun = False
         self.lost: KeyspaceLost | None = None
         """Why nothing is served: Redis does not hold our keyspace any more."""
         self.writes_refused: WritesRefused | None = None
@@ -144,7 +146,9 @@ class Membership:
         self._followers.append(follower)
 
     def begin(self) -> None:
-        """All followers are there: claim what we lead, and settle."""
+        """All followers are there, and `on_lost` is set: claim what we lead, and settle."""
+        self._has_begun = True
+        self._tell_end()
         self._assigned()
         self._settle_soon()
 
@@ -177,7 +181,6 @@ class Membership:
                 raise
             self.writes_refused = None
             self._standing = standing
-            self._confirmed(self._lease_s)
             self._store.damage.note(self._store.keyspace.brokers, standing.damaged)
             if standing.unreadable:
                 # Redis deletes them when it is told.
@@ -190,6 +193,8 @@ class Membership:
             if standing.assignment is not None:
                 self._suspended = False
                 self._take(standing.assignment)
+            # Not before: by a version that is not followed here others may lead what we did.
+            self._confirmed(self._lease_s)
             self._settle_soon()
 
     async def leave(self) -> None:
@@ -240,8 +245,8 @@ class Membership:
                 await self.refresh()
             except NodeIdTaken as error:
                 log.critical("%s", error)
-                if self.on_lost is not None:
-                    self.on_lost(error)
+                self._end = error
+                self._tell_end()
                 return
             except KeyspaceLost:
                 # Logged once, when it was lost.
@@ -252,8 +257,12 @@ class Membership:
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
     def _cannot_go_on(self, error: BaseException) -> None:
-        if self.on_lost is not None:
-            self.on_lost(StoreError(f"the membership of node id {self.node_id} keeps failing: {error!r}"))
+        self._end = StoreError(f"the membership of node id {self.node_id} keeps failing: {error!r}")
+        self._tell_end()
+
+    def _tell_end(self) -> None:
+        if self._has_begun and self._end is not None and self.on_lost is not None:
+            self.on_lost(self._end)
 
     def _poll_s(self) -> float:
         quarter_s = self._lease_s / _RENEWALS_PER_LEASE

@@ -464,6 +464,60 @@ async def _defect() -> None:
     raise RuntimeError("a defect")
 
 
+def test_a_broker_that_cannot_follow_what_has_changed_stops_leading(
+    server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease is renewed, but others may lead by now what it led."""
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=LEASE_MS) as one:
+            await one.catalogue.create("t", 20)
+            load = one.catalogue.load
+            monkeypatch.setattr(one.catalogue, "load", _no_answer)
+            server.client.hincrby(f"{{{prefix}}}:cluster", "catalogue", 1)
+
+            async def over() -> bool:
+                return not led(one, "t", 20)
+
+            await until_async(over, WAIT_S, "it leads nothing any more")
+            monkeypatch.setattr(one.catalogue, "load", load)
+
+            async def resumed() -> bool:
+                return len(led(one, "t", 20)) == 20
+
+            await until_async(resumed, WAIT_S, "it leads again")
+
+    asyncio.run(work())
+
+
+async def _no_answer() -> None:
+    raise LinkLost("no answer")
+
+
+def test_a_broker_whose_node_id_is_taken_before_it_begins_ends(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        url, endpoint = server.url, Address("localhost", 9001)
+        store = await Store.open(url, Keyspace(prefix), node_id=1, endpoint=endpoint, lease_ms=LEASE_MS)
+        member = member_of(store)
+        later_ms = int(time.time() * 1000) + 60_000
+        server.client.hset(f"{{{prefix}}}:brokers", 1, f"{later_ms} another 0 -1 -1 {{}}")
+        with pytest.raises(NodeIdTaken):
+            await member.refresh()
+        member.refresh_soon()
+
+        async def ended() -> bool:
+            return member._tasks[0].done()
+
+        await until_async(ended, WAIT_S, "the membership ends")
+        lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        member.on_lost = lost.set_result
+        member.begin()
+        assert isinstance(await asyncio.wait_for(lost, WAIT_S), NodeIdTaken)
+        await store.close()
+
+    asyncio.run(work())
+
+
 def test_a_broker_leads_again_although_redis_takes_no_writes(
     new_server: Callable[..., Server], prefix: str
 ) -> None:
