@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
+
+log = logging.getLogger(__name__)
 
 # A request is served before one that has waited longer by less than its size in seconds at this rate: a small
 # request overtakes large ones, and no large one waits for ever.
@@ -100,7 +104,7 @@ class Budget:
                 self.held_bytes += waiter.size_bytes
                 if waiter.timer is not None:
                     waiter.timer.cancel()
-                ready(True)
+                _call(ready)
 
     def _give_up(self, waiter: _Waiter) -> None:
         ready, waiter.ready = waiter.ready, None
@@ -108,3 +112,12 @@ class Budget:
         self._admit_soon()
         if ready is not None:
             ready(False)
+
+
+def _call(ready: Callable[[bool], None]) -> None:
+    try:
+        ready(True)
+    except Exception:  # noqa: BLE001 - logged
+        # The others must not wait for ever. As text: a log record that is kept must not keep the request.
+        reason = traceback.format_exc()
+        log.error("a request could not go on when there was memory for it\n%s", reason)

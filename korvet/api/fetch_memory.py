@@ -3,7 +3,7 @@
 A response is as large as its client wants, up to `fetch.max.bytes`, and stays in memory until the client has
 read it. So a fetch takes its part of a budget before it reads records. It may take an eighth of what is free;
 while nothing is free it waits for a moment and then gets a small part all the same: its first batch. A client
-that does not read while others wait is disconnected, the one that has made no progress for longest first.
+that hardly reads while others wait is disconnected, the one that has made no progress for longest first.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ _USEFUL_BYTES: Final = 256 * 1024
 _LEAST_BYTES: Final = 16 * 1024
 # How long a fetch waits for memory. People notice a second, and the fetch has yet to be read.
 _PATIENCE_S: Final = 0.25
-# A consumer may look at its records for minutes before it reads on. While others wait it has this long.
+# A consumer may look at its records for minutes before it reads on. While others wait it has to read so many
+# bytes in this time.
 _STALLED_S: Final = 10.0
+_LEAST_PROGRESS_BYTES: Final = 64 * 1024
 
 
 class _Sending:
@@ -120,23 +122,24 @@ class FetchMemory:
             self._check = self._loop.call_later(_PATIENCE_S / 2, self._look_at_readers)
 
     def _look_at_readers(self) -> None:
-        """Disconnect clients that do not read, until nobody waits for memory."""
+        """Disconnect clients that hardly read, until nobody waits for memory."""
         self._check = None
         if not self._budget.is_waited_for:
             return
         now_s = self._loop.time()
         for sending in list(self._sending):
             left_bytes = sending.client.unsent_bytes
-            if left_bytes < sending.left_bytes:
+            if sending.left_bytes - left_bytes >= _LEAST_PROGRESS_BYTES:
                 sending.left_bytes, sending.moved_s = left_bytes, now_s
         stalled = [each for each in self._sending if now_s - each.moved_s >= _STALLED_S]
         for sending in sorted(stalled, key=lambda each: each.moved_s):
             if self._budget.free_bytes >= _USEFUL_BYTES:
                 break
             log.warning(
-                "closing the connection of %s: it has not read %d bytes for %d s while others wait for room",
+                "closing the connection of %s: it read less than %d bytes of its response in %d s, "
+                "and other fetches wait for memory",
                 sending.client.client_host,
-                sending.left_bytes,
+                _LEAST_PROGRESS_BYTES,
                 now_s - sending.moved_s,
             )
             sending.client.cut()

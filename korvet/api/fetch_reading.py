@@ -168,6 +168,7 @@ class Reading(Deadline):
         most_bytes = min(most_bytes, limits)
         most_bytes = max(most_bytes, 1)
         room_bytes = self._memory.take(most_bytes)
+        self._held_bytes += room_bytes
         if room_bytes:
             self._read_within(parts, taken_bytes, room_bytes, most_bytes)
             return
@@ -180,11 +181,15 @@ class Reading(Deadline):
             return
 
         def ready(room_bytes: int) -> None:
-            if self._at_work:
-                self._read_within(parts, taken_bytes, room_bytes, most_bytes)
-            else:
-                self._held_bytes += room_bytes
+            self._held_bytes += room_bytes
+            if not self._at_work:
                 self.read_done()
+                return
+            try:
+                self._read_within(parts, taken_bytes, room_bytes, most_bytes)
+            except Exception:
+                self._abandon()
+                raise
 
         self._memory.wait(most_bytes, ready)
 
@@ -196,7 +201,6 @@ class Reading(Deadline):
         What the tail cache has is there at once. Of the others each read may take all of the partition's
         limit, and what is left of that goes to those that found no room.
         """
-        self._held_bytes += room_bytes
         if room_bytes < most_bytes:
             # Whole batches may fill no more than half of it.
             self._enough_bytes = taken_bytes + room_bytes // 2
@@ -257,6 +261,14 @@ class Reading(Deadline):
         if not self._at_work:
             self._give_up_memory()
             return
+        try:
+            self._decide()
+        except Exception:
+            self._abandon()
+            raise
+
+    def _decide(self) -> None:
+        """All reads are over: convert, read on, answer or wait."""
         size = self._size_bytes = sum([part.size_bytes for part in self._active])
         if not self._takes_zstd:
             self._hold(size)
@@ -376,6 +388,16 @@ class Reading(Deadline):
         finally:
             _forget_batches(self._active)
             self._memory.sent_by(self._context.client, held_bytes, size_bytes)
+
+    def _abandon(self) -> None:
+        """The request cannot be answered. Nobody holds its slot then, which ends the connection."""
+        self._at_work = False
+        self._respond = None
+
+    def __del__(self) -> None:
+        # Something may have failed before its memory was given back.
+        if self._held_bytes:
+            self._hold(0)
 
     def _give_up_memory(self) -> None:
         """Nobody is given what was read."""

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.fetch import FullReading
+from korvet.api.fetch_memory import FetchMemory
 from korvet.coordinator.term import Term
 from korvet.storage import appender
 from korvet.storage.log import PartitionLog
@@ -102,6 +103,41 @@ def test_a_waiting_fetch_that_cannot_be_answered_ends_its_connection(
     with other.raw:
         (found,) = fetch(other, BY_NAME, ("t", 0, end))
         assert found.error_code is ErrorCode.none
+
+
+def test_a_fetch_that_fails_after_its_wait_for_memory_ends_its_connection(
+    client: Client, in_process: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(client, "t", batch([(b"k", b"v")]))
+    has_room = FetchMemory.take
+    refused: list[FetchMemory] = []
+
+    def refuse_once(memory: FetchMemory, most_bytes: int) -> int:
+        if refused:
+            return has_room(memory, most_bytes)
+        refused.append(memory)
+        return 0
+
+    monkeypatch.setattr(FetchMemory, "take", refuse_once)
+    failed = fails_once(monkeypatch, FullReading, "_read_within")
+    with pytest.raises(ConnectionClosed):
+        fetch(client, BY_NAME, ("t", 0, 0))
+    assert failed
+    until(lambda: refused[0].held_bytes == 0, 20, "its memory is given back")
+    other = connect(in_process)
+    with other.raw:
+        (found,) = fetch(other, BY_NAME, ("t", 0, 0))
+        assert b"v" in found.records
+
+
+def test_a_fetch_whose_reads_cannot_be_taken_over_ends_its_connection(
+    client: Client, in_process: SimpleNamespace, korvet: KorvetServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    korvet.redis.xadd(f"{in_process.keyspace}:t:0", {"key": b"k", "value": b"v"})
+    failed = fails_once(monkeypatch, FullReading, "_hold")
+    with pytest.raises(ConnectionClosed):
+        fetch(client, 9, ("t", 0, 0))
+    assert failed
 
 
 def test_a_commit_whose_append_cannot_be_taken_over_is_answered(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from korvet.api.budget import Budget
 from korvet.api.fetch_memory import FetchMemory
 
@@ -85,6 +87,25 @@ def test_who_has_waited_in_vain_does_not_keep_others_waiting() -> None:
     in_loop(check)
 
 
+def test_who_fails_with_its_room_does_not_keep_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def check(loop: asyncio.AbstractEventLoop) -> None:
+        budget = Budget(100, loop)
+        assert budget.take(100)
+        served: asyncio.Future[bool] = loop.create_future()
+
+        def fail(_: bool) -> None:
+            raise ZeroDivisionError("a defect")
+
+        budget.wait(10, fail)
+        budget.wait(20, served.set_result)
+        budget.give_back(100)
+        assert await served
+        assert budget.held_bytes == 30
+
+    in_loop(check)
+    assert "a defect" in caplog.text
+
+
 class Reader:
     """A client's connection."""
 
@@ -146,7 +167,8 @@ def test_what_was_read_is_given_back() -> None:
     in_loop(check)
 
 
-def test_who_does_not_read_while_others_wait_is_disconnected(monkeypatch: Any) -> None:
+@pytest.mark.parametrize("read_bytes", [0, 1], ids=["nothing", "next to nothing"])
+def test_who_hardly_reads_while_others_wait_is_disconnected(monkeypatch: Any, read_bytes: int) -> None:
     monkeypatch.setattr("korvet.api.fetch_memory._PATIENCE_S", 0.02)
     monkeypatch.setattr("korvet.api.fetch_memory._STALLED_S", 0.3)
 
@@ -158,7 +180,8 @@ def test_who_does_not_read_while_others_wait_is_disconnected(monkeypatch: Any) -
         while memory.take(MIB):
             pass
         while not silent.was_cut:
-            slow.unsent_bytes -= 1
+            silent.unsent_bytes -= read_bytes
+            slow.unsent_bytes -= MIB
             given: asyncio.Future[int] = loop.create_future()
             memory.wait(MIB, given.set_result)
             memory.resize(await given, 0)
