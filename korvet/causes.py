@@ -1,4 +1,4 @@
-"""Warnings of which one cause brings thousands: the first one is logged, the others are counted.
+"""Warnings that one cause may repeat thousands of times: the first one is logged, the others are counted.
 
 While the cause lasts, one line in each period says how often it came.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Long enough for an outage of an hour to be read on one screen.
 PERIOD_S: Final = 60.0
-# Beyond that many at once all others count as one, so that memory stays bounded.
+# Beyond this number all other causes count as one, so that memory is bounded.
 _MOST_CAUSES: Final = 1_000
 _OTHERS: Final = ""
 _NUMBERS: Final = re.compile(r"\d+")
@@ -31,7 +31,7 @@ class _Repeated:
 
 
 class Causes:
-    """The causes that one part of the program warns of. Use from event loops; another one begins anew."""
+    """The causes that one part of the program warns of. Use from an event loop; another loop starts anew."""
 
     def __init__(self, logger: logging.Logger, period_s: float = PERIOD_S) -> None:
         self._logger = logger
@@ -42,7 +42,7 @@ class Causes:
     def warn(self, cause: object, message: str, *arguments: object) -> None:
         """Log a warning, unless one of the same cause was logged less than a period ago.
 
-        Causes are the same where their texts are, but for numbers: slots, partitions, sizes.
+        Two causes are the same if their texts differ only in numbers: slots, partitions, sizes.
         """
         loop = asyncio.get_running_loop()
         if loop is not self._loop:

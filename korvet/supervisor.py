@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 failures: Final[Counter[str]] = Counter()
 """How often background work ended with an exception since the process began, by the name of the work."""
 
-# asyncio itself keeps weak references only.
+# asyncio itself keeps only weak references.
 _running: Final[set[asyncio.Task[Any]]] = set()
 
 
@@ -47,7 +47,7 @@ def keep(
 
 
 def once(name: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a task that nobody may be waiting for. An exception that ends it is logged and counted."""
+    """Run a task that nobody needs to await. An exception that ends it is logged and counted."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _running.add(task)
     task.add_done_callback(_ended)
@@ -122,6 +122,6 @@ class _Kept:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether somebody ends this task; else what it awaited was cancelled, which is a failure."""
+    """Whether this task itself is cancelled. If only what it awaited was cancelled, that is a failure."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

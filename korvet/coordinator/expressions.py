@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 
-# What is kept of all expressions: pointers to the catalogue's names, and the expressions themselves.
+# The names and characters kept for all expressions together.
 _MOST_KEPT: Final = 1_000_000
 _OVERHEAD: Final = 100
 _MOST_REFUSED: Final = 100
@@ -42,7 +42,7 @@ class TopicExpressions:
         self._size = 0
         # Expressions that took too long, and with which version of the topics.
         self._refused: dict[str, tuple[int, InvalidRegex]] = {}
-        # One after the other, so that however many clients ask, others have their turn after one slice.
+        # One search at a time: however many clients ask, others wait for one slice only.
         self._turn = asyncio.Lock()
         self._awaited: set[str] = set()
 
@@ -72,7 +72,7 @@ class TopicExpressions:
 
     async def _find_later(self, pattern: str) -> None:
         try:
-            # If it is refused, the group goes on with the topics that it has.
+            # If the expression is refused, the group keeps the topics that it has.
             with contextlib.suppress(InvalidRegex):
                 await self.find(pattern)
         finally:

@@ -189,7 +189,7 @@ class Partitions(Generic[_Term]):
         delay_s = FIRST_RETRY_S
         while True:
             if partition.quiet_epoch is not None:
-                # By then it is known that no writes are taken, and nobody tries in vain.
+                # By then `writes_refused` is known, and requests are refused without an append.
                 await asyncio.sleep(LAST_RETRY_S)
             try:
                 async with self._load_slots:

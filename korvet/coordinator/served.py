@@ -237,7 +237,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _discard(
         self, outcome: Any, *tokens: Token, error: ErrorCode = ErrorCode.unknown_server_error
     ) -> None:
-        """Nothing of an outcome is replayed: refuse those who wait for it, and these."""
+        """Replay nothing of an outcome: refuse the requests that wait for it, and these."""
         self._shard.discard(outcome, tokens)
         for token in dict.fromkeys((*(answered for answered, _ in outcome.replies), *tokens)):
             waiting = self._waiting.pop(token, None)

@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
 OFFSETS_PARTITIONS: Final = 50
-"""Of `__consumer_offsets`, unless the settings or who makes it say otherwise."""
+"""Partitions of `__consumer_offsets`, unless the settings or its creator say otherwise."""
 FORGET_ATTEMPTS: Final = 3
 
 
@@ -203,7 +203,7 @@ class CoordinatorService:
                 safe.append(settled)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
-            # There may be many groups: other clients have their turn between partitions.
+            # There may be many groups: other clients are served between partitions.
             await asyncio.sleep(0)
         for error in await asyncio.gather(*safe):
             if error is not ErrorCode.none:

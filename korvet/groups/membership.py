@@ -47,7 +47,7 @@ AFTER_JOIN = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 
 
 def refuse_strings(request: JoinRequest) -> ErrorCode:
-    """Whether the group's record can hold what a member says of itself; its member id is made from its
+    """Why the group's record cannot hold a member's strings; NONE if it can. The member id is made from the
     instance id or client id.
     """
     if not fits_string(request.group_id):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # How often a leader can take a partition up anew (a coordinator does after each append that failed).
 _TERM_BITS: Final = 20
-# What Kafka's protocol says in place of a leader that is not there.
+# Kafka's leader id for a partition without a leader.
 NO_NODE: Final = -1
 
 
@@ -44,7 +44,7 @@ class Leader(NamedTuple):
     """Who leads a partition, and since which version of the assignment: that is Kafka's leader epoch."""
 
     node_id: int
-    """NO_NODE where nobody may lead it now."""
+    """NO_NODE if nobody may lead it now."""
     epoch: int
 
 
@@ -82,8 +82,8 @@ class Assignment:
         self._leaders: dict[str, list[Leader]] = {}
 
     def silencing(self, node_id: int) -> Assignment:
-        """The same version as a broker sees it that does not know whether it is still among the brokers: what
-        that one led is led by nobody.
+        """The same version, but the partitions of this node have no leader: it does not know whether it is
+        still among the brokers.
         """
         return Assignment(self.version, self.brokers, self._left, node_id)
 

@@ -58,7 +58,7 @@ class Busy(StorageError):
 
 
 class AccessRefused(StorageError):
-    """The user or password that Redis is told may not do that; nothing was done."""
+    """Redis does not permit that to our user, or refuses the password; nothing was done."""
 
 
 class OutOfMemory(WritesRefused):

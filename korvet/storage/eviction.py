@@ -30,7 +30,7 @@ def may_evict_ours(policy: str) -> bool:
 
 
 class EvictionWatch:
-    """Warns once when a server is set up to evict our keys, and when it has evicted more of them."""
+    """Logs an error when a server is configured to evict our keys, and when it has evicted keys."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -60,8 +60,8 @@ class EvictionWatch:
                 policy,
             )
         elif policy != before_policy and may_evict_ours(before_policy):
-            log.warning("Redis at %s evicts our keys no more: its policy is %s", server.address, policy)
-        # Keys with an expiry, which volatile policies evict, are not ours.
+            log.warning("Redis at %s no longer evicts our keys: its policy is %s", server.address, policy)
+        # Volatile policies evict keys with an expiry only, and ours have none.
         if evicted > before_evicted and not policy.startswith("volatile-"):
             log.error(
                 "Redis at %s has evicted %d keys: records and commits may be lost; `korvet doctor` says more",

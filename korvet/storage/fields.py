@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-# What a parser may raise for bytes that are none of ours: int() and float() of long numbers, nested JSON.
+# What a parser may raise for bytes that no broker wrote: int() and float() of long numbers, nested JSON.
 _UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
-# Lines that one reading of a hash may log; more than a few have one cause.
+# Lines that one reading of a hash may log; more damaged fields than that have one cause.
 _MOST_LINES: Final = 20
 _SHOWN_BYTES: Final = 100
-# Fewer than doubles, which Redis's scripts reckon with, have.
+# Fewer than the digits that a double represents exactly: Redis's scripts calculate with doubles.
 _COUNTER_DIGITS: Final = 16
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def read_fields(
     pairs: Iterable[tuple[bytes, V]], parse: Callable[[bytes, V], T]
 ) -> tuple[list[T], dict[bytes, str]]:
-    """What parse(field, value) makes of each field, and by field why the others cannot be read."""
+    """The results of parse(field, value), and by field the reason why the others cannot be read."""
     found: list[T] = []
     damaged: dict[bytes, str] = {}
     for field, value in pairs:
@@ -46,7 +46,7 @@ def pairs_of(reply: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
 
 
 def counter_of(value: bytes | None) -> int:
-    """A counter as a hash has it; 0 if it is not there, or is no counter."""
+    """A counter stored in a hash; 0 if the field is missing or is not a counter."""
     return int(value) if value is not None and value.isdigit() and len(value) < _COUNTER_DIGITS else 0
 
 
@@ -56,7 +56,7 @@ def shown(field: bytes) -> str:
 
 
 class DamageLog:
-    """Logs each damaged field once, and again when it is damaged anew after a repair."""
+    """Logs each damaged field once, and again if it is damaged after a repair."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, dict[bytes, str]] = {}

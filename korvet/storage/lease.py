@@ -31,7 +31,7 @@ _HIGHEST_PORT: Final = 65_535
 _LONGEST_HOST: Final = 255
 NO_ENTRY: Final = "it is no broker's entry"
 _ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)
-# A node id and since when it has left, as in the cluster's hash.
+# A node id and the version since which it is missing, as in the cluster's hash.
 _DEPARTURE: Final = re.compile(rb"\b(\d{1,10}):(\d{1,15})\b")
 
 
@@ -71,9 +71,9 @@ class Standing(msgspec.Struct, frozen=True):
     assignment: Assignment | None
     """None where it is the version that is known already."""
     damaged: dict[bytes, str]
-    """Fields of the brokers' hash that nothing can be made of, with the reason."""
+    """Fields of the brokers' hash that cannot be read, with the reason."""
     unreadable: tuple[int, ...]
-    """Node ids among them that Redis is to be told of with the next renewal."""
+    """Node ids among them, to be deleted with the next renewal."""
 
 
 class Description(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ class Lease:
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
         self.asked_s = 0.0
-        """When the newest question was sent, by `steady_s`: its answer says what was so after that."""
+        """When the newest request was sent, by `steady_s`: its reply describes a later moment."""
         self._description = msgspec.json.encode(
             Description(
                 *endpoint,
@@ -152,8 +152,8 @@ class Lease:
         return _standing(reply)
 
     async def stands(self, version: int) -> bool:
-        """Whether nobody has taken us out, and the assignment is still this version: for a Redis that takes
-        no writes. Raises StorageError.
+        """Whether our entry is still there and the assignment still has this version, for the time in which
+        Redis takes no writes. Raises StorageError.
         """
         brokers, cluster = self._keys()
         self.asked_s = steady_s()
@@ -172,8 +172,8 @@ class Lease:
     async def _outwait(self, first: list[Any]) -> list[Any]:
         """Wait as long as the lease that was refused to us lasts, and not a renewal of it.
 
-        A holder whose entry cannot be read has one lease's length to write it anew: it may be damaged so that
-        it never lapses.
+        A holder whose entry cannot be read gets one lease's length to write it again: a damaged entry may
+        never lapse.
         """
         waited_for, remaining_ms = first[2], int(first[1])
         clock = asyncio.get_running_loop().time
@@ -275,9 +275,9 @@ def _description(encoded: bytes) -> Description:
     said = msgspec.json.decode(encoded, type=Description)
     hosts = (said.host, *(each[1] for each in said.listeners))
     if not all(0 < len(host) <= _LONGEST_HOST for host in hosts):
-        raise ValueError("it names a host that does not exist")
+        raise ValueError("it names an impossible host")
     if not all(0 <= port <= _HIGHEST_PORT for port in (said.port, *(each[2] for each in said.listeners))):
-        raise ValueError("it names a port that does not exist")
+        raise ValueError("it names an impossible port")
     return said
 
 

@@ -44,8 +44,8 @@ _KEPT_BUFFER_BYTES: Final = 1 << 21
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_CAP_S: Final = 2.0
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
-# A connection is looked at so many times within `RedisAddress.timeout_ms`, and given up when it was silent at
-# so many looks in a row. Counted are looks, not time: a broker that was busy itself has not listened.
+# A connection is checked this many times within `RedisAddress.timeout_ms`, and given up after as many silent
+# checks in a row. Checks are counted, not time: a broker that was busy itself has not read replies.
 _LOOKS: Final = 4
 # The transport may hold all that its callers send: they watch pressure() and stop.
 _WRITE_HIGH_WATER_BYTES: Final = 1 << 26
@@ -55,8 +55,8 @@ _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
 _DASH: Final = ord("-")
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
 _IS_REPLICA: Final = re.compile(rb"^role:slave\s*$", re.MULTILINE)
-# Error replies that say something of the server rather than of the command: see RedisLink.on_fault. It is a
-# replica; it cannot write to its disk.
+# Error replies about the server rather than the command, see RedisLink.on_fault: it is a replica; it cannot
+# write to its disk.
 READONLY: Final = "READONLY"
 MISCONF: Final = "MISCONF"
 _FAULTS_OF_SERVERS: Final = frozenset((READONLY, MISCONF))
@@ -104,7 +104,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.heard = False
         """Whether anything came since this was set to False."""
         self.reason = ""
-        """Why we have ended the connection; empty where we have not."""
+        """Why we have ended the connection; empty if we have not."""
         self.transport: asyncio.Transport | None = None
         self.waiting: deque[tuple[OnReply, int, int]] = deque()
         self.unanswered_bytes = 0
@@ -216,7 +216,7 @@ def answer(on_reply: Callable[[Any], None], reply: Any) -> None:
     try:
         on_reply(reply)
     except Exception:  # noqa: BLE001 - logged
-        # As text: whoever keeps the log record must not keep the request, which ends when nobody holds it.
+        # As text: a kept log record must not keep the request alive, which ends when nothing refers to it.
         log.error("a reply of Redis could not be handled\n%s", traceback.format_exc())
 
 
@@ -279,8 +279,8 @@ class RedisLink(Caller):
     """A connection to Redis that comes back after it broke. Use from one event loop only.
 
     A connection on which nothing comes for `address.timeout_ms` although something was asked is given up; an
-    idle one is asked (PING). So a peer that vanished without a word is noticed, and one that is merely slow
-    has that time for each reply, and for each piece of a long one.
+    idle connection is tested with PING. So a peer that vanished silently is noticed, and a slow peer has that
+    time for each reply, and for each piece of a long reply.
     """
 
     def __init__(self, address: RedisAddress, name: str) -> None:
@@ -297,10 +297,10 @@ class RedisLink(Caller):
         self._look: asyncio.TimerHandle | None = None
         self._silent_looks = 0
         self.primary_only = False
-        """Whether a server that is a replica is not the one that is looked for (INFO replication)."""
+        """Whether a replica is refused (INFO replication)."""
         self.history = b""
         """The server's replication id when the link came up (INFO replication): it changes when the server is
-        started again, or a replica takes over behind the address. Empty where it is not told.
+        started again, or a replica takes over the address. Empty if the server does not report it.
         """
         self.on_up: Callable[[], None] | None = None
         """Called each time the link is usable again after it was lost."""
@@ -430,7 +430,7 @@ class RedisLink(Caller):
         replies = [ask(connection.send, pack(*command)) for command in commands]
         *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
-            # With MISCONF PING says that the server takes no writes: it can be read from.
+            # PING returns MISCONF if the server takes no writes; it can be read from.
             if isinstance(reply, BaseException) and not _is_fault(reply, MISCONF):
                 raise reply
         # A user may not be allowed to ask.
@@ -448,7 +448,7 @@ class RedisLink(Caller):
         self._look = self.loop.call_later(self.address.timeout_ms / 1000 / _LOOKS, self._look_at, connection)
 
     def _look_at(self, connection: _Connection) -> None:
-        """Ask a connection that is idle, and give up one that has been silent for too long."""
+        """Send PING on an idle connection, and give up a connection that was silent for too long."""
         if connection.heard or not connection.waiting:
             self._silent_looks = 0
             connection.heard = False
@@ -486,7 +486,7 @@ class RedisLink(Caller):
             self.on_down()
 
     def _come_back(self) -> None:
-        # One that failed after it had connected runs again by itself.
+        # A task that failed after it had connected runs again by itself.
         if self._reconnecting is None or self._reconnecting.done():
             self._reconnecting = keep("connection to Redis", self._reconnect)
 
@@ -511,7 +511,7 @@ class RedisLink(Caller):
 
 
 def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
-    """Have the kernel give up a peer that acknowledges nothing for `timeout_ms`, where it can do that."""
+    """Have the kernel give up a peer that acknowledges nothing for `timeout_ms`, if it supports that."""
     own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)

@@ -88,7 +88,7 @@ _WOKEN_AT_ONCE: Final = 16
 # Where entries are batches no time is taken from an entry ID, and a partition takes more than the 1,024
 # records per ms that the clock has offsets for.
 _BATCH_LEAD_CAP_MS: Final = 86_400_000
-# Places of damaged batches that are logged: so many in one partition need no further line.
+# Damaged batches of one partition that are logged; more of them need no further lines.
 _MOST_DAMAGED_TOLD: Final = 1_000
 # Averages follow the newest batch by this share.
 _AVERAGE_WEIGHT: Final = 0.25
@@ -191,7 +191,7 @@ class PartitionLog:
         self._folding: asyncio.Task[None] | None = None
         self._unaddressable_told = False
         self._dense_jump_told = False
-        # Offsets of damaged batches that are in the log file already.
+        # Offsets of damaged batches that have been logged.
         self._damaged_told: set[int] = set()
         self.tail = TailCache(store.tails)
         self.transactions = TransactionIndex()
@@ -207,7 +207,7 @@ class PartitionLog:
 
     @property
     def writes_refused(self) -> StorageError | None:
-        """Why Redis takes no writes now, as far as is known; None where it does."""
+        """Why Redis takes no writes now, as far as is known; None if it takes them."""
         membership = self._store.membership
         return None if membership is None else membership.writes_refused
 
@@ -525,7 +525,7 @@ class PartitionLog:
         return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
     def _ends_known(self, start: int, end: int, stable_end: int = -1) -> None:
-        """A reply said where the log begins and ends, and where it is stable unless that is -1."""
+        """A reply stated log start and log end, and the last stable offset unless that is -1."""
         has_begun_later = start > self.log_start
         is_news = stable_end >= 0 and self.transactions.proven(stable_end, end)
         if not self.loaded:

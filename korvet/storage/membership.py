@@ -5,9 +5,9 @@ It comes some times in a second while there are other brokers, and at once when 
 somebody else leads its partition.
 
 A broker leads while its lease lasts by its own clock, counted from when the renewal was sent, and whether it
-believes to be alone or not: others may have come that it has not heard of. Then it leads nothing until the
-next renewal. While Redis takes no writes, nobody can renew, nor take anybody out: that its entry still stands
-is as good for a moment then.
+believes to be alone or not: other brokers may have joined without its knowledge. After that it leads nothing
+until the next renewal. While Redis takes no writes, nobody can renew a lease or take a broker out. Then it is
+enough, for a short time, that the broker's entry is still in Redis.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _POLL_S: Final = 0.25
 # While a topic is being deleted somebody waits for what all brokers have settled.
 _DELETING_POLL_S: Final = 0.05
 _LEAST_BETWEEN_S: Final = 0.02
-# The part of a lease for which its holder serves. Clocks need not run alike, and answers take a moment to
-# leave.
+# The part of a lease during which its holder serves. Clocks may run at different rates, and responses take a
+# moment to be sent.
 _SERVED_PART: Final = 0.95
-# An entry that was seen while Redis takes no writes is good until it should have been looked at twice more.
+# An entry that was read while Redis takes no writes is valid for two pauses between looks.
 _LOOKS_AHEAD: Final = 2
 # Longer than others take to hear of us and to load nothing more.
 _MADE_KNOWN_S: Final = 3.0
 _CLAIMS_AT_ONCE: Final = 256
-# Failures in a row that no error of Redis explains, some ten seconds of them: the broker is of no use then.
+# Consecutive failures that are no errors of Redis, about ten seconds of them: the broker is useless then.
 _MOST_FAILURES: Final = 6
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Membership:
         assert standing.assignment is not None
         self.node_id = node_id
         self.assignment: Assignment = standing.assignment
-        """Who leads what, as last heard; nobody leads what is ours while the lease is over."""
+        """The newest known assignment; while the lease is over, our partitions have no leader in it."""
         self._heard = self.assignment
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
@@ -80,9 +80,9 @@ class Membership:
         self._end: Exception | None = None
         self._has_begun = False
         self.lost: KeyspaceLost | None = None
-        """Why nothing is served: Redis does not hold our keyspace any more."""
+        """Why nothing is served, if Redis does not hold our keyspace any more."""
         self.writes_refused: WritesRefused | None = None
-        """Why Redis took no write when the lease was to be renewed last; None where it did."""
+        """Why Redis refused the last renewal of the lease, if it took no writes; else None."""
         self._store = store
         self._lease = lease
         self._lease_s = lease_ms / 1000
@@ -175,7 +175,7 @@ class Membership:
                 self.writes_refused = refused
                 if self.lost is None and await self._lease.stands(self.assignment.version):
                     self._resume(self._heard)
-                    # With the pause that the next look has now, and a stall must not end what it confirms.
+                    # The next look comes after the pause of a broker that leads; short stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)
                     self._confirmed(min(self._lease_s, _LOOKS_AHEAD * pause_s))
                 raise
@@ -183,7 +183,7 @@ class Membership:
             self._standing = standing
             self._store.damage.note(self._store.keyspace.brokers, standing.damaged)
             if standing.unreadable:
-                # Redis deletes them when it is told.
+                # Redis deletes them when the next renewal names them.
                 self._wanted.set()
             if self.lost is not None:
                 log.warning("the keyspace is there again: cluster id %s", self._store.cluster_id)
@@ -193,7 +193,7 @@ class Membership:
             if standing.assignment is not None:
                 self._suspended = False
                 self._take(standing.assignment)
-            # Not before: by a version that is not followed here others may lead what we did.
+            # Only now: in a version that this broker does not follow yet, others may lead its partitions.
             self._confirmed(self._lease_s)
             self._settle_soon()
 
@@ -273,7 +273,7 @@ class Membership:
     # The lease by our own clock
 
     def _confirmed(self, for_s: float) -> None:
-        """Nobody takes us out for this time after the lease's newest question."""
+        """Nobody takes us out for this time (s) after the newest request of the lease was sent."""
         serves_until_s = self._lease.asked_s + _SERVED_PART * for_s
         self._serves_until_s = max(self._serves_until_s, serves_until_s)
         if self._expiry is not None:
@@ -282,7 +282,7 @@ class Membership:
         self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.0), self._expired)
 
     def _resume(self, assignment: Assignment) -> None:
-        """Lead again what this version says, if nothing is led now."""
+        """Lead again by this version if the broker was suspended."""
         if self._suspended:
             self._suspended = False
             self._take(assignment)
@@ -290,14 +290,14 @@ class Membership:
     def _expired(self) -> None:
         self.check()
         if not self._suspended and not self._left:
-            # Timers may be early by their resolution.
+            # A timer may fire early, by its resolution.
             self._confirmed(0.0)
 
     def check(self) -> None:
         """Stop leading if the lease is over.
 
-        Called before requests are taken, too: a process that was stopped finds them there when it goes on,
-        and its timers late.
+        Also called before requests are taken: after a process was stopped, requests are waiting and its
+        timers fire late.
         """
         if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
             log.error("the lease on node id %d is over: nothing is served until it is renewed", self.node_id)

@@ -61,7 +61,7 @@ class SecurityStore:
         self.credentials = credentials
         self.quotas = quotas
         self.group_configs = group_configs
-        # The counter of changes as Redis has it, whatever somebody has made of it.
+        # The counter of changes as it is in Redis, damaged or not.
         self._version: bytes | None = None
         self._loading = asyncio.Lock()
 
@@ -99,7 +99,7 @@ class SecurityStore:
             quotas = await self._read(keys.quotas, parse_quota)
             group_configs = await self._read(keys.group_configs, parse_group_config)
             decoy_secret = await self._decoy_secret()
-            # They may have been lost while they were read.
+            # The keyspace may have been lost while the hashes were read.
             await self._stored_version()
             self.credentials.replace(dict(users), decoy_secret)
             self.quotas.replace(dict(quotas))
@@ -118,7 +118,7 @@ class SecurityStore:
         return version or b"0"
 
     async def _decoy_secret(self) -> bytes:
-        """What decoys are made from: made once, and then the same for all brokers (HSETNX)."""
+        """The secret that decoys are made from: created once, and the same for all brokers (HSETNX)."""
         cluster = self._store.keyspace.cluster
         await self._store.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
         return bytes(await self._store.call("HGET", cluster, "decoy_secret"))

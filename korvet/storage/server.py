@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from korvet.storage.errors import RedisFault
     from korvet.storage.link import Caller
 
-# How soon it is looked again whether the address of a server that cannot write leads to another one.
+# How often the address of a server that cannot write is checked for another server.
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -146,8 +146,9 @@ class Server:
             other.reset("its address leads to another server now")
 
     def _faulted(self, fault: RedisFault) -> None:
-        """A replica's connections are ended, as its address may lead to the new primary by now. A server that
-        cannot write can still be read from: that is given up only for another one.
+        """End the connections to a replica, as its address may lead to the new primary by now. A server that
+        cannot write can still be read from, so its connections are ended only if the address leads to another
+        server.
         """
         if fault.code == READONLY:
             self._reset("the server has become a replica")

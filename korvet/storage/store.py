@@ -91,7 +91,7 @@ class Store:
         self.links: Callable[[bytes], Links] = router.links
         """The ways to the server that holds a key."""
         self.damage = DamageLog()
-        """What cannot be read in the hashes that brokers share."""
+        """Logs the damaged fields of the hashes that brokers share."""
         self.catalogue = Catalogue(self, config_problem)
         self.watcher = NativeWatcher(watch_interval_ms)
         self.lead_cap_ms = lead_cap_ms

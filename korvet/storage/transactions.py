@@ -1,5 +1,5 @@
-"""What the leader of a partition knows of its transactions without asking Redis: up to where all are decided,
-and which were aborted lately.
+"""What the leader of a partition knows of its transactions without asking Redis: the last stable offset, and
+the transactions that were aborted lately.
 
 Redis executes our appends, our reads and the appends of native writers in one order, but the replies come
 over several connections: a read may show records of a transaction before the reply to their append is there.
@@ -20,7 +20,7 @@ _REMEMBERED: Final = 1_000
 # A producer in the meta hash: epoch and time, then of its last batches first sequence, last one, offset.
 _PRODUCER: Final = struct.Struct(">dd")
 _BATCH: Final = struct.Struct(">ddd")
-# An open transaction in the meta hash: its producer's id, where it begins.
+# An open transaction in the meta hash: its producer's id, and the offset at which it begins.
 _OPEN: Final = struct.Struct(">dd")
 
 
@@ -30,7 +30,7 @@ class Aborted(NamedTuple):
     last_offset: int
     """Of its marker."""
     first_offset: int
-    """Where it began: where the log ended before its first record."""
+    """Where it began: the log end before its first record."""
     producer_id: int
     stable_end: int
     """The last stable offset once the marker was there."""
@@ -81,8 +81,8 @@ class TransactionIndex:
     order and over any connection; what they prove only adds up.
 
     The abort markers are known in one range of offsets, from `known_from` to before `known_to`. The replies
-    to our own appends and markers extend it, since each states where the log ended before it, and so does
-    what Redis replies to a question for markers.
+    to our own appends and markers extend it, since each states the log end before it. So do Redis's replies
+    to requests for markers.
     """
 
     __slots__ = ("_aborted", "known_from", "known_to", "proven_end", "retractions", "stable_end")
@@ -116,22 +116,18 @@ class TransactionIndex:
         return has_grown
 
     def appended(self, previous_end: int, end: int) -> None:
-        """An append of ours took effect: there is no marker from previous_end, where the log ended before, to
-        `end`.
-        """
+        """An append of ours took effect: no marker lies from previous_end, the log end before, to `end`."""
         if end <= self.known_to:
-            # It was late: Redis has been asked since.
+            # This reply was late: Redis has been asked since.
             return
         if previous_end != self.known_to:
-            # Whatever is in between, nobody has told us of.
+            # What lies in between is not known.
             self._aborted.clear()
             self.known_from = previous_end
         self.known_to = end
 
     def ended(self, previous_end: int, marker_offset: int, aborted: Aborted | None) -> None:
-        """A marker of ours was appended, where the log ended at previous_end before; `aborted` unless it
-        commits.
-        """
+        """A marker of ours was appended, at log end previous_end; `aborted` is None if it commits."""
         is_news = marker_offset >= self.known_to
         self.appended(previous_end, marker_offset + 1)
         if is_news and aborted is not None:
@@ -139,8 +135,8 @@ class TransactionIndex:
             self._forget_oldest()
 
     def learned(self, first: int, aborted: Sequence[Aborted], end: int) -> None:
-        """Redis told all aborted transactions with markers from `first` on, in their order, when the log
-        reached to `end` at least.
+        """Redis returned all aborted transactions with markers from `first` on, in their order, when the log
+        reached `end` at least.
         """
         if first >= end or end < self.known_from:
             return

@@ -376,7 +376,7 @@ class TransactionShard:
 
     def _time_out(self, transaction: Transaction) -> None:
         due_ms = transaction.due_ms
-        # Whoever was slow may go on (KIP-588).
+        # A producer that was only slow may go on (KIP-588).
         if due_ms is not None and self._fence(transaction, goes_on=True) is not _SUCCESS:
             self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
 

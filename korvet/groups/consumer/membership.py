@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from korvet.groups.timers import Action
 
 
-# Names of topics in one subscription: each heartbeat of a member looks all of them up. As many as a request
-# may create; who reads more uses an expression.
+# Topic names in one subscription: each heartbeat of a member looks all of them up. As many as one request may
+# create; a consumer of more topics uses an expression.
 _MOST_SUBSCRIBED: Final = 10_000
 
 
@@ -520,7 +520,7 @@ def _check_regex(regex: str) -> None:
 
 
 def invalid_regex(regex: str, error: InvalidRegex) -> str:
-    """What the client is told of an expression that is refused."""
+    """The error message for an expression that is refused."""
     return f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
 
 

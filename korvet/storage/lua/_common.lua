@@ -58,7 +58,7 @@ local function position_at(id)
   return ms * SEQUENCES + sequence
 end
 
--- A counter of a hash; nil where it is not there or is no number that we count up to.
+-- A counter of a hash; nil if the field is missing, is not a decimal number, or is not below POSITION_LIMIT.
 local function counter(hash, field)
   local found = redis.call('HGET', hash, field)
   local number = found and string.match(found, '^%d+$') and tonumber(found)
@@ -70,15 +70,16 @@ local function clock_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Counts up, beyond all that was counted before where somebody has overwritten the counter.  Returns the new number.
+-- Increments a counter and returns the new number.  A damaged counter continues from Redis's clock (ms), which is
+-- higher than any number that the counter had before.
 local function count_up(hash, field)
   local number = counter(hash, field) or redis.call('HEXISTS', hash, field) == 1 and clock_ms() or 0
   redis.call('HSET', hash, field, integer(number + 1))
   return number + 1
 end
 
--- An error where the keyspace is not the one that the caller opened: emptied, restored from elsewhere, or cut down.
--- `topics` is the catalogue; nil where the caller has no use for it.
+-- Returns an error if the keyspace is not the one that the caller opened (it was emptied or replaced, or lost its
+-- catalogue), else nil.  `topics` is the key of the catalogue; nil to leave that check out.
 local function lost_keyspace(cluster, topics, id)
   local found = redis.call('HGET', cluster, 'id')
   if not found then
@@ -262,11 +263,11 @@ local function save_meta(meta, state, ...)
 end
 
 -- The meta field `open` is the open transactions: for each the producer's id and where it begins, as big-endian
--- doubles, the oldest first.  A transaction begins where the log ended before its first record: on clock topics there
--- is a gap between the two, and a reader of committed records stops before the gap, with nothing to be told of it.
+-- doubles, the oldest first.  A transaction begins at the log end before its first record: on clock topics there is a
+-- gap between the two, and a reader of committed records stops before the gap, so that it needs no record for the gap.
 local OPEN_FORMAT, OPEN_BYTES = '>dd', 16
 
--- Where in `open` the transaction of a producer is, and where that begins; nil if it has none.
+-- The index in `open` of a producer's transaction, and the offset at which the transaction begins; nil if it has none.
 local function find_open(open, producer)
   for at = 1, #open, OPEN_BYTES do
     local id, first = struct.unpack(OPEN_FORMAT, open, at)

@@ -187,9 +187,8 @@ local function next_producer(packed, epoch, first, total, counts, base_offset, n
   return struct.pack('>dd', epoch, now_ms) .. with_batches(batches, first, total, counts, base_offset)
 end
 
--- What becomes of the open transactions by a batch of this producer, before which the log ends at `previous_end`: the
--- same text, or longer if one begins; nil and an error reply if the producer's transaction does not take what is in
--- none.
+-- The open transactions after a batch of this producer, appended at log end `previous_end`: `open` itself, or longer
+-- if a transaction begins; nil and an error reply if the producer has a transaction open and the batch is in none.
 local function next_open(open, producer, transactional, previous_end)
   if find_open(open, producer) then
     if not transactional then
@@ -259,7 +258,7 @@ local function check_marks(meta, state, marks, first_packed, total, previous_end
   return states
 end
 
--- What is answered to a batch that was appended before.
+-- The reply to a batch that was appended before.
 local function duplicate_reply(state, found, bias, base_offset, previous_end, now_ms)
   local start, stable = log_start(found, state, previous_end, bias), first_open(state.open) or previous_end
   return { base_offset, previous_end, start, now_ms, 0, 1, 0, stable }

@@ -4,13 +4,13 @@
 -- What one call looks at: a few ms of Redis.  A group with pending entries costs it several times as much as another.
 local BUDGET = 1000
 local PENDING_COST = 3
--- Each call lists all groups of the stream: of a stream with thousands, a call looks at one in so many of them, so that
--- a round costs in proportion to the groups.
+-- Each call lists all groups of the stream.  On a stream with thousands of groups a call examines at least one in CALLS
+-- of them, so that a round takes at most CALLS calls and its cost is proportional to the number of groups.
 local CALLS = 4
 -- Fields of a meta hash that are read at once: far below the arguments that Lua can pass.
 local READ_AT_ONCE = 1000
 
--- The last group to look at, when `budget` is to be spent on those behind `from`.
+-- The index of the last group to examine if `budget` is spent on the groups after `from`.
 local function end_of_budget(groups, from, budget)
   local last = from
   while last < #groups and budget > 0 do
@@ -20,7 +20,7 @@ local function end_of_budget(groups, from, budget)
   return last
 end
 
--- What groups `from` + 1 to `last` were last in step with.
+-- The projection fields of groups `from` + 1 to `last`.
 local function projections_of(meta, groups, from, last)
   local stored = {}
   for first = from + 1, last, READ_AT_ONCE do

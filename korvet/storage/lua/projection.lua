@@ -27,8 +27,8 @@ local LISTED_PER_COMMIT = 8
 -- The consumer that exists while a group is probed.
 local PROBE = 'korvet:probe'
 
--- What the calls below have learnt of one stream, for `commits` commits.  `hints`: the entry IDs where the group at
--- hand is likely to stand.
+-- What the calls below know of one stream, for `commits` commits.  `hints`: entry IDs that are likely to be the current
+-- group's position.
 local function view_of(stream, index, commits)
   local exists = redis.call('EXISTS', stream) == 1
   return { stream = stream, index = index, commits = commits, exists = exists, reads = {}, hints = {} }
@@ -50,7 +50,7 @@ local function info_of(view)
   return view.info
 end
 
--- Whether there is no entry behind entry ID `from` and before `to` (false: up to the end).
+-- Whether there is no entry after entry ID `from` and before `to` (false: up to the end).
 local function is_gap(stream, from, to)
   if to and not id_less(from, to) then
     return false
@@ -58,9 +58,10 @@ local function is_gap(stream, from, to)
   return not redis.call('XRANGE', stream, '(' .. from, to and '(' .. to or '+', 'COUNT', 1)[1]
 end
 
--- Where one group stands, at the same cost however many others there are.  No command reports that, so a consumer reads
--- the next entry, and the group is set to an ID before that entry, or after the last one.  Between two entries, any ID
--- is the same to readers: that of a hint is preferred, since it is what the group was set to, or is to be set to.
+-- The position of one group, at a cost that does not depend on the number of groups.  No command reports the position,
+-- so a temporary consumer reads the next entry, and the group is set to an ID before that entry, or after the last one.
+-- Readers cannot distinguish two IDs between the same two entries.  A hint is preferred, since the group was set to it,
+-- or is about to be set to it.
 local function probe(view, name)
   local pending = redis.pcall('XPENDING', view.stream, name)
   if pending.err then
@@ -97,8 +98,8 @@ local function listed_groups(view)
   return groups
 end
 
--- Where a group stands: its pending entries, the ID last delivered, and the entries read (nil: not known); nil where
--- there is no such group.
+-- A group's number of pending entries, last delivered ID and entries read (nil: not known); nil if there is no such
+-- group.
 local function group_of(view, name)
   if not view.groups then
     view.listed = not view.exists or info_of(view).groups <= LISTED_PER_COMMIT * view.commits
@@ -212,7 +213,7 @@ local function follow(view, name, last_id, rewind, limit)
   return true
 end
 
--- The entry ID that a group was left at, as the field of the meta hash says; nil where none is known.
+-- The entry ID at which a group was left, from its projection field in the meta hash; nil if that has none.
 local function hint_of(field, bias)
   local _, _, stood = decode_projection(field)
   if not decimal_less(stood, LIMIT) then
@@ -299,7 +300,7 @@ local function project_commits(keys, args)
   return results
 end
 
--- Whether a group is there and native consumers use it, or it was there before any commit.
+-- Whether a group exists and native consumers use it, or it existed before any commit.
 local function is_native(stream, name, origin)
   local pending = redis.pcall('XPENDING', stream, name)
   if pending.err then

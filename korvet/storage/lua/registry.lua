@@ -37,7 +37,7 @@ end
 -- Longer leases than broker.session.timeout.ms can ask for: no broker of ours has written them.
 local LONGEST_LEASE_MS = 2147483647
 
--- An entry's parts; nil where no broker can have written it, of which the assignment has had `version` versions.
+-- An entry's parts; nil if no broker can have written it while the assignment had versions up to `version`.
 local function read_entry(node_id, held, version, now_ms)
   local expiry_ms, token, joined, assignment, catalogue, description = string.match(held, ENTRY)
   if not (expiry_ms and is_node_id(node_id)) then
@@ -56,8 +56,8 @@ local function read_entry(node_id, held, version, now_ms)
   }
 end
 
--- All entries by node id, but for damaged ones and those that another release left behind; the fields of these are
--- returned as a second value.  `unreadable` are fields that a broker found so, between spaces.
+-- All readable entries by node id.  The second value is the fields of damaged entries and of those that another release
+-- left.  `unreadable`: node ids whose descriptions a broker could not read, between spaces.
 local function read_entries(brokers, version, unreadable, now_ms)
   local held, entries, strange = redis.call('HGETALL', brokers), {}, {}
   for at = 1, #held, 2 do
@@ -98,7 +98,7 @@ end
 -- Takes or renews the lease on a node id, and takes out brokers whose lease is over: with each change of who is there
 -- the assignment has a new version.  A caller that has heard of a later version than Redis has (which lost its newest
 -- writes) begins anew with one later still.
--- Damaged entries are deleted as if their brokers had left; a live one comes back with its next renewal.
+-- Damaged entries are deleted as if their brokers had left; a live broker returns with its next renewal.
 -- Returns {"refused", remaining ms, token, description} of the holder, or {"held", version of the assignment, of the
 -- catalogue, the lowest that another broker has settled of each (nil without others), deleted fields, and then, unless
 -- the caller has that version, who left, and node id, joined and description of each live broker}; error KEYSPACELOST.
@@ -200,9 +200,9 @@ local function release(keys, args)
   return redis.call('HDEL', keys[1], args[1])
 end
 
--- KEYS: hash of the cluster.  ARGV: cluster id, number of ids, end of the last block that the caller was given.
--- Takes a block of producer ids that nobody had before: it begins at Redis's clock, ms * 1024, or after the block
--- before it.  So ids are new even if Redis has lost the last blocks that it gave away.  Returns the first id; error
+-- KEYS: hash of the cluster.  ARGV: cluster id, number of ids, end of the last block that the caller got.
+-- Takes a block of producer ids that were never given to anybody: it begins at Redis's clock, ms * 1024, or at the end
+-- of the previous block.  So ids are new even if Redis has lost the newest blocks.  Returns the first id; error
 -- KEYSPACELOST.
 local function take_producer_ids(keys, args)
   local count, seen = tonumber(args[2]), tonumber(args[3])
