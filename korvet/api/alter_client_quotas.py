@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 from korvet.protocol.registry import api
 from korvet.quotas.entities import InvalidQuota, check_entity, check_value, entity_of
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every entity with the error."""
     entities = dict.fromkeys(_entity(entry) for entry in request.entries)
-    return _response(context, dict.fromkeys(entities, (error, None)))
+    entries = tuple(_entry(context, entity, (error, None)) for entity in entities)
+    return context.make("AlterClientQuotasResponse", entries=entries)
 
 
 @api(49, "AlterClientQuotas", (0, 1), refuse=refuse)
@@ -32,7 +34,7 @@ async def alter_client_quotas(context: RequestContext, request: Any) -> Any:
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     results: dict[Entity, tuple[ErrorCode, str | None]] = {}
     changes: dict[tuple[Entity, str], float | None] = {}
-    for entry in request.entries:
+    async for entry in sliced(request.entries):
         entity = _entity(entry)
         try:
             values = _values(entity, entry.ops, repeated=entity in results)
@@ -43,7 +45,8 @@ async def alter_client_quotas(context: RequestContext, request: Any) -> Any:
             changes.update(((entity, key), value) for key, value in values.items())
     if changes and not request.validate_only:
         await context.services.security.change_quotas(changes)
-    return _response(context, results)
+    entries = [_entry(context, *each) async for each in sliced(results.items())]
+    return context.make("AlterClientQuotasResponse", entries=tuple(entries))
 
 
 def _entity(entry: Any) -> Entity:
@@ -63,18 +66,7 @@ def _values(entity: Entity, ops: Any, *, repeated: bool) -> dict[str, float | No
     return values
 
 
-def _response(context: RequestContext, results: dict[Entity, tuple[ErrorCode, str | None]]) -> Any:
-    return context.make(
-        "AlterClientQuotasResponse",
-        entries=tuple(
-            context.make(
-                "EntryData",
-                error_code=error,
-                error_message=message,
-                entity=tuple(
-                    context.make("EntityData", entity_type=kind, entity_name=name) for kind, name in entity
-                ),
-            )
-            for entity, (error, message) in results.items()
-        ),
-    )
+def _entry(context: RequestContext, entity: Entity, result: tuple[ErrorCode, str | None]) -> Any:
+    error, message = result
+    named = [context.make("EntityData", entity_type=kind, entity_name=name) for kind, name in entity]
+    return context.make("EntryData", error_code=error, error_message=message, entity=tuple(named))

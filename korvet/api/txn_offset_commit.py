@@ -20,12 +20,14 @@ from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 from korvet.storage.futures import settle
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from korvet.api.context import RequestContext
-    from korvet.api.offset_commit_form import AskedTopic
 
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
@@ -44,7 +46,9 @@ _PASSING: Final = frozenset(
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
     topics = tuple(
-        _topic(context, asked_topic(topic), [(each.partition_index, error) for each in topic.partitions])
+        _topic(
+            context, topic, [_partition(context, each.partition_index, error) for each in topic.partitions]
+        )
         for topic in request.topics
     )
     return context.make("TxnOffsetCommitResponse", topics=topics)
@@ -69,9 +73,14 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         BUMPING_PROTOCOL if adds else 0,
         verify_only=not adds,
     )
+    topics = [
+        commit_topic(context, asked_topic(topic), by_id=by_id) async for topic in sliced(request.topics)
+    ]
+    # Others get a turn: one topic may have 100,000 partitions.
+    await asyncio.sleep(0)
     commit = CommitRequest(
         group_id=request.group_id,
-        topics=tuple(commit_topic(context, asked_topic(topic), by_id=by_id) for topic in request.topics),
+        topics=tuple(topics),
         generation_id=getattr(request, "generation_id", -1),
         member_id=getattr(request, "member_id", ""),
         group_instance_id=getattr(request, "group_instance_id", None),
@@ -80,7 +89,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     )
     if all(each.refusal is not ErrorCode.none for topic in commit.topics for each in topic.partitions):
         # Nothing is left to be committed, and nothing is said of the transaction.
-        return _refuse_others(context, request, commit, ErrorCode.none)
+        return await _refuse_others(context, request, commit, ErrorCode.none)
     answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
 
     def in_transaction(reply: Any) -> None:
@@ -96,28 +105,34 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     context.services.transactions.add(asked, in_transaction)
     reply = await answer
     if isinstance(reply, ErrorCode):
-        return _refuse_others(context, request, commit, reply)
-    topics = tuple(
-        _topic(context, asked_topic(topic), [(each.partition, each.error) for each in result.partitions])
-        for topic, result in zip(request.topics, reply.topics, strict=True)
-    )
-    return context.make("TxnOffsetCommitResponse", topics=topics)
+        return await _refuse_others(context, request, commit, reply)
+    errors = [[(each.partition, each.error) for each in result.partitions] for result in reply.topics]
+    return await _answer(context, request, errors)
 
 
-def _refuse_others(context: RequestContext, request: Any, commit: CommitRequest, error: ErrorCode) -> Any:
+async def _refuse_others(
+    context: RequestContext, request: Any, commit: CommitRequest, error: ErrorCode
+) -> Any:
     """Partitions that are refused say why, and all others have the error."""
-    topics = tuple(
-        _topic(
-            context,
-            asked_topic(asked),
-            [
-                (each.partition, error if each.refusal is ErrorCode.none else each.refusal)
-                for each in topic.partitions
-            ],
-        )
-        for asked, topic in zip(request.topics, commit.topics, strict=True)
-    )
-    return context.make("TxnOffsetCommitResponse", topics=topics)
+    errors = [
+        [
+            (each.partition, error if each.refusal is ErrorCode.none else each.refusal)
+            for each in topic.partitions
+        ]
+        for topic in commit.topics
+    ]
+    return await _answer(context, request, errors)
+
+
+async def _answer(
+    context: RequestContext, request: Any, errors: Sequence[Sequence[tuple[int, ErrorCode]]]
+) -> Any:
+    """The response: by topic of the request, each partition and its error."""
+    topics = []
+    for asked, of_topic in zip(request.topics, errors, strict=True):
+        partitions = [_partition(context, *each) async for each in sliced(of_topic)]
+        topics.append(_topic(context, asked, partitions))
+    return context.make("TxnOffsetCommitResponse", topics=tuple(topics))
 
 
 def _error(version: int, error: ErrorCode, *, is_absent: bool) -> ErrorCode:
@@ -130,11 +145,14 @@ def _error(version: int, error: ErrorCode, *, is_absent: bool) -> ErrorCode:
     return ErrorCode.invalid_producer_epoch if error is ErrorCode.producer_fenced else error
 
 
-def _topic(context: RequestContext, asked: AskedTopic, partitions: list[tuple[int, ErrorCode]]) -> Any:
-    results = tuple(
-        context.make("TxnOffsetCommitResponsePartition", partition_index=partition, error_code=error)
-        for partition, error in partitions
-    )
+def _partition(context: RequestContext, partition: int, error: ErrorCode) -> Any:
+    return context.make("TxnOffsetCommitResponsePartition", partition_index=partition, error_code=error)
+
+
+def _topic(context: RequestContext, asked: Any, partitions: Sequence[Any]) -> Any:
     return context.make(
-        "TxnOffsetCommitResponseTopic", name=asked.name, topic_id=asked.topic_id, partitions=results
+        "TxnOffsetCommitResponseTopic",
+        name=getattr(asked, "name", ""),
+        topic_id=getattr(asked, "topic_id", None),
+        partitions=tuple(partitions),
     )
