@@ -58,8 +58,8 @@ def select(connection: Connection, options: SourceOptions, *, missing: bool = Fa
 
     Raises SourceError for a topic or partition that does not exist.
     """
-    known = load_topics(connection, options.address)
     wanted = options.topics
+    known = load_topics(connection, options.address, wanted.names)
     if wanted.pattern is not None:
         names = [name for name in sorted(known) if re.fullmatch(wanted.pattern, name)]
         topics = [known[name] for name in names if not known[name].internal]
@@ -75,7 +75,8 @@ def select(connection: Connection, options: SourceOptions, *, missing: bool = Fa
     return Selection(
         {topic.name: topic for topic in topics},
         {extent.place: extent for extent in found},
-        TRANSACTION_TOPIC in known,
+        # Also if its field can't be read.
+        bool(connection.call("HEXISTS", options.address.topics_key, TRANSACTION_TOPIC)),
     )
 
 

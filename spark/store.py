@@ -7,12 +7,14 @@ a read. In a Redis Cluster there is one to each node that is asked.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import struct
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
@@ -49,6 +51,12 @@ _LOG_START = 2
 _NODES = re.compile(r"(?P<before>[^/?#]*//(?:[^/?#]*@)?)(?P<nodes>[^/?#]*)")
 # A key that is sent after more often than this is chased in circles.
 MOST_REDIRECTIONS = 5
+
+# As many as a broker takes for a topic.
+_MOST_PARTITIONS = 1_000_000
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+
+log = logging.getLogger(__name__)
 
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
@@ -479,45 +487,68 @@ def check_keyspace(connection: Connection, address: Address) -> None:
         )
 
 
-def load_topics(connection: Connection, address: Address) -> dict[str, TopicInfo]:
+def load_topics(
+    connection: Connection, address: Address, named: Collection[str] = ()
+) -> dict[str, TopicInfo]:
     """All topics of the keyspace (HGETALL of the catalogue), by name.
 
-    Raises SourceError for an unreadable entry.
+    A topic that cannot be read is left out with a warning, as brokers do. Raises SourceError if it is one of
+    those `named`.
     """
     flat = connection.call("HGETALL", address.topics_key)
     topics = {}
-    for name, text in zip(flat[::2], flat[1::2], strict=True):
-        topic = _topic_info(name.decode(), text)
+    for field_name, text in zip(flat[::2], flat[1::2], strict=True):
+        try:
+            topic = _topic_info(field_name.decode(), text)
+        except _UNREADABLE as error:
+            shown = field_name.decode(errors="backslashreplace")
+            problem = (
+                f"{address.topics_key}: topic {shown!r} can't be read: {str(error) or type(error).__name__}"
+            )
+            if shown in named:
+                raise SourceError(f"{problem} (`korvet doctor` names such topics)") from error
+            _warn_once(f"{problem}; it is left out")
+            continue
         if topic is not None:
             topics[topic.name] = topic
     return topics
 
 
+@lru_cache(maxsize=1000)
+def _warn_once(text: str) -> None:
+    """A stream reads the catalogue for every micro-batch."""
+    log.warning("%s", text)
+
+
 def _topic_info(name: str, text: bytes) -> TopicInfo | None:
-    """The topic; None for one that is being deleted."""
-    try:
-        document = json.loads(text)
-        if document.get("deleting"):
-            return None
-        configs: Mapping[str, str] = document.get("configs") or {}
-        policy = configs.get("cleanup.policy", "")
-        assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
-        native_format = configs.get("native.format", "json")
-        timestamp_type = configs.get("message.timestamp.type", "CreateTime")
-        dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
-        return TopicInfo(
-            name=name,
-            partitions=int(document["partitions"]),
-            dense=dense,
-            timestamp_type=LOG_APPEND_TIME if appended else CREATE_TIME,
-            internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
-            native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
-            compacted="compact" in policy or name == OFFSETS_TOPIC,
-            topic_id=str(document.get("topic_id", "")),
-            append_times=appended and not dense and document.get("storage_layout", "record") == "record",
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SourceError(f"the catalogue entry of topic {name!r} can't be read: {error!r}") from error
+    """The topic; None for one that is being deleted. Raises one of _UNREADABLE."""
+    document = json.loads(text)
+    if document.get("name", name) != name:
+        raise ValueError(f"it holds a topic of another name, {document['name']!r}")
+    if document.get("deleting"):
+        return None
+    partitions = int(document["partitions"])
+    if not 1 <= partitions <= _MOST_PARTITIONS:
+        raise ValueError(f"{partitions} partitions: it has to be from 1 to {_MOST_PARTITIONS}")
+    configs: Mapping[str, str] = document.get("configs") or {}
+    policy = configs.get("cleanup.policy", "")
+    assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
+    if assignment not in {"clock", "dense"}:
+        raise ValueError(f"{assignment!r} is no offset assignment")
+    native_format = configs.get("native.format", "json")
+    timestamp_type = configs.get("message.timestamp.type", "CreateTime")
+    dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
+    return TopicInfo(
+        name=name,
+        partitions=partitions,
+        dense=dense,
+        timestamp_type=LOG_APPEND_TIME if appended else CREATE_TIME,
+        internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
+        native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
+        compacted="compact" in policy or name == OFFSETS_TOPIC,
+        topic_id=str(document.get("topic_id", "")),
+        append_times=appended and not dense and document.get("storage_layout", "record") == "record",
+    )
 
 
 def select_topics(topics: Mapping[str, TopicInfo], names: Sequence[str], address: Address) -> list[TopicInfo]:

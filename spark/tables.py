@@ -91,7 +91,9 @@ class RedisReader:
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
-            return {name: topic.partitions for name, topic in load_topics(connection, self.address).items()}
+            # Without it there would be a report of no groups.
+            topics = load_topics(connection, self.address, (OFFSETS_TOPIC,))
+            return {name: topic.partitions for name, topic in topics.items()}
 
     def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
         more = {

@@ -46,5 +46,5 @@ def check_topics(
     given = options_of(address, {"topics": ",".join(topics), **(options or {})})
     address = SourceOptions.parse(given, streaming=streaming).address
     with connected(address) as connection:
-        select_topics(load_topics(connection, address), topics, address)
+        select_topics(load_topics(connection, address, topics), topics, address)
     return given
