@@ -270,7 +270,7 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
             for what, (count, first) in looked.faults.items():
                 found += count
                 text = f"{count} of {lengths[stream]} entries {what}, the first is {first.decode()}"
-                yield Finding(stream.decode(errors="replace"), _FAULT, text)
+                yield Finding(stream.decode(errors="replace"), _FAULT, text + looked.place(stream, first))
     if not found:
         entries = sum(lengths.values())
         what = f"{entries} of {records} records" if records > entries else str(entries)
@@ -296,6 +296,15 @@ class _Entries:
                     self._note("are damaged record batches (wrong CRC, length or place)", entry_id)
             except AddressError:
                 self._note("have no offset", entry_id)
+
+    def place(self, stream: bytes, entry_id: bytes) -> str:
+        """Where Kafka clients find an entry; empty for one that has no offset."""
+        try:
+            offset = offset_of(entry_id, self._bias)
+        except AddressError:
+            return ""
+        _, topic, partition = stream.decode(errors="replace").rsplit(":", 2)
+        return f": topic {topic}, partition {partition}, offset {offset}"
 
     def _note(self, what: str, entry_id: bytes) -> None:
         count, first = self.faults.get(what, (0, entry_id))

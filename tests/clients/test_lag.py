@@ -159,7 +159,8 @@ def test_the_doctor_names_damaged_batches(own_korvet):
     entries = server.redis.xlen(stream("orders"))
     assert found["state"] == "fault"
     damage = "damaged record batches (wrong CRC, length or place)"
-    assert found["text"] == f"1 of {entries} entries are {damage}, the first is {next_id}"
+    where = f"{next_id}: topic orders, partition 0, offset {offset_of(next_id)}"
+    assert found["text"] == f"1 of {entries} entries are {damage}, the first is {where}"
 
 
 def test_the_doctor_shows_who_holds_back_readers(own_korvet):
