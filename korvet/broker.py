@@ -46,9 +46,9 @@ from korvet.topics.retention import keep_retention
 from korvet.transactions.config import TransactionConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from korvet.config import Config
+    from korvet.config import Address, Config
     from korvet.storage.membership import Membership
 
 log = logging.getLogger(__name__)
@@ -73,20 +73,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
     try:
         endpoints = await listener.bind()
         endpoint = next(iter(endpoints.values()))
-        store = await Store.open(
-            redis_url,
-            Keyspace(config.keyspace),
-            node_id=config.node_id,
-            endpoint=endpoint,
-            listeners=endpoints,
-            watch_interval_ms=config.native_poll_interval_ms,
-            lease_ms=config.broker_session_timeout_ms,
-            lead_cap_ms=config.append_lead_max_ms,
-            tail_cache_bytes=config.tail_cache_bytes,
-            readahead_bytes=config.fetch_readahead_bytes,
-            config_problem=config_problem,
-            timeout_ms=config.redis_socket_timeout_ms,
-        )
+        store = await _open_store(config, redis_url, endpoints)
         groups = _group_config(config)
         security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
         coordinator = CoordinatorService(
@@ -135,6 +122,24 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
             await store.close()
     finally:
         await listener.stop()
+
+
+async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Address]) -> Store:
+    """Raises StoreError when Redis can't be used."""
+    return await Store.open(
+        redis_url,
+        Keyspace(config.keyspace),
+        node_id=config.node_id,
+        endpoint=next(iter(endpoints.values())),
+        listeners=endpoints,
+        watch_interval_ms=config.native_poll_interval_ms,
+        lease_ms=config.broker_session_timeout_ms,
+        lead_cap_ms=config.append_lead_max_ms,
+        tail_cache_bytes=config.tail_cache_bytes,
+        readahead_bytes=config.fetch_readahead_bytes,
+        config_problem=config_problem,
+        timeout_ms=config.redis_socket_timeout_ms,
+    )
 
 
 async def _run(
