@@ -13,6 +13,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -557,6 +558,7 @@ class Setting(NamedTuple):
     description: str
 
 
+@cache
 def settings() -> tuple[Setting, ...]:
     """All settings in the order of `Config`."""
     return tuple(_settings())

@@ -44,7 +44,11 @@ _OF_GROUPS: Final = tuple(
         (HEARTBEAT_INTERVAL_MS, "5000", "How often members of the group are told to send heartbeats."),
     )
 )
-_BROKERS_OF_GROUPS: Final = {config.synonym for config in _OF_GROUPS}
+_BROKERS_OF_GROUPS: Final = {
+    setting.key: setting.field
+    for setting in settings.settings()
+    if setting.key in {config.synonym for config in _OF_GROUPS}
+}
 
 
 class _Resource(enum.IntEnum):
@@ -129,11 +133,7 @@ def _topic_configs(context: RequestContext, request: Any, resource: Any) -> tupl
 def _group_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
     services = context.services
     own, wanted = services.security.group_configs.of(resource.resource_name), _wanted(resource)
-    broker_configs = {
-        setting.key: str(getattr(services.config, setting.field))
-        for setting in settings.settings()
-        if setting.key in _BROKERS_OF_GROUPS
-    }
+    broker_configs = {key: str(getattr(services.config, field)) for key, field in _BROKERS_OF_GROUPS.items()}
     return _described(
         context,
         request,

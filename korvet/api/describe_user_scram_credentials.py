@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
+from korvet.slices import sliced
 
 if TYPE_CHECKING:
     from korvet.api.context import RequestContext
@@ -38,12 +39,14 @@ async def describe_user_scram_credentials(context: RequestContext, request: Any)
     ):
         known.setdefault(user, {})[mechanism.number] = credential.iterations
     asked = Counter(user.name for user in request.users or ()) or Counter(known.keys())
-    results = tuple(_result(context, name, times > 1, known.get(name)) for name, times in asked.items())
+    results = [
+        _result(context, name, times > 1, known.get(name)) async for name, times in sliced(asked.items())
+    ]
     return context.make(
         "DescribeUserScramCredentialsResponse",
         error_code=ErrorCode.none,
         error_message=None,
-        results=results,
+        results=tuple(results),
     )
 
 

@@ -59,7 +59,7 @@ class LocalMarkers:
         if not self._exists(partition):
             # Another broker may have made it.
             try:
-                await self._catalogue.load()
+                await self._catalogue.catch_up()
             except StorageError:
                 return ErrorCode.request_timed_out
         topic = self._catalogue.get(name)

@@ -142,6 +142,12 @@ class Catalogue:
         """Topics whose deletion was begun and not finished, say by a broker that died."""
         return list(self._deleting.values())
 
+    async def catch_up(self) -> None:
+        """Read the catalogue if others have changed it since it was read last (HGET). Raises StorageError."""
+        changed = counter_of(await self._store.call("HGET", self._store.keyspace.cluster, "catalogue"))
+        if changed != self.version:
+            await self.load()
+
     async def load(self) -> Mapping[str, Topic]:
         """Read the catalogue (HGETALL), and let logs follow what others have changed. A topic that cannot be
         read is left out, and so is a topic's config with a value that it can't have.

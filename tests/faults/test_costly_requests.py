@@ -230,6 +230,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             ]
         },
     ),
+    "DescribeConfigs: groups": (
+        "DescribeConfigs",
+        {
+            "resources": [
+                {"resource_type": 32, "resource_name": f"g{number}", "configuration_keys": None}
+                for number in range(20_000)
+            ],
+            "include_synonyms": True,
+        },
+    ),
+    "WriteTxnMarkers: partitions that do not exist": (
+        "WriteTxnMarkers",
+        {
+            "markers": [
+                {
+                    "producer_id": 1,
+                    "transaction_result": True,
+                    "topics": [{"name": TOPIC, "partition_indexes": list(range(10_000, 30_000))}],
+                }
+            ]
+        },
+    ),
     "FindCoordinator": ("FindCoordinator", {"coordinator_keys": [f"g{number}" for number in range(50_000)]}),
     "Produce": (
         "Produce",
