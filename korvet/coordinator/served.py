@@ -28,7 +28,7 @@ from korvet.storage.errors import StorageError
 from korvet.topics.configs import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from korvet.storage.log import Appended, PartitionLog, ProducerStamp
 
@@ -172,7 +172,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
             return token
         try:
-            self._apply(self._step(outcome), now_ms)
+            self._apply(self._step(outcome), now_ms, is_limited=True)
         except EncodeError as error:
             logger.warning("%s of %s is refused: %s", type(request).__name__, self._log.topic.name, error)
             self._discard(outcome, token)
@@ -246,11 +246,17 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
                 call(done, self._refuse(request, error))
         self._on_deadline(self._shard.next_deadline_ms())
 
-    def _apply(self, step: _Step, now_ms: int) -> None:
-        """Replay a step's records and have them appended. Raises EncodeError before anything is replayed."""
+    def _apply(self, step: _Step, now_ms: int, *, is_limited: bool = False) -> None:
+        """Replay a step's records and have them appended. Raises EncodeError before anything is replayed.
+
+        Only requests are limited to max.message.bytes: an event makes no record much larger, and nobody would
+        do its work later.
+        """
         outcome = step.outcome
         records = outcome.records
-        encoded = [Pending(step, record, (*self._encode_small(record), now_ms)) for record in records]
+        encoded = [Pending(step, record, (*self._encode(record), now_ms)) for record in records]
+        if is_limited:
+            self._check_sizes(encoded)
         if records:
             self._replay(outcome)
         self._on_deadline(self._shard.next_deadline_ms())
@@ -262,18 +268,16 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._pending += encoded
             self._append_soon()
 
-    def _encode_small(self, record: Any) -> EncodedRecord:
-        """Raises EncodeError also if a record exceeds max.message.bytes: Redis ends the connection on which
-        a command is too large.
+    def _check_sizes(self, pending: Iterable[Pending]) -> None:
+        """Raises EncodeError if a record exceeds max.message.bytes: Redis ends the connection on which a
+        command is too large.
         """
-        key, value = self._encode(record)
-        if value is not None and len(value) > _ALWAYS_TAKEN_BYTES:
-            limit = self._log.topic.configs.get(MAX_MESSAGE_BYTES, self._claim.message_max_bytes)
-            if len(key) + len(value) > int(limit):
-                raise EncodeError(
-                    f"a record of {len(key) + len(value)} bytes exceeds {MAX_MESSAGE_BYTES} {limit}"
-                )
-        return key, value
+        for _, _, (key, value, _) in pending:
+            if value is not None and len(value) > _ALWAYS_TAKEN_BYTES:
+                limit = self._log.topic.configs.get(MAX_MESSAGE_BYTES, self._claim.message_max_bytes)
+                size = len(key) + len(value)
+                if size > int(limit):
+                    raise EncodeError(f"a record of {size} bytes exceeds {MAX_MESSAGE_BYTES} {limit}")
 
     def _append_soon(self) -> None:
         """In the loop's next turn: what else arrives in this one goes along."""

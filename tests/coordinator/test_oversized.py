@@ -25,10 +25,12 @@ from korvet.groups.native import NativeGroup
 from korvet.groups.shard import GroupShard
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue
-from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.transactions.messages import InitRequest
+from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.transactions.messages import AddRequest, InitRequest
 from korvet.transactions.shard import TransactionShard
+from korvet.transactions.state import TransactionState
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
+from tests.coordinator.test_transactions import NAME
 from tests.coordinator.test_transactions import running as running_transactions
 from tests.support.polling import until_async
 
@@ -135,6 +137,25 @@ async def test_an_oversized_transactional_id_is_refused(server: Server, prefix: 
         refused = run.service.call(LONG, TransactionShard.init_producer, InitRequest(LONG, 60_000))
         assert (await refused).error is INVALID
         assert await run.end(identity, committed=True) is ErrorCode.none
+
+
+async def test_a_transaction_larger_than_the_topic_takes_now_times_out(server: Server, prefix: str) -> None:
+    """The limit was lowered while it was open: nobody must have to wait for it for ever."""
+    async with running_transactions(server, prefix) as run:
+        init = await run.service.call(NAME, TransactionShard.init_producer, InitRequest(NAME, 3000))
+        partitions = frozenset(("absent", number) for number in range(100_000))
+        request = AddRequest(NAME, init.producer_id, init.producer_epoch, partitions)
+        added = await run.service.call(NAME, TransactionShard.add_partitions, request)
+        assert added.error is ErrorCode.none
+        topic = run.store.catalogue.get(TRANSACTIONS_TOPIC)
+        assert topic is not None
+        configs = {**topic.configs, "max.message.bytes": "1000"}
+        await run.store.catalogue.set_configs(TRANSACTIONS_TOPIC, configs)
+
+        async def aborts() -> bool:
+            return TransactionState.PREPARE_ABORT in await run.states()
+
+        await until_async(aborts, 30, "the transaction is aborted")
 
 
 async def test_a_record_that_does_not_fit_refuses_its_own_group_only(
