@@ -109,8 +109,8 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
             kafka,
             "console producer and consumer in both group protocols, formatters of `__consumer_offsets`, "
             "`kafka-topics`, `kafka-configs`, `kafka-consumer-groups`, `kafka-get-offsets`, "
-            "`kafka-broker-api-versions`",
-            ("test_java_tools.py",),
+            "`kafka-broker-api-versions`, batches with bad records",
+            ("test_java_tools.py", "test_bad_records.py"),
         ),
         Client(
             "Kafka Connect and MirrorMaker 2",
