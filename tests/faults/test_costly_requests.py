@@ -59,6 +59,13 @@ def _commit(partitions: Any) -> dict[str, Any]:
     return {"name": TOPIC, "partitions": offsets}
 
 
+def _fetch(partitions: Any) -> dict[str, Any]:
+    fetched = [
+        {"partition": index, "partition_max_bytes": 2**20, "current_leader_epoch": -1} for index in partitions
+    ]
+    return {"topic": TOPIC, "partitions": fetched}
+
+
 def ids(count: int) -> list[uuid.UUID]:
     return [uuid.UUID(int=number + 1) for number in range(count)]
 
@@ -266,30 +273,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "max_bytes": 2**20,
             "session_epoch": -1,
-            "topics": [
-                {
-                    "topic": TOPIC,
-                    "partitions": [
-                        {"partition": index, "partition_max_bytes": 2**20, "current_leader_epoch": -1}
-                        for index in range(MANY)
-                    ],
-                }
-            ],
+            "topics": [_fetch(range(MANY))],
         },
     ),
     "Fetch: a session": (
         "Fetch",
         {
             "max_bytes": 2**20,
-            "topics": [
-                {
-                    "topic": TOPIC,
-                    "partitions": [
-                        {"partition": index, "partition_max_bytes": 2**20, "current_leader_epoch": -1}
-                        for index in range(MANY)
-                    ],
-                }
-            ],
+            "topics": [_fetch(range(MANY))],
         },
     ),
     "Fetch: forgotten partitions": (
