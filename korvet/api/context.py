@@ -45,7 +45,7 @@ class Client(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What the client has not read of the responses written to it; 0 where that is little."""
+        """Bytes of the responses that the client has not read yet; 0 if they are few."""
 
     def when_sent(self, callback: Callable[[], None]) -> None:
         """Call back when `unsent_bytes` is 0 again, or the client is gone."""

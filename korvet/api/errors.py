@@ -1,8 +1,8 @@
 """Which Kafka error a domain error is: the one table.
 
-What passes by itself is an error on which clients try again, and that is another one for each kind of
-request: Java's consumer takes REQUEST_TIMED_OUT in a fetch for a defect, its producer in InitProducerId for
-fatal.
+A passing fault is answered with an error on which clients try again. Which error that is depends on the
+request: Java's consumer takes REQUEST_TIMED_OUT in a fetch for a defect, and its producer takes it in
+InitProducerId for fatal.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.NotPrimary: ErrorCode.not_leader_or_follower,
     storage.Loading: ErrorCode.not_leader_or_follower,
     storage.Busy: ErrorCode.not_leader_or_follower,
-    # As where Kafka may not read its own files.
+    # As Kafka answers if it may not read its own files.
     storage.AccessRefused: ErrorCode.kafka_storage_error,
     storage.TopicGone: ErrorCode.unknown_topic_or_partition,
     storage.TopicExists: ErrorCode.topic_already_exists,
@@ -75,7 +75,7 @@ _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_COORDINATORS: Final[dict[type[Exception], ErrorCode]] = {
-    # As Kafka answers where no producer ids are to be had: clients ask the same broker again.
+    # As Kafka answers if it gets no producer ids: clients ask the same broker again.
     storage.LinkLost: ErrorCode.coordinator_load_in_progress,
     storage.WritesRefused: ErrorCode.coordinator_load_in_progress,
     storage.Loading: ErrorCode.coordinator_load_in_progress,

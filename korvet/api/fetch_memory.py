@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _SHARES: Final = 8
 # What a fetch is given at once or waits for, at most: enough for its work to cost more than its waiting.
 _USEFUL_BYTES: Final = 256 * 1024
-# What a fetch is given that has waited in vain. Its first batch is given whole, however large.
+# What a fetch is given when its wait is over without room. Its first batch is given whole, however large.
 _LEAST_BYTES: Final = 16 * 1024
 # How long a fetch waits for memory. People notice a second, and the fetch has yet to be read.
 _PATIENCE_S: Final = 0.25
@@ -64,7 +64,7 @@ class FetchMemory:
         return self._budget.held_bytes
 
     def take(self, most_bytes: int) -> int:
-        """Hold some bytes, at most so many, and return how many; 0 where there is no room."""
+        """Hold some bytes, at most so many, and return how many; 0 if there is no room."""
         budget = self._budget
         share_bytes = (budget.limit_bytes - budget.held_bytes) // _SHARES
         size_bytes = (
@@ -88,7 +88,7 @@ class FetchMemory:
         self._check_soon()
 
     def take_all(self, size_bytes: int) -> bool:
-        """Hold exactly so many bytes, at once; False where there is no room."""
+        """Hold exactly so many bytes, at once; False if there is no room."""
         return self._budget.take(size_bytes)
 
     def wait_for_all(self, size_bytes: int, ready: Callable[[], None]) -> None:

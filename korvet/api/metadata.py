@@ -95,7 +95,7 @@ async def metadata(context: RequestContext, request: Any) -> list[bytes]:
 
 async def _named(context: RequestContext, topics: Any, may_create: bool) -> list[Topic | bytes]:
     """The topics that are named by name or ID, each of them once, as in Kafka."""
-    # A name counts where there is one.
+    # If there is a name, it counts and the ID does not.
     once = {getattr(asked, "topic_id", None) if asked.name is None else asked.name: asked for asked in topics}
     answers: dict[Any, Topic | bytes] = {}
     async for key, asked in sliced(once.items()):
@@ -140,7 +140,7 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
 
 
 def _error(context: RequestContext, refused: TopicError) -> ErrorCode:
-    """Why there is no such topic. One that the client may not see is no reason."""
+    """Why there is no such topic. A topic that the client may not see is not given as the reason."""
     if isinstance(refused, NameCollision) and not context.may(
         Operation.DESCRIBE, ResourceType.TOPIC, refused.other
     ):

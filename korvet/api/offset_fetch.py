@@ -56,7 +56,7 @@ async def offset_fetch(context: RequestContext, request: Any) -> Any:
             return refuse(context, request, reply.error)
         return _single(context, reply.error, await _topics(context, reply))
     groups = []
-    # All offsets of a group are told once, however often they are asked for.
+    # All offsets of a group are answered once, however often they are asked for.
     once = {
         (group.group_id, None if group.topics is None else number): group
         for number, group in enumerate(request.groups)

@@ -61,7 +61,7 @@ _TIMESTAMP_BOUND_MS: Final = 2**52
 # Redis adds a batch's entries in one go, 1 to 4 us each, and serves nobody else meanwhile. Producers hardly
 # ever have so many records in a batch: librdkafka 10,000, most others 1 MB before compression.
 _MOST_COMPRESSED_RECORDS: Final = 75_000
-# A refusal names so many bad records at the most. A client that leaves these out is told of the next ones.
+# A refusal names so many bad records at most. If a client leaves these out, the next refusal names others.
 _MOST_NAMED: Final = 1000
 _NO_TIMESTAMP: Final = -1
 
@@ -73,7 +73,7 @@ class _Refused(Exception):
         super().__init__(message)
         self.error = error
         self.records = records
-        """The bad ones; none where the whole batch is bad."""
+        """The bad ones; empty if the whole batch is bad."""
 
 
 class _Part(PartitionAnswer):
@@ -83,7 +83,7 @@ class _Part(PartitionAnswer):
     place: Place | None = None
     header: BatchHeader | None = None
     unpacked: Unpacked | None = None
-    """The records where they are compressed, until the append is over."""
+    """The decompressed records of a compressed batch, until the append is over."""
 
     def refuse(self, refusal: _Refused | BatchError | StorageError) -> None:
         """It is not appended."""
@@ -183,7 +183,7 @@ class _Produce(msgspec.Struct, eq=False):
         self._finished()
 
     def _begin(self, topic: Any, part: _Part) -> bool:
-        """Begin one append; False where that has to wait, and `_go_on` is called then. Raises BatchError and
+        """Begin one append; False if it has to wait: `_go_on` is called after that. Raises BatchError and
         _Refused.
         """
         place = part.place = self._locate(topic, part.index)
@@ -249,7 +249,7 @@ class _Produce(msgspec.Struct, eq=False):
         self._context.services.unpacking.soon(records, header, most_bytes, unpacked)
 
     def _continue(self, part: _Part, step: Callable[[], None], then: Callable[[], None]) -> None:
-        """Go on with a batch that has waited, or with the next one where this one is refused."""
+        """Go on with a batch that has waited, or with the next one if this one is refused."""
         try:
             step()
         except (_Refused, BatchError) as refusal:
@@ -262,7 +262,7 @@ class _Produce(msgspec.Struct, eq=False):
             then()
 
     def _failed(self, part: _Part) -> None:
-        """A defect of ours, of which nobody else is told any more."""
+        """A defect of the broker, after which no caller is left that could log it."""
         log.exception("Produce v%d of client %r failed", self._context.api_version, self._context.client_id)
         part.refuse(_Refused(ErrorCode.unknown_server_error, ""))
 
@@ -315,7 +315,7 @@ class _Produce(msgspec.Struct, eq=False):
         )
 
     def _check_transaction(self, reply: Any) -> None:
-        """Take the coordinator's answer. Raises _Refused where the partition is in no transaction."""
+        """Take the coordinator's answer. Raises _Refused if the partition is in no transaction."""
         error = reply.error
         if error is ErrorCode.none and reply.absent:
             error = ErrorCode.transaction_abortable
@@ -458,7 +458,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _check_records(
         self, place: Place, received: ReceivedBatch, form: AppendArguments | AppendCommands
     ) -> None:
-        """Raises _Refused where a record has a timestamp out of range or lacks its key; it names the bad
+        """Raises _Refused if a record has a timestamp out of range or lacks its key; it names the bad
         records.
         """
         policy = place.policy

@@ -18,7 +18,7 @@ _LOG_START_SINCE: Final = 5
 _RECORD_ERRORS_SINCE: Final = 8
 _FLEXIBLE_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 13
-# Index, error code, base offset, append time and log start, the last of which versions before 5 do not have.
+# Index, error code, base offset, append time and log start; versions before 5 have no log start.
 _PARTITION: Final = struct.Struct(">ihqqq")
 _BYTES_WITHOUT_START: Final = 22
 _NO_THROTTLE: Final = b"\x00\x00\x00\x00"
@@ -75,7 +75,7 @@ def _no_fault(version: int) -> bytes:
 
 
 def _fault(version: int, answer: PartitionAnswer) -> bytes:
-    """What stands behind a partition's numbers: bad records, a text, and no tagged fields."""
+    """What follows a partition's numbers: bad records, a text, and no tagged fields."""
     if version < _RECORD_ERRORS_SINCE:
         return b""
     flexible = version >= _FLEXIBLE_SINCE

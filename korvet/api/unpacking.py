@@ -77,7 +77,7 @@ class Unpacking:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def at_once(self, data: Octets, header: BatchHeader, most_bytes: int) -> Unpacked | None:
-        """A small batch, decompressed; None where it has to wait for its turn: then it is for `soon`.
+        """A small batch, decompressed; None if it has to wait for its turn: then it is for `soon`.
 
         `most_bytes` bounds the plain records. Raises BatchError.
         """
@@ -138,7 +138,7 @@ class Unpacking:
                 return
             budget.give_back(size_bytes)
             if outcome.kind == "too_large" and plain_bytes < most_bytes:
-                # Several frames, of which the first one named its own size only.
+                # Several frames: the first one named its own size only.
                 self._wait(section, header, most_bytes, most_bytes, done)
             else:
                 done(outcome)

@@ -200,7 +200,7 @@ def _eviction(info: dict[str, Any]) -> Finding:
 
 
 def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
-    """The hashes that brokers share: whose keyspace it is, and fields that brokers skip as unreadable."""
+    """The hashes that brokers share: their cluster id, and fields that brokers skip as unreadable."""
     try:
         keys = Keyspace(keyspace)
     except ValueError as error:

@@ -96,7 +96,7 @@ def _close(path: Path, folder: Path) -> int:
     if state.st_uid != os.geteuid():
         raise EmbeddedServerError(_owner_message(path, folder, state.st_uid))
     if is_socket:
-        return 0  # made anew at every start; where its path is too long, it is a link of ours
+        return 0  # made anew at every start; if its path is too long, it is a link of ours
     if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
         raise EmbeddedServerError(f"{path} is neither a file nor a folder: remove it")
     if not state.st_mode & UMASK:

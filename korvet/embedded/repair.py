@@ -27,7 +27,7 @@ class Damage(NamedTuple):
 
     report: str
     name: str
-    """The first damaged file; empty where the report names none."""
+    """The first damaged file; empty if the report names none."""
     lost_bytes: int
     """What a cut at the damage takes away, to the end of the file."""
 
@@ -64,7 +64,7 @@ class Repair:
             lock.release()
 
     def find(self) -> Damage | None:
-        """What is damaged; None where everything is sound."""
+        """What is damaged; None if everything is sound."""
         status, report = self._check()
         if status == 0:
             return None
@@ -73,7 +73,7 @@ class Repair:
         return Damage(report, name, lost)
 
     def back_up(self) -> Path:
-        """Copy all files of the append-only file beside it; returns where to. Raises EmbeddedServerError."""
+        """Copy all files of the append-only file beside it; returns the path. Raises EmbeddedServerError."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         target = self.data_dir / f"{_FILES}.backup-{stamp}"
         try:
@@ -84,7 +84,7 @@ class Repair:
         return target
 
     def cut(self) -> None:
-        """Cut the damaged file off at the damage. Raises EmbeddedServerError where that does not mend it."""
+        """Cut the damaged file off at the damage. Raises EmbeddedServerError if that does not mend it."""
         status, report = self._check("--fix")
         if status == 0 and self.find() is None:
             return

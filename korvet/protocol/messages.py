@@ -153,7 +153,7 @@ def _encode(entity: Any) -> bytes:
 
 
 def _pieces(entity: Any) -> Iterator[bytes]:
-    """An entity as the bytes before its last array, each element, and the bytes behind it."""
+    """An entity as the bytes before its last array, each element, and the bytes after the array."""
     array = _last_array(entity)
     elements = () if array is None else getattr(entity, array.field)
     if array is None or not elements:

@@ -1,4 +1,4 @@
-"""The dataclass of each message by API and version: kio's, or ours where kio lacks a version."""
+"""The dataclass of each message by API and version: kio's, or korvet's if kio lacks the version."""
 
 from __future__ import annotations
 

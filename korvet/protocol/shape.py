@@ -22,7 +22,7 @@ from korvet.protocol.primitives import MalformedRequest, read_unsigned_varint, s
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
-# Kafka's limit of a string, whose length is an int16 in the older encoding.
+# Kafka's limit: the length of a string is an int16 in the older encoding.
 _LONGEST_STRING_BYTES: Final = 32_767
 # Only the frame bounds others.
 _LONGEST_BYTES: Final = 2**31 - 1

@@ -53,7 +53,7 @@ def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
 
 
 def named_size(codec: int, data: Octets) -> int | None:
-    """How many bytes the data says that it decompresses to; None where it does not say. Nothing is
+    """The size in bytes that the data names for itself, once decompressed; None if it names none. Nothing is
     decompressed.
 
     Snappy's blocks name their sizes, a zstd frame may (RFC 8878, 3.1.1.1); of several frames only the first
@@ -174,5 +174,5 @@ def _corrupt(codec: int, reason: str) -> BatchError:
 
 
 def too_large(codec: int, max_bytes: int) -> BatchError:
-    """What a batch is refused with whose records would be longer than that."""
+    """The refusal of a batch whose records would be longer than that."""
     return BatchError("too_large", f"the {NAMES[codec]} records decompress to more than {max_bytes} bytes")

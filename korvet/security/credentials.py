@@ -52,7 +52,7 @@ class Credentials:
 
     def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
         """The stored one, or a decoy. One with fewer iterations than RFC 7677 asks for counts as none."""
-        # Made in any case, so that the time does not tell.
+        # Made in any case, so that the time taken shows nothing.
         decoy = self._shared._decoys.of(user, mechanism)
         stored = self.scram.get((user, mechanism))
         return decoy if stored is None or stored.iterations < MIN_ITERATIONS else stored

@@ -97,7 +97,7 @@ class SaslSession:
         self.state = State.TOKENS
 
     def evaluate(self, token: bytes) -> bytes:
-        """Answer a token; the state tells whether others are to follow. See `takes_long`.
+        """Answer a token; the state says whether others are to follow. See `takes_long`.
 
         Raises SaslFailure, which ends the connection, with what the client may read of it, and IllegalState.
         """

@@ -82,7 +82,7 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._pause(listening, error)
-                # Else there is none any more, or the client's network failed before it was accepted.
+                # Otherwise none is left, or the client's network failed before the accept.
                 return
             accepted.setblocking(False)
             host = f"/{address[0]}"
@@ -122,7 +122,7 @@ class Acceptor:
             raise
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Let the process get its breath back: the connection stays in the kernel's queue."""
+        """Accept nothing for a while; connections stay in the kernel's queue."""
         log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)

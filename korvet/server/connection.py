@@ -106,7 +106,7 @@ class Slot(msgspec.Struct, eq=False):
 
     def __del__(self) -> None:
         if not self.place.done:
-            self.connection.close("a request of it was left without an answer")
+            self.connection.close("one of its requests was left without an answer")
             self(None)
 
 
@@ -573,7 +573,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(str(error))
         except Exception:
             log.exception("a request of %s could not be handled", self.client_host)
-            self.close("a request of it could not be handled")
+            self.close("one of its requests could not be handled")
 
     def _frame_size(self) -> int:
         """Bytes of the frame at the start of the buffer, -1 while its length isn't there."""

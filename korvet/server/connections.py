@@ -55,7 +55,7 @@ class Place:
         self._host = host
 
     def leave(self) -> None:
-        """Give the place back; no fault where that was done."""
+        """Give the place back; does nothing if it was given back before."""
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.give_back(self._listener, self._host)

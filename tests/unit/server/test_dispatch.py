@@ -243,7 +243,7 @@ def test_a_request_that_its_handler_has_lost_ends_the_connection(
 
     asyncio.run(run())
     assert [record.getMessage() for record in caplog.records] == [
-        "closing the connection of /10.1.2.3: a request of it was left without an answer"
+        "closing the connection of /10.1.2.3: one of its requests was left without an answer"
     ]
 
 
