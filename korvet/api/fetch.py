@@ -185,11 +185,13 @@ class FullReading(Reading):
 
     def begin(self, respond: Respond) -> None:
         """Read what is there; answer or wait."""
-        at_end = not self._looks
-        for part in self._parts:
-            if part.log is not None and not self._is_at_end(part, part.log):
-                at_end = False
-        self._start(respond, at_end)
+        self._begin(respond)
+        if self._looks:
+            self._read(self._parts)
+        elif grown := self._grown():
+            self._read(grown)
+        else:
+            self._wait()
 
     def repeat(self, respond: Respond) -> bool:
         """Begin again, unless the partitions have to be located again."""
@@ -198,25 +200,13 @@ class FullReading(Reading):
             return False
         if access is not None and access.version != self._access_version:
             return False
-        at_end = not self._looks
         for part in self._parts:
-            log = part.log
-            if log is None or log.closed:
+            if part.log is None or part.log.closed:
                 return False
-            if not self._is_at_end(part, log):
-                at_end = False
-        if self._has_read:
-            for part in self._parts:
+            if self._has_read:
                 part.reset()
-        self._start(respond, at_end)
+        self.begin(respond)
         return True
-
-    def _start(self, respond: Respond, at_end: bool) -> None:
-        self._begin(respond)
-        if at_end:
-            self._wait()
-        else:
-            self._read(self._parts if self._looks else self._grown())
 
     def _finish(self) -> None:
         super()._finish()
@@ -229,7 +219,7 @@ class FullReading(Reading):
         self._at_work = False
         self._respond = None
         self._deadlines.disarm(self)
-        if not self._reading:
+        if self._held_bytes and not self._reading:
             self._give_up_memory()
         if self._listening:
             self._listening = False

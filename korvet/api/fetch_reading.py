@@ -78,6 +78,7 @@ class Reading(Deadline):
         "_held_bytes",
         "_is_committed",
         "_is_short",
+        "_max_bytes",
         "_memory",
         "_patience",
         "_reading",
@@ -116,6 +117,7 @@ class Reading(Deadline):
         self._context = context
         self._is_committed = request.isolation_level == READ_COMMITTED
         self._takes_zstd = context.api_version >= _ZSTD_SINCE
+        self._max_bytes = min(request.max_bytes, _MAX_BYTES)
         if (request.max_wait, request.min_bytes) == self._patience:
             return
         self._patience = request.max_wait, request.min_bytes
@@ -163,10 +165,9 @@ class Reading(Deadline):
     def _read(self, parts: Sequence[FetchedPart], taken_bytes: int = 0) -> None:
         """Read all in one go once there is memory for it, within the response's limit."""
         self._has_read = True
-        most_bytes = min(self.request.max_bytes, _MAX_BYTES) - taken_bytes
+        most_bytes = self._max_bytes - taken_bytes
         limits = parts[0].max_bytes if len(parts) == 1 else sum([part.max_bytes for part in parts])
-        most_bytes = min(most_bytes, limits)
-        most_bytes = max(most_bytes, 1)
+        most_bytes = max(min(most_bytes, limits), 1)
         room_bytes = self._memory.take(most_bytes)
         self._held_bytes += room_bytes
         if room_bytes:
@@ -269,17 +270,20 @@ class Reading(Deadline):
 
     def _decide(self) -> None:
         """All reads are over: convert, read on, answer or wait."""
-        size = self._size_bytes = sum([part.size_bytes for part in self._active])
+        size, failed = 0, False
+        for part in self._active:
+            size += part.size_bytes
+            failed = failed or part.error is not ErrorCode.none
+        self._size_bytes = size
         if not self._takes_zstd:
             self._hold(size)
             if self._converts():
                 return
-        if self._unread and size < min(self.request.max_bytes, _MAX_BYTES):
+        if self._unread and size < self._max_bytes:
             self._hold(size)
             # After a failure as well: a damaged partition takes nothing from the others.
             self._read(self._unread, size)
             return
-        failed = any(part.error is not ErrorCode.none for part in self._active)
         enough = not self._active or size >= min(self.request.min_bytes, self._enough_bytes)
         if failed or enough or self._deadlines.now() >= self._ends_at:
             self._finish()
@@ -298,7 +302,6 @@ class Reading(Deadline):
         that wait for what the other one holds would wait for ever.
         """
         services, size_bytes = self._context.services, 0
-        limit_bytes = min(self.request.max_bytes, _MAX_BYTES)
         for part in self._active:
             if not part.size_bytes:
                 continue
@@ -306,7 +309,8 @@ class Reading(Deadline):
             place = services.topics.place(part.topic, part.index)
             policy = None if place is None else place.policy
             most_bytes = (policy or services.config).max_decompressed_bytes
-            end, plain_bytes = convertible(data, min(part.max_bytes, limit_bytes - size_bytes), most_bytes)
+            left_bytes = min(part.max_bytes, self._max_bytes - size_bytes)
+            end, plain_bytes = convertible(data, left_bytes, most_bytes)
             if not plain_bytes:
                 size_bytes += len(data)
             elif self._memory.take_all(plain_bytes):

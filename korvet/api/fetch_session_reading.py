@@ -129,7 +129,7 @@ class SessionReading(Reading):
         self._at_work = False
         self._respond = None
         self._deadlines.disarm(self)
-        if not self._reading:
+        if self._held_bytes and not self._reading:
             self._give_up_memory()
         if self._client is not None:
             self._client.forget(self.release)

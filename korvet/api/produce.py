@@ -11,6 +11,7 @@ be decompressed in, its connection takes no other requests.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -289,7 +290,7 @@ class _Produce(msgspec.Struct, eq=False):
         place.log.append(
             batch,
             stamp,
-            lambda outcome: self._appended(part, place.policy, outcome),
+            partial(self._appended, part, place.policy),
             followed=self._context.client.pipelines,
         )
 

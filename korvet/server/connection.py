@@ -24,7 +24,7 @@ from korvet.server.door import OPEN_DOOR
 from korvet.server.turns import LARGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
@@ -70,8 +70,8 @@ CORRELATION_AT: Final = 4
 class _Place(msgspec.Struct, eq=False):
     """The place of one response in the connection's order."""
 
-    done: bool = False
-    segments: list[bytes] | None = None
+    segments: Sequence[bytes] | None = None
+    """The response; None while there is none."""
     on_answer: Callable[[], None] | None = None
 
 
@@ -91,10 +91,11 @@ class Slot(msgspec.Struct, eq=False):
     def __call__(self, body: list[bytes] | None) -> None:
         """Send the body in segments, after its length and header; None sends nothing."""
         place = self.place
-        if place.done:
+        if place.segments is not None:
             raise RuntimeError("a request was answered twice")
-        place.done = True
-        if body is not None:
+        if body is None:
+            place.segments = ()
+        else:
             header = self.header
             size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
             place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
@@ -105,7 +106,7 @@ class Slot(msgspec.Struct, eq=False):
                 place.on_answer()
 
     def __del__(self) -> None:
-        if not self.place.done:
+        if self.place.segments is None:
             self.connection.close("one of its requests was left without an answer")
             self(None)
 
@@ -374,8 +375,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         in_flight, outbox = self._in_flight, self._outbox
         first = not outbox
-        while in_flight and in_flight[0].done:
-            outbox += in_flight.popleft().segments or ()
+        while in_flight and (segments := in_flight[0].segments) is not None:
+            in_flight.popleft()
+            outbox += segments
         if outbox:
             if not in_flight:
                 self._flush()
@@ -389,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """See korvet.api.context.Client."""
-        if self.closed or self._transport is None or not self._held & _WRITING:
+        if not self._held & _WRITING or self.closed or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
 
