@@ -54,7 +54,7 @@ class Budget:
         return any(waiter.ready is not None for _, _, waiter in self._waiting)
 
     def take(self, size_bytes: int) -> bool:
-        """Hold so many more bytes, at once; False if there is no room or others wait."""
+        """Hold `size_bytes` more at once. Returns False if there is no room or others wait."""
         held_bytes = self.held_bytes + size_bytes
         if self._waiting or (held_bytes > self.limit_bytes and self.held_bytes > 0):
             return False
@@ -62,7 +62,7 @@ class Budget:
         return True
 
     def wait(self, size_bytes: int, ready: Callable[[bool], None], most_s: float | None = None) -> None:
-        """Hold so many more bytes once there is room, then call `ready(True)`; after `most_s` seconds without
+        """Hold `size_bytes` more once there is room, then call `ready(True)`; after `most_s` seconds without
         room call `ready(False)`, with nothing held. Never calls `ready` itself.
         """
         waiter = _Waiter(size_bytes, ready)
@@ -74,11 +74,11 @@ class Budget:
         self._admit_soon()
 
     def exceed(self, size_bytes: int) -> None:
-        """Hold so many more bytes, whether or not there is room."""
+        """Hold `size_bytes` more, whether or not there is room."""
         self.held_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
-        """Hold so many fewer bytes."""
+        """Stop holding `size_bytes`, and admit requests that wait for room."""
         self.held_bytes -= size_bytes
         if self._waiting:
             self._admit_soon()

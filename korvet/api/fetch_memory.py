@@ -64,7 +64,7 @@ class FetchMemory:
         return self._budget.held_bytes
 
     def take(self, most_bytes: int) -> int:
-        """Hold some bytes, at most so many, and return how many; 0 if there is no room."""
+        """Hold up to `most_bytes`. Returns how many bytes are held; 0 if there is no room."""
         budget = self._budget
         share_bytes = (budget.limit_bytes - budget.held_bytes) // _SHARES
         size_bytes = (
@@ -88,21 +88,22 @@ class FetchMemory:
         self._check_soon()
 
     def take_all(self, size_bytes: int) -> bool:
-        """Hold exactly so many bytes, at once; False if there is no room."""
+        """Hold exactly `size_bytes` at once. Returns False if there is no room."""
         return self._budget.take(size_bytes)
 
     def wait_for_all(self, size_bytes: int, ready: Callable[[], None]) -> None:
-        """Hold exactly so many bytes, however long that takes."""
+        """Call `ready` once exactly `size_bytes` are held, however long that takes."""
         self._budget.wait(size_bytes, lambda _: ready())
         self._check_soon()
 
     def resize(self, held_bytes: int, size_bytes: int) -> None:
-        """Hold so many bytes instead of those."""
+        """Hold `size_bytes` instead of `held_bytes`."""
         self._budget.give_back(held_bytes - size_bytes)
 
     def sent_by(self, client: Client, held_bytes: int, size_bytes: int) -> None:
-        """A response of that size, for which so many bytes are held, was handed to the connection. What the
-        client has not read is held until it has.
+        """A response of `size_bytes`, for which `held_bytes` are held, was handed to the connection.
+
+        Bytes that the client has not read stay held until the client reads them.
         """
         if not client.unsent_bytes:
             self._budget.give_back(held_bytes)

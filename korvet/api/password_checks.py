@@ -22,7 +22,7 @@ MOST_WAITING_OF_ADDRESS: Final = 500
 MOST_WAITING: Final = 5_000
 # Half of the CPUs stay for the event loop and Redis; four threads check a thousand passwords a second.
 _MOST_THREADS: Final = 4
-# A customer of a network provider has at least so many bits of an IPv6 address to choose.
+# The part of an IPv6 address that counts: a customer of a provider chooses all further bits.
 _IPV6_NETWORK_BITS: Final = 64
 
 

@@ -62,7 +62,7 @@ _TIMESTAMP_BOUND_MS: Final = 2**52
 # Redis adds a batch's entries in one go, 1 to 4 us each, and serves nobody else meanwhile. Producers hardly
 # ever have so many records in a batch: librdkafka 10,000, most others 1 MB before compression.
 _MOST_COMPRESSED_RECORDS: Final = 75_000
-# A refusal names so many bad records at most. If a client leaves these out, the next refusal names others.
+# The most bad records that a refusal names. If a client leaves these out, the next refusal names others.
 _MOST_NAMED: Final = 1000
 _NO_TIMESTAMP: Final = -1
 
