@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 2
-# The format that a broker brings to FORMAT_VERSION when it opens a keyspace.
-_UPGRADED_FORMAT: Final = 1
 # Functions, entries-added and XINFO's first entry came with Redis 7.0; Valkey's first own release is 7.2.
 _OLDEST_REDIS: Final = (7, 0, 0)
 _OLDEST_VALKEY: Final = (7, 2, 0)
@@ -106,7 +104,6 @@ class Store:
         self.membership: Membership | None = None
         """None for tools, which are no brokers and are fenced by nobody."""
         self.cluster_id = ""
-        self._outdated = False
         self.server = ""
         """Kind and version of the server, such as "valkey 9.1.2"."""
         self.features: frozenset[str] = frozenset()
@@ -160,8 +157,6 @@ class Store:
                 assert endpoint is not None
                 store.membership = await Membership.join(store, node_id, endpoint, lease_ms, listeners)
             await store.catalogue.load()
-            if store._outdated:
-                await store._upgrade()
         except BaseException as error:
             await store.close()
             if isinstance(error, StorageError) and not isinstance(error, StoreError):
@@ -180,9 +175,7 @@ class Store:
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
             await self.call("HSETNX", cluster, field, value)
         cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")
-        if version == b"%d" % _UPGRADED_FORMAT:
-            self._outdated = True
-        elif version != b"%d" % FORMAT_VERSION:
+        if version != b"%d" % FORMAT_VERSION:
             raise StoreError(
                 f"keyspace {self.keyspace.prefix!r} has format {shown(version)}; this korvet works with "
                 f"format {FORMAT_VERSION} only"
@@ -207,24 +200,6 @@ class Store:
             f"keyspace {keys.prefix!r} has topics but no cluster id: {keys.cluster.decode()} was lost. "
             f"Restore it from a backup, or give it a new id: HSET {keys.cluster.decode()} id "
             f"{uuid_text(random_uuid().bytes)}"
-        )
-
-    async def _upgrade(self) -> None:
-        """Bring the keyspace to our format; a broker does that, as nobody else may write meanwhile."""
-        if self.membership is None:
-            raise StoreError(
-                f"keyspace {self.keyspace.prefix!r} has format {_UPGRADED_FORMAT}: start `korvet serve` on "
-                f"it once, which brings it to format {FORMAT_VERSION}"
-            )
-        for topic in self.catalogue.topics.values():
-            for partition in range(topic.partitions):
-                await self.fcall("korvet_upgrade", [self.keyspace.meta(topic.name, partition)])
-        await self.call("HSET", self.keyspace.cluster, "format", FORMAT_VERSION)
-        log.info(
-            "keyspace %r was brought from format %d to %d",
-            self.keyspace.prefix,
-            _UPGRADED_FORMAT,
-            FORMAT_VERSION,
         )
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:

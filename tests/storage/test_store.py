@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import struct
 import subprocess
 import sys
 import time
@@ -19,17 +17,14 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.errors import (
     CatalogueConflict,
     OffsetOutOfRange,
-    OutOfOrderSequence,
     StoreError,
     TopicExists,
     TopicGone,
 )
 from korvet.storage.keys import Keyspace
 from korvet.storage.lease import Holder
-from korvet.storage.log import ProducerStamp
 from korvet.storage.store import Store
 from tests.storage.batches import decode
-from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until
 from tests.support.ports import free_port
 
@@ -37,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.catalogue import Topic
+    from tests.storage.conftest import Bench, Server
 
 
 HERE = Address("localhost", 9092)
@@ -60,62 +56,17 @@ def test_cluster_id_stays(server: Server, prefix: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [("format", "3", "has format 3"), ("sequence_bits", "12", "made with 12 sequence bits")],
+    [
+        ("format", "1", "has format 1; this korvet works with format"),
+        ("format", "99", "has format 99; this korvet works with format"),
+        ("sequence_bits", "12", "made with 12 sequence bits"),
+    ],
 )
 def test_another_format_is_refused(server: Server, prefix: str, field: str, value: str, message: str) -> None:
     open_and_close(server, prefix)
     server.client.hset(f"{{{prefix}}}:cluster", field, value)
     with pytest.raises(StoreError, match=message):
         open_and_close(server, prefix)
-
-
-def test_a_keyspace_of_format_1_is_brought_to_ours_by_a_broker(server: Server, prefix: str) -> None:
-    """Its meta hashes had their numbers as text: log end, start and counts are what they were."""
-    bench = Bench(server, prefix)
-    log = bench.log()
-    bench.run(log.append_wait(encode_append_records([(None, b"v", 5)] * 300)))
-    bench.run(log.trim(None, 0, 0))
-    marked = [(None, b"later", 7)] * 300
-    for number in range(7):
-        first = 300 * number
-        bench.run(log.append_wait(encode_append_records(marked), ProducerStamp(5, 2, first)))
-    expected, points = bench.run(log.bounds()), server.client.zrange(log.keys[1], 0, -1, withscores=True)
-    numbers = struct.unpack(">14d", server.client.hget(log.meta, "log"))
-    end, at, start, jump, before, _, live, held, big, span_bytes, *unknown = (
-        "-" if math.isnan(number) else f"{number:.0f}" for number in numbers
-    )
-    point_before, point_ms, span_max, run_max = unknown
-    last = server.client.hget(log.meta, "last").decode()
-    counts = [last, before, live, held, big, point_before, point_ms, span_bytes, span_max, run_max]
-    old = {"end": end, "at": at, "start": start, "jump": jump, "state": " ".join(counts)}
-    server.client.hdel(log.meta, "log", "last", "tail")
-    producer = struct.unpack(">17d", server.client.hget(log.meta, "p:5"))
-    old["p:5"] = " ".join(f"{number:.0f}" for number in producer)
-    server.client.hset(log.meta, mapping=old)
-    server.client.hset(f"{{{prefix}}}:cluster", "format", 1)
-    bench.close()
-
-    with pytest.raises(StoreError, match="has format 1: start `korvet serve`"):
-        open_and_close(server, prefix)
-
-    async def upgraded() -> None:
-        store = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE)
-        again = store.log(store.catalogue.get("t"), 0)  # type: ignore[arg-type]
-        assert msgspec.structs.replace(await again.bounds(), epoch=None) == expected
-        assert await again.count(0, expected.log_end) == 2100
-        assert await again.offset_for_timestamp(6) is not None
-        repeated = await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 900))
-        assert repeated.duplicate
-        with pytest.raises(OutOfOrderSequence):
-            await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 300))
-        await again.append_wait(encode_append_records(marked), ProducerStamp(5, 2, 2100))
-        assert await again.count(0, again.log_end) == 2400
-        await store.close()
-
-    asyncio.run(upgraded())
-    assert server.client.zrange(log.keys[1], 0, len(points) - 1, withscores=True) == points
-    assert not server.client.hexists(log.meta, "state")
-    assert len(open_and_close(server, prefix)) == 22
 
 
 @pytest.mark.parametrize(

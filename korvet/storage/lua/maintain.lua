@@ -279,49 +279,6 @@ local function expire_producers(keys, args)
   return { page[1], forgotten }
 end
 
--- The numbers in a text, as doubles.
-local function packed_numbers(text)
-  local packed = {}
-  for number in string.gmatch(text, '%d+') do
-    packed[#packed + 1] = struct.pack('>d', tonumber(number))
-  end
-  return table.concat(packed)
-end
-
--- KEYS: meta.  Brings a meta hash of keyspace format 1, whose numbers were text in fields of their own, to format 2.
--- Returns 1 where there was something to do.
-local function upgrade(keys)
-  local meta = keys[1]
-  local old = redis.call('HMGET', meta, 'end', 'at', 'start', 'jump', 'state')
-  if #keys ~= 1 or not old[1] then
-    return 0
-  end
-  local state = load_meta(meta)
-  state.log_end, state.at = tonumber(old[1]), tonumber(old[2]) or 0
-  state.log_start, state.jump = tonumber(old[3]) or 0, tonumber(old[4]) or 0
-  local words = {}
-  for word in string.gmatch(old[5] or '', '%S+') do
-    words[#words + 1] = word
-  end
-  if #words == 10 then
-    state.last = words[1]
-    state.before, state.live = tonumber(words[2]), tonumber(words[3])
-    state.entries = state.before
-    state.bytes, state.big = tonumber(words[4]), tonumber(words[5])
-    state.point_before, state.point_ms = tonumber(words[6]), tonumber(words[7])
-    state.span_bytes, state.span_max, state.run_max = tonumber(words[8]), tonumber(words[9]), tonumber(words[10])
-  end
-  save_meta(meta, state)
-  redis.call('HDEL', meta, 'end', 'at', 'start', 'jump', 'state')
-  local fields = redis.call('HGETALL', meta)
-  for at = 1, #fields, 2 do
-    if string.find(fields[at], '^p:') then
-      redis.call('HSET', meta, fields[at], packed_numbers(fields[at + 1]))
-    end
-  end
-  return 1
-end
-
 local FREES_MEMORY = { 'allow-oom' }
 
 redis.register_function({ function_name = 'korvet_recount', callback = recount, flags = FREES_MEMORY })
@@ -332,4 +289,3 @@ redis.register_function({
   callback = expire_producers,
   flags = FREES_MEMORY,
 })
-redis.register_function('korvet_upgrade', upgrade)
