@@ -42,7 +42,7 @@ setup(
             include_dirs=["korvet/records"],
             depends=["korvet/records/_crc32c.h", "korvet/records/_crc32c.pxd"],
         ),
-        Extension("korvet.spark.kernel", ["korvet/spark/kernel.py"]),
+        Extension("korvet.spark.records.kernel", ["korvet/spark/records/kernel.py"]),
     ],
     cmdclass={"build_ext": TolerantBuild},
 )

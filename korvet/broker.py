@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from korvet import api
-from korvet.api.deadlines import Deadlines
-from korvet.api.fetch_memory import FetchMemory
-from korvet.api.fetch_sessions import FetchSessions
-from korvet.api.password_checks import PasswordChecks
-from korvet.api.services import Services
-from korvet.api.unpacking import Unpacking
+from korvet.api.common.password_checks import PasswordChecks
+from korvet.api.common.services import Services
+from korvet.api.fetching.deadlines import Deadlines
+from korvet.api.fetching.memory import FetchMemory
+from korvet.api.fetching.sessions import FetchSessions
+from korvet.api.producing.unpacking import Unpacking
 from korvet.coordinator.exporter import NativeExporter
 from korvet.coordinator.markers import LocalMarkers, MarkerWriter
 from korvet.coordinator.peers import Peers
@@ -32,11 +32,11 @@ from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
 from korvet.server.scheduling import keep_scheduling
+from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
-from korvet.storage.eviction import EvictionWatch
 from korvet.storage.keys import Keyspace
-from korvet.storage.mailbox import Mailbox
-from korvet.storage.security import SecurityStore
+from korvet.storage.link.eviction import EvictionWatch
+from korvet.storage.shared_configs import SecurityStore
 from korvet.storage.store import Store
 from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from korvet.config import Address, Config
-    from korvet.storage.membership import Membership
+    from korvet.storage.brokers.membership import Membership
 
 log = logging.getLogger(__name__)
 

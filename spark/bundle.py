@@ -1,5 +1,5 @@
 """What executors need of korvet, as one zip file for `--py-files`: korvet.offsets and korvet.spark, with the
-compiled kernel of this Python (korvet.spark.compiled).
+compiled kernel of this Python (korvet.spark.records.compiled).
 
 python -m korvet.spark.bundle korvet.zip
 """

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from korvet.spark import jars as jar_sets
-from korvet.spark.browser import BrowserError, find_browser, save_pictures
-from korvet.spark.catalog import TABLES
-from korvet.spark.export import export_batch, export_stream
-from korvet.spark.jars import fetch_jars, fetch_package, find_jars, jars_folder
-from korvet.spark.keeping import keep_tables, kept_table, seconds_of
-from korvet.spark.loading import batch_table, growing_table, stream_table, table_named
-from korvet.spark.options import (
+from korvet.spark.cli_options import (
     RedisOptions,
     master_option,
     progress,
@@ -26,12 +19,10 @@ from korvet.spark.options import (
     user_errors,
     with_redis,
 )
-from korvet.spark.redaction import redacted
-from korvet.spark.report import write_report
-from korvet.spark.session import is_submitted
-from korvet.spark.store import OFFSETS_TOPIC, check_keyspace, connected
-from korvet.spark.tables import KafkaReader, RedisReader
-from korvet.spark.target import (
+from korvet.spark.export.all_tables import keep_tables, kept_table, seconds_of
+from korvet.spark.export.export import export_batch, export_stream
+from korvet.spark.export.tables import batch_table, growing_table, stream_table, table_named
+from korvet.spark.export.target import (
     BYTES_AS,
     DELTA,
     ERROR,
@@ -44,14 +35,23 @@ from korvet.spark.target import (
     ExportError,
     Target,
 )
-from korvet.spark.topics import check_topics, read_topics, stream_topics
+from korvet.spark.export.topics import check_topics, read_topics, stream_topics
+from korvet.spark.report.browser import BrowserError, find_browser, save_pictures
+from korvet.spark.report.report import write_report
+from korvet.spark.session import jars as jar_sets
+from korvet.spark.session.jars import fetch_jars, fetch_package, find_jars, jars_folder
+from korvet.spark.session.redaction import redacted
+from korvet.spark.session.session import is_submitted
+from korvet.spark.source.connection import OFFSETS_TOPIC, check_keyspace, connected
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.store import Address
+    from korvet.spark.source.connection import Address
 
 DEFAULT_EVERY = "10 seconds"
 AWAIT_S = 1

@@ -38,7 +38,7 @@ INPUTS = (
     "korvet/records/*.py",
     "korvet/records/*.p[xy][dxi]",
     "korvet/records/*.h",
-    "spark/kernel.py",
+    "spark/records/kernel.py",
 )
 # Settings of somebody else's Spark or Python, which would decide what runs here, and how fast: a program
 # that may not keep its bytecode compiles all of it at every start.

@@ -17,7 +17,7 @@ from korvet import api
 from korvet.cli.app import korvet
 from korvet.config import settings
 from korvet.protocol import registry
-from korvet.spark.catalog import TABLES
+from korvet.spark.tables.catalog import TABLES
 from korvet.topics import configs
 from tools import compatibility
 

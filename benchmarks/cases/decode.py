@@ -14,9 +14,9 @@ from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND
 from benchmarks.rig.measuring import KORVET, Row, Sample
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
-from korvet.spark.batch_tables import Tables
-from korvet.spark.decode import offset_commits
-from korvet.spark.session import build_session
+from korvet.spark.session.session import build_session
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.decode import offset_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from benchmarks.cases.fetch import filled_topic
 from benchmarks.cases.produce import RECORDS_PER_SECOND, suffix
 from benchmarks.rig.measuring import KORVET, Sample
 from benchmarks.rig.records import LAYOUTS, Shape
-from korvet.spark.jars import JarsMissing, find_jars
-from korvet.spark.session import build_session
+from korvet.spark.session.jars import JarsMissing, find_jars
+from korvet.spark.session.session import build_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import Asked, error_code_of
-from korvet.api.fencing import fencing_error
+from korvet.api.common.errors import Asked, error_code_of
+from korvet.api.common.fencing import fencing_error
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered, sliced
@@ -22,7 +22,7 @@ from korvet.transactions.shard import TransactionShard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.transactions.messages import TopicPartition
 
     ErrorOf = Callable[[TopicPartition], ErrorCode]

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.errors import error_code_of
 from korvet.api.create_topics import check_replicas
-from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 from korvet.topics.errors import InvalidAssignment
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

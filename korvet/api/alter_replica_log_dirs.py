@@ -18,7 +18,7 @@ from korvet.slices import sliced
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -18,7 +18,7 @@ from korvet.security.scram import BY_NUMBER, MAX_ITERATIONS, MIN_ITERATIONS, Scr
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

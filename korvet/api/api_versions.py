@@ -20,7 +20,7 @@ from korvet.protocol import registry
 from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.protocol.messages import ResponseSchema
 
 _FEATURES_SINCE: Final = 4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.common.operations import NOT_ASKED, operations_on
 from korvet.groups.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
@@ -24,7 +24,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.durations import milliseconds
 from korvet.groups.consumer.membership import invalid_regex
 from korvet.groups.consumer.regex import InvalidRegex
 from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.shard import GroupShard
+from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _CLIENT_MEMBER_IDS_SINCE: Final = 1
 _NO_TOPIC_ID: Final = b"\x00" * 16

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.acl_messages import NO_AUTHORIZER, acl_of
+from korvet.api.common.acl_messages import NO_AUTHORIZER, acl_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, InvalidAcl, Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:

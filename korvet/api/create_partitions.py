@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.errors import error_code_of
 from korvet.api.create_topics import check_replicas
-from korvet.api.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
@@ -21,7 +21,7 @@ from korvet.topics.directory import MAX_PARTITIONS, TOO_MANY
 from korvet.topics.errors import InvalidAssignment, TooManyPartitions, TopicError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.common.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
@@ -34,7 +34,7 @@ from korvet.topics.errors import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.storage.catalogue import Topic
 
 _BY_ASSIGNMENT: Final = -1

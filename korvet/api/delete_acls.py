@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.acl_messages import NO_AUTHORIZER, UNKNOWN_ELEMENTS, filter_of
+from korvet.api.common.acl_messages import NO_AUTHORIZER, UNKNOWN_ELEMENTS, filter_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, Operation, ResourceType, find
 from korvet.slices import sliced
@@ -18,7 +18,7 @@ from korvet.slices import sliced
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.common.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _LOG_END: Final = -1
 _NONE: Final = -1

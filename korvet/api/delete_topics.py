@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.common.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.quotas.throttle import MutationsExceeded
 from korvet.security.acls import Operation, ResourceType
@@ -19,7 +19,7 @@ from korvet.slices import sliced
 from korvet.topics.errors import TopicError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _BY_STATE_SINCE: Final = 6
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.acl_messages import UNKNOWN_ELEMENTS, description, filter_of
+from korvet.api.common.acl_messages import UNKNOWN_ELEMENTS, description, filter_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Acl, Operation, ResourceType, find
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _NO_AUTHORIZER: Final = "No Authorizer is configured on the broker"
 

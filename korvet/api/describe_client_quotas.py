@@ -15,7 +15,7 @@ from korvet.quotas.entities import EntityFilter, InvalidQuota, UnsupportedEntity
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.quotas.entities import Entity
 
 

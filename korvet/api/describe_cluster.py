@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import NOT_ASKED, cluster_operations
+from korvet.api.common.operations import NOT_ASKED, cluster_operations
 from korvet.protocol.registry import api
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _BROKERS: Final = 1
 _CONTROLLERS: Final = 2

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet import config as settings
-from korvet.api.config_resources import denial_of, may_configure
-from korvet.api.errors import error_code_of
+from korvet.api.common.config_resources import denial_of, may_configure
+from korvet.api.common.errors import error_code_of
 from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
@@ -33,7 +33,7 @@ from korvet.topics.names import check_topic_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 # What is set for one group is checked by GroupConfig.check.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.common.operations import NOT_ASKED, operations_on
 from korvet.groups.messages import DescribedGroup, DescribeReply, DescribeRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
@@ -18,7 +18,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _GROUP_ID_NOT_FOUND_SINCE: Final = 6
 

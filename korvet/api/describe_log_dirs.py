@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
+from korvet.api.common.errors import error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered, sliced
@@ -19,8 +19,8 @@ from korvet.storage.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.api.context import RequestContext
-    from korvet.storage.log import PartitionLog
+    from korvet.api.common.context import RequestContext
+    from korvet.storage.log.partition_log import PartitionLog
 
 _ERROR_SINCE: Final = 3
 _UNKNOWN: Final = -1

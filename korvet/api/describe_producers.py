@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import Asked, error_code_of
+from korvet.api.common.errors import Asked, error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
-    from korvet.storage.transactions import KnownProducer
+    from korvet.api.common.context import RequestContext
+    from korvet.storage.log.transactions import KnownProducer
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.operations import NOT_ASKED, operations_on
+from korvet.api.common.operations import NOT_ASKED, operations_on
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.assignment import NO_NODE
+from korvet.storage.brokers.assignment import NO_NODE
 from korvet.topics.errors import TopicError
 from korvet.topics.internal import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
-    from korvet.storage.assignment import Leader
+    from korvet.api.common.context import RequestContext
+    from korvet.storage.brokers.assignment import Leader
     from korvet.storage.catalogue import Topic
 
 # As Kafka's max.request.partition.size.limit.

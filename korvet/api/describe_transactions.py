@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import Asked, error_code_of
+from korvet.api.common.errors import Asked, error_code_of
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
@@ -17,7 +17,7 @@ from korvet.transactions.shard import TransactionShard
 from korvet.transactions.transaction import by_topic
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -15,7 +15,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

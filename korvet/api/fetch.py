@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.fetch_part import FetchedPart
-from korvet.api.fetch_reading import Reading, locate, take_ends
-from korvet.api.fetch_response import SESSIONS_SINCE, TOPIC_IDS_SINCE, encode_response
-from korvet.api.fetch_session_reading import SessionReading
-from korvet.api.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionError
+from korvet.api.fetching.part import FetchedPart
+from korvet.api.fetching.pending_fetch import Reading, locate, take_ends
+from korvet.api.fetching.response import SESSIONS_SINCE, TOPIC_IDS_SINCE, encode_response
+from korvet.api.fetching.session_fetch import SessionReading
+from korvet.api.fetching.sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionError
 from korvet.protocol.registry import Respond, submit_api
 
 if TYPE_CHECKING:
-    from korvet.api.context import Client, RequestContext
+    from korvet.api.common.context import Client, RequestContext
 
 # FetchRequest.json: max wait, min bytes, max bytes, isolation level and session id; a replica id came before
 # them, which is a tagged field by now.

@@ -17,7 +17,7 @@ from korvet.slices import sliced
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1

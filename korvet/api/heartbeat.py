@@ -13,7 +13,7 @@ from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.protocol.messages import ResponseSchema
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from korvet.api.config_resources import alter_resources, result
+from korvet.api.common.config_resources import alter_resources, result
 from korvet.protocol.registry import api
 from korvet.topics.alterations import ConfigChange, ConfigOperation, increments
 from korvet.topics.errors import InvalidTopicConfig, InvalidTopicRequest
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kio.schema.errors import ErrorCode
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.topics.alterations import Alteration
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.durations import milliseconds
-from korvet.api.errors import Asked, error_code_of
-from korvet.api.fencing import fencing_error
+from korvet.api.common.errors import Asked, error_code_of
+from korvet.api.common.fencing import fencing_error
+from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
@@ -22,7 +22,7 @@ from korvet.transactions.messages import InitRequest
 from korvet.transactions.shard import TransactionShard
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.transactions.messages import InitReply
 
 

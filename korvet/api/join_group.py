@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.durations import milliseconds
 from korvet.groups.messages import JoinProtocol, JoinReply, JoinRequest
 from korvet.groups.shard import GroupShard
+from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _MEMBER_ID_REQUIRED_SINCE: Final = 4
 _PROTOCOL_NAME_NULLABLE_SINCE: Final = 7

@@ -16,7 +16,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _SEVERAL_SINCE: Final = 3
 

@@ -14,7 +14,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _TYPES: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)

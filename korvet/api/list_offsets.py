@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import Asked, error_code_of
-from korvet.api.fetch_response import READ_COMMITTED
+from korvet.api.common.errors import Asked, error_code_of
+from korvet.api.fetching.response import READ_COMMITTED
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
-    from korvet.storage.log import PartitionLog
+    from korvet.api.common.context import RequestContext
+    from korvet.storage.log.partition_log import PartitionLog
 
 _LATEST: Final = -1
 _EARLIEST: Final = -2

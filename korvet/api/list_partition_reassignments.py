@@ -12,7 +12,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

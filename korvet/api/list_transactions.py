@@ -18,7 +18,7 @@ from korvet.transactions.messages import ListRequest
 from korvet.transactions.shard import unknown_states
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _ANY_DURATION: Final = -1
 

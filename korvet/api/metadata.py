@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
-from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
-from korvet.api.operations import NOT_ASKED, cluster_operations, operations_on
+from korvet.api.common.errors import error_code_of
+from korvet.api.common.metadata_response import encode_partitions, encode_response, encode_topic
+from korvet.api.common.operations import NOT_ASKED, cluster_operations, operations_on
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
@@ -21,8 +21,8 @@ from korvet.topics.errors import NameCollision, TopicError
 from korvet.topics.internal import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
-    from korvet.storage.assignment import Assignment
+    from korvet.api.common.context import RequestContext
+    from korvet.storage.brokers.assignment import Assignment
     from korvet.storage.catalogue import Topic
 
 _NULL_NAMES_SINCE: Final = 12

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.commit_topics import commit_topic
-from korvet.api.offset_commit_form import AskedCommit
+from korvet.api.common.commit_topics import commit_topic
+from korvet.api.common.offset_commit_form import AskedCommit
 from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.primitives import length, string
@@ -21,8 +21,8 @@ from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
-    from korvet.api.offset_commit_form import AskedTopic
+    from korvet.api.common.context import RequestContext
+    from korvet.api.common.offset_commit_form import AskedTopic
 
 _THROTTLE_SINCE: Final = 3
 _FLEXIBLE_SINCE: Final = 8

@@ -26,7 +26,7 @@ from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _TOP_LEVEL_ERROR_SINCE: Final = 2
 _GROUPS_SINCE: Final = 8

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import Asked, error_code_of
+from korvet.api.common.errors import Asked, error_code_of
 from korvet.api.list_offsets import check_leader_epoch
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
@@ -20,7 +20,7 @@ from korvet.slices import gathered
 from korvet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 # Epoch and offset of an epoch that there is not yet.
 _NONE: Final = (-1, -1)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.api.errors import error_code_of
-from korvet.api.produce_response import PartitionAnswer, RecordError, encode_response
-from korvet.api.put import read_put
+from korvet.api.common.errors import error_code_of
+from korvet.api.common.produced_offsets import read_put
+from korvet.api.producing.response import PartitionAnswer, RecordError, encode_response
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
@@ -27,15 +27,15 @@ from korvet.records.batch import BatchError
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from uuid import UUID
 
-    from korvet.api.context import RequestContext
-    from korvet.api.unpacking import Unpacked
+    from korvet.api.common.context import RequestContext
+    from korvet.api.producing.unpacking import Unpacked
     from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
     from korvet.security.authorizer import Access
     from korvet.topics.configs import TopicPolicy

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.password_checks import TooManyChecks
+from korvet.api.common.password_checks import TooManyChecks
 from korvet.protocol.registry import api
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import SaslSession, State
 
 if TYPE_CHECKING:
-    from korvet.api.context import Client, RequestContext
-    from korvet.api.services import Services
+    from korvet.api.common.context import Client, RequestContext
+    from korvet.api.common.services import Services
 
 
 class Challenge(NamedTuple):

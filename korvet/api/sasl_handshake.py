@@ -15,7 +15,7 @@ from korvet.protocol.registry import api
 from korvet.security.errors import IllegalState, UnsupportedMechanism
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -16,7 +16,7 @@ from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _PROTOCOL_SINCE: Final = 5
 

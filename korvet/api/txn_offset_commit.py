@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.commit_topics import commit_topic
-from korvet.api.offset_commit_form import asked_topic
+from korvet.api.common.commit_topics import commit_topic
+from korvet.api.common.offset_commit_form import asked_topic
 from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.futures import settle
+from korvet.storage.link.futures import settle
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5

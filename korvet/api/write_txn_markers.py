@@ -14,10 +14,10 @@ from kio.schema.errors import ErrorCode
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.log import Marker
+from korvet.storage.log.partition_log import Marker
 
 if TYPE_CHECKING:
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:

@@ -20,17 +20,17 @@ from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import AddressError, offset_of
-from korvet.spark.words import clock, duration
-from korvet.storage.address import RedisAddress, parse_url
+from korvet.spark.report.words import clock, duration
+from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import Topic, parse_topic, without_bad_configs
-from korvet.storage.entries import is_damaged, record_count
-from korvet.storage.eviction import may_evict_ours
 from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.keys import Keyspace
-from korvet.storage.lease import parse_entry
-from korvet.storage.security import parse_acl, parse_group_config, parse_quota, parse_user
-from korvet.storage.slots import SLOTS, Place, parse_slots
-from korvet.storage.transactions import parse_open, parse_producer
+from korvet.storage.link.address import RedisAddress, parse_url
+from korvet.storage.link.eviction import may_evict_ours
+from korvet.storage.link.slots import SLOTS, Place, parse_slots
+from korvet.storage.log.entries import is_damaged, record_count
+from korvet.storage.log.transactions import parse_open, parse_producer
+from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
 from korvet.topics.configs import config_problem
 
 # Name of the Function library that brokers load.

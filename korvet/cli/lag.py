@@ -15,11 +15,11 @@ import msgspec
 from korvet.cli.redis_address import find_redis
 from korvet.embedded import EmbeddedServerError
 from korvet.offsets.packing import entry_id
-from korvet.spark.words import duration
-from korvet.storage.entries import entry_timestamp, first_record
+from korvet.spark.report.words import duration
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
-from korvet.storage.library import library_source, loaded_source
+from korvet.storage.link.library import library_source, loaded_source
+from korvet.storage.log.entries import entry_timestamp, first_record
 from korvet.storage.store import Store, connect
 
 # Partitions asked about at the same time: enough to hide the way to Redis, few enough for its other clients.

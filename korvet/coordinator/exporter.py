@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.storage.errors import StorageError
-from korvet.storage.native import NativeGroups
+from korvet.storage.redis_groups.moved_groups import NativeGroups
 
 if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Positions
     from korvet.groups.offset_table import KeptValue
     from korvet.groups.shard import GroupShard
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
     from korvet.transactions.shard import TransactionShard
 

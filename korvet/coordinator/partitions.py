@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
-from korvet.coordinator.alarms import Alarms
+from korvet.coordinator.partition_timers import Alarms
 from korvet.coordinator.served import Claim, ServedPartition
 from korvet.storage.errors import FencedEpoch, StorageError, WritesRefused
 from korvet.supervisor import keep
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from korvet.storage.catalogue import Topic
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.storage.errors import StorageError
-from korvet.storage.futures import settle
-from korvet.storage.log import Marker  # noqa: TC001 - decoded
+from korvet.storage.link.futures import settle
+from korvet.storage.log.partition_log import Marker  # noqa: TC001 - decoded
 from korvet.supervisor import once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.coordinator.markers import LocalMarkers
-    from korvet.storage.mailbox import Answer, Mailbox
+    from korvet.storage.brokers.mailbox import Answer, Mailbox
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ import msgspec
 from korvet.causes import Causes
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
-from korvet.storage.futures import settle
-from korvet.storage.projection import GroupCommit, Projection
+from korvet.storage.link.futures import settle
+from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:

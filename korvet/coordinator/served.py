@@ -30,7 +30,7 @@ from korvet.topics.configs import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+    from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp
 
 logger = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
 from korvet.storage.errors import StorageError, TopicExists, domain_error
-from korvet.storage.futures import settle
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.projection import Projection
+from korvet.storage.link.futures import settle
+from korvet.storage.redis_groups.projection import Projection
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
     from korvet.storage.catalogue import Catalogue, Topic
-    from korvet.storage.log import Marker
+    from korvet.storage.log.partition_log import Marker
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)

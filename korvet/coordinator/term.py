@@ -20,7 +20,7 @@ from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
-from korvet.storage.log import Marker, ProducerStamp
+from korvet.storage.log.partition_log import Marker, ProducerStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.served import EncodedRecord
     from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
     from korvet.groups.native import NativeGroup
-    from korvet.storage.log import Marked
+    from korvet.storage.log.partition_log import Marked
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join and its like."""

@@ -20,8 +20,8 @@ from korvet.coordinator.partitions import Partitions
 from korvet.coordinator.transaction_term import TransactionTerm, refuse_transaction
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
-from korvet.storage.futures import settle
 from korvet.storage.keys import TRANSACTIONS_TOPIC
+from korvet.storage.link.futures import settle
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
 from korvet.transactions.shard import TransactionShard

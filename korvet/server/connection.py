@@ -390,13 +390,13 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """See korvet.api.context.Client."""
+        """See korvet.api.common.context.Client."""
         if not self._held & _WRITING or self.closed or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
 
     def when_sent(self, callback: Callable[[], None]) -> None:
-        """See korvet.api.context.Client."""
+        """See korvet.api.common.context.Client."""
         self._when_sent.append(callback)
 
     def _sent(self) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kio.schema.errors import ErrorCode
 
 from korvet.api import fetch
-from korvet.api.context import RequestContext
-from korvet.api.errors import asked_by, error_code_of
-from korvet.api.offset_commit_form import AskedCommit, CommitForms
-from korvet.api.produce_form import ProduceForm
+from korvet.api.common.context import RequestContext
+from korvet.api.common.errors import asked_by, error_code_of
+from korvet.api.common.offset_commit_form import AskedCommit, CommitForms
+from korvet.api.producing.form import ProduceForm
 from korvet.api.sasl_authenticate import evaluate, refusal_of
 from korvet.causes import Causes
 from korvet.protocol import registry
@@ -33,8 +33,8 @@ from korvet.supervisor import once
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from korvet.api.context import Client
-    from korvet.api.services import Services
+    from korvet.api.common.context import Client
+    from korvet.api.common.services import Services
     from korvet.quotas.limits import Limit
     from korvet.server.backpressure import Backpressure
     from korvet.server.connection import Connection, Slot

@@ -22,7 +22,7 @@ from korvet.quotas.throttle import most_bytes_of_window
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
 
-    from korvet.api.context import RequestContext
+    from korvet.api.common.context import RequestContext
     from korvet.protocol.registry import Api
     from korvet.quotas.limits import Limit
     from korvet.quotas.throttle import ClientQuotas

@@ -14,11 +14,9 @@ import msgspec
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.offsets.wire import uuid_text
 from korvet.records.kernel import pack
-from korvet.storage.address import DEFAULT_TIMEOUT_MS, parse_url
-from korvet.storage.assignment import writer_epochs
-from korvet.storage.cache import DEFAULT_BYTES, TailBudget
+from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.brokers.membership import Membership
 from korvet.storage.catalogue import Catalogue, Topic
-from korvet.storage.cluster import Cluster
 from korvet.storage.errors import (
     FencedEpoch,
     LinkLost,
@@ -30,26 +28,28 @@ from korvet.storage.errors import (
     TopicGone,
     domain_error,
 )
-from korvet.storage.eviction import may_evict_ours, parse_info
 from korvet.storage.fields import DamageLog, shown
 from korvet.storage.ids import random_uuid
-from korvet.storage.library import ensure_library
-from korvet.storage.link import RedisLink
-from korvet.storage.log import PartitionLog
-from korvet.storage.membership import Membership
-from korvet.storage.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
-from korvet.storage.readahead import ReadAheadBudget
-from korvet.storage.server import OneServer, Server
-from korvet.storage.watcher import NativeWatcher
+from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, parse_url
+from korvet.storage.link.cluster import Cluster
+from korvet.storage.link.eviction import may_evict_ours, parse_info
+from korvet.storage.link.library import ensure_library
+from korvet.storage.link.redis_link import RedisLink
+from korvet.storage.link.server import OneServer, Server
+from korvet.storage.log.native_watcher import NativeWatcher
+from korvet.storage.log.partition_log import PartitionLog
+from korvet.storage.log.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
+from korvet.storage.log.readahead import ReadAheadBudget
+from korvet.storage.log.tail_cache import DEFAULT_BYTES, TailBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from korvet.config import Address
-    from korvet.storage.address import RedisAddress
     from korvet.storage.catalogue import ConfigProblem
     from korvet.storage.keys import Keyspace
-    from korvet.storage.server import Links, Router
+    from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.server import Links, Router
 
 log = logging.getLogger(__name__)
 

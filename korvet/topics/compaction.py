@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING, NoReturn
 
 from korvet.causes import Causes
-from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 from korvet.topics.configs import INT64_MAX
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from korvet.config import Config
     from korvet.storage.catalogue import Topic
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
     from korvet.topics.directory import TopicDirectory
 

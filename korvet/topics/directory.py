@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from korvet.config import Config
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
     from korvet.topics.alterations import Alteration
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.config import Config
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory
 

@@ -8,11 +8,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.fetch import FullReading
-from korvet.api.fetch_memory import FetchMemory
+from korvet.api.fetching.memory import FetchMemory
 from korvet.coordinator.term import Term
-from korvet.storage import appender
-from korvet.storage.log import PartitionLog
-from korvet.storage.reader import Read
+from korvet.storage.log import appender
+from korvet.storage.log.partition_log import PartitionLog
+from korvet.storage.log.reader import Read
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.api.test_fetch import BY_NAME, fetch

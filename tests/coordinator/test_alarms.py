@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from korvet.coordinator.alarms import Alarms
+from korvet.coordinator.partition_timers import Alarms
 from tests.support.polling import until_async
 
 

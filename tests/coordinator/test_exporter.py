@@ -36,7 +36,7 @@ from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitValue
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.native import NativeGroups
+from korvet.storage.redis_groups.moved_groups import NativeGroups
 from tests.coordinator.conftest import CONFIG, TOPIC, Running, running
 from tests.support.polling import until_async
 from tests.unit.groups.driver import subscription

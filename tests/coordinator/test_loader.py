@@ -22,7 +22,7 @@ from korvet.storage.store import Store
 
 if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Server
 
 GROUPS = ("a", "b", "group-with-a-longer-name", "")

@@ -14,10 +14,10 @@ from korvet.coordinator.markers import LocalMarkers
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorService
 from korvet.groups.config import GroupConfig
-from korvet.storage import mailbox
+from korvet.storage.brokers import mailbox
+from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
-from korvet.storage.mailbox import Mailbox
 from korvet.storage.store import Store
 from korvet.transactions.messages import AddReply, AddRequest
 from tests.support.polling import until_async

@@ -17,13 +17,13 @@ from korvet.coordinator.projector import CHANGES_AT_ONCE, CommitChange, Projecto
 from korvet.offsets.partition import partition_for
 from korvet.storage.catalogue import Topic
 from korvet.storage.errors import StorageError, StorageFault
-from korvet.storage.projection import GroupCommit
+from korvet.storage.redis_groups.projection import GroupCommit
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.storage.projection import Dropped, Projected
+    from korvet.storage.redis_groups.projection import Dropped, Projected
 
 
 @dataclass

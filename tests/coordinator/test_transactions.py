@@ -25,7 +25,7 @@ from korvet.offsets.transaction_log import (
 )
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
-from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.partition_log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.storage.assignment import Assignment, Broker, Leader
+from korvet.storage.brokers.assignment import Assignment, Broker, Leader
 
 PLACES = [(topic, partition) for topic in ("a", "b") for partition in range(6)]
 EVENTS = st.lists(st.tuples(st.sampled_from(["come", "leave", "replace"]), st.integers(1, 5)), max_size=30)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from korvet.api.fetch_part import FetchedPart
-from korvet.api.fetch_sessions import FetchSession, FetchSessions, SessionError
+from korvet.api.fetching.part import FetchedPart
+from korvet.api.fetching.sessions import FetchSession, FetchSessions, SessionError
 
 TOPICS = 3
 indexes = st.integers(0, TOPICS - 1)

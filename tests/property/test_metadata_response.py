@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from korvet.api.metadata_response import encode_partitions, encode_response, encode_topic
+from korvet.api.common.metadata_response import encode_partitions, encode_response, encode_topic
 from korvet.protocol.messages import response_schema
-from korvet.storage.assignment import Assignment, Broker
+from korvet.storage.brokers.assignment import Assignment, Broker
 
 METADATA = 3
 INT32 = st.integers(-(2**31), 2**31 - 1)

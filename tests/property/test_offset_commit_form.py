@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.static.constants import EntityType
 
-from korvet.api.offset_commit_form import AskedCommit, CommitForm, CommitForms
+from korvet.api.common.offset_commit_form import AskedCommit, CommitForm, CommitForms
 from korvet.protocol.headers import parse_header
 from korvet.protocol.messages import request_schema
 from tests.unit.protocol.instances import encode

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from korvet.storage.outcomes import Outcomes
-from korvet.storage.survivors import KEY_COST_BYTES, Checkpoint, Survivors, is_dirty_enough
+from korvet.storage.compaction.outcomes import Outcomes
+from korvet.storage.compaction.survivors import KEY_COST_BYTES, Checkpoint, Survivors, is_dirty_enough
 
 DELETE_RETENTION_MS = 1600
 LATEST_BY_MS = DELETE_RETENTION_MS // 16

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from korvet.records import kernel
-from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
+from korvet.storage.log.tail_cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache
 from tests.api.batches import batch, read
 
 Entry = tuple[int, bytes | None]

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from korvet.spark.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
-from korvet.spark.session import JavaMissing, build_session, check_java
+from korvet.spark.session.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
+from korvet.spark.session.session import JavaMissing, build_session, check_java
 from tests.spark.keyspace import Keyspace
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from korvet.spark.reading import Task
-from korvet.spark.source import KorvetDataSource, KorvetPushdownReader
-from korvet.spark.stream import KorvetStreamReader
+from korvet.spark.source.source import KorvetDataSource, KorvetPushdownReader
+from korvet.spark.source.stream import KorvetStreamReader
+from korvet.spark.source.tasks import Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from korvet.spark.page import series
-from korvet.spark.report import SEVERITY, urgency
+from korvet.spark.report.page import series
+from korvet.spark.report.report import SEVERITY, urgency
 
 AS_OF_MS = 1_790_000_000_000
 STEP_MS, STEPS = 900_000, 96
@@ -27,7 +27,7 @@ HOSTILE = (
 def document(
     size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE, left_out: int = 0
 ) -> dict[str, Any]:
-    """What korvet.spark.page.render draws."""
+    """What korvet.spark.report.page.render draws."""
     chance = random.Random(seed)
     groups = [
         _group(chance, names[number] if number < len(names) else f"group-{number:04}")

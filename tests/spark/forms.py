@@ -12,13 +12,13 @@ from unittest import mock
 import pytest
 
 from korvet.records import shadow
-from korvet.spark import compiled
+from korvet.spark.records import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(compiled.__file__).with_name("kernel.py")
-USERS = ("korvet.spark.replies.kernel", "korvet.spark.batches.kernel")
+USERS = ("korvet.spark.records.replies.kernel", "korvet.spark.records.batches.kernel")
 
 
 def _uncompiled() -> Any:

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
-from korvet.spark.batches import batch_records, read_batch, read_records
-from korvet.spark.entries import (
+from korvet.spark.records.batches import batch_records, read_batch, read_records
+from korvet.spark.records.entries import (
     MAX_SPARK_MS,
     MIN_SPARK_MS,
     Marker,
@@ -25,9 +25,9 @@ from korvet.spark.entries import (
     markers_of,
     record_batch,
 )
-from korvet.spark.store import Address
-from korvet.spark.tables import RedisReader
-from korvet.spark.views import record_lag
+from korvet.spark.source.connection import Address
+from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.views import record_lag
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch
 from tests.spark.direct import schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
@@ -38,7 +38,7 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from korvet.spark.replies import Entry
+    from korvet.spark.records.replies import Entry
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark

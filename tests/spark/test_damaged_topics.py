@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.offsets.packing import pack
-from korvet.spark.store import OFFSETS_TOPIC, Address, SourceError, connected, load_topics
-from korvet.spark.tables import RedisReader
-from korvet.spark.topics import check_topics
+from korvet.spark.export.topics import check_topics
+from korvet.spark.source.connection import OFFSETS_TOPIC, Address, SourceError, connected, load_topics
+from korvet.spark.tables.readers import RedisReader
 from tests.spark.test_source import MS
 from tests.storage.test_shared_fields import MALFORMED
 

@@ -21,9 +21,10 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
-from korvet.spark import commits
-from korvet.spark.commits import Newest, read_commits, refused_commits
-from korvet.spark.decode import (
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables import commits
+from korvet.spark.tables.commits import Newest, read_commits, refused_commits
+from korvet.spark.tables.decode import (
     COMMIT_TYPE,
     QUARANTINE_TYPE,
     group_metadata,
@@ -31,8 +32,7 @@ from korvet.spark.decode import (
     offset_commits,
     quarantine,
 )
-from korvet.spark.source import SCHEMA
-from korvet.spark.views import current_offsets
+from korvet.spark.tables.views import current_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

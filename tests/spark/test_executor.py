@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark import compiled
 from korvet.spark.bundle import write_bundle
+from korvet.spark.records import compiled
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import schema_of, source
 from tests.spark.test_batches import stored
@@ -72,7 +72,9 @@ def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> N
     with zipfile.ZipFile(bundle) as archive:
         names = archive.namelist()
         parts = {name: archive.read(name) for name in names}
-    kernels = [name for name in names if name.startswith("korvet/spark/kernel.") and name.endswith(".so")]
+    kernels = [
+        name for name in names if name.startswith("korvet/spark/records/kernel.") and name.endswith(".so")
+    ]
     assert bool(kernels) == (compiled.kernel is not None)
     assert not [name for name in names if name.endswith(".c")]
     if foreign:
@@ -81,7 +83,7 @@ def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> N
                 archive.writestr(name, b"\x7fELF" if name in kernels else data)
     sent = sent_task(keyspace, tmp_path)
     program = f"import sys; sys.path.insert(0, {str(bundle)!r})\n{PROGRAM}\n" + (
-        "import korvet.spark.compiled as used\n"
+        "import korvet.spark.records.compiled as used\n"
         "print(korvet.__file__ if not used.__file__.startswith(sys.path[0]) else used.kernel is not None)"
     )
     done = run([sys.executable, "-c", program, str(sent), "cython"], 120)

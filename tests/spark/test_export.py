@@ -20,16 +20,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from korvet.spark import cli
-from korvet.spark.catalog import TABLES
-from korvet.spark.export import export_batch, export_stream
-from korvet.spark.failures import NEEDS_JAR
-from korvet.spark.keeping import keep_tables, kept_table, seconds_of
-from korvet.spark.loading import batch_table, stream_table
-from korvet.spark.source import SCHEMA
-from korvet.spark.store import Address, SourceError
-from korvet.spark.tables import RedisReader
-from korvet.spark.target import FORMATS, ExportError, Target
-from korvet.spark.topics import read_topics, stream_topics
+from korvet.spark.export.all_tables import keep_tables, kept_table, seconds_of
+from korvet.spark.export.export import export_batch, export_stream
+from korvet.spark.export.tables import batch_table, stream_table
+from korvet.spark.export.target import FORMATS, ExportError, Target
+from korvet.spark.export.topics import read_topics, stream_topics
+from korvet.spark.session.failures import NEEDS_JAR
+from korvet.spark.source.connection import Address, SourceError
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import RedisReader
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None
 
 
 def test_one_export_at_a_time(topic: Topic, parquet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("korvet.spark.checkpoint.LOCK_PATIENCE_S", 0.3)
+    monkeypatch.setattr("korvet.spark.export.checkpoint.LOCK_PATIENCE_S", 0.3)
     with (
         export_stream(topic.stream(), parquet.target, "t", trigger={"processingTime": "1 second"}),
         pytest.raises(ExportError, match="another export is running from the checkpoint"),

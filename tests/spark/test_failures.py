@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from korvet.spark.failures import NEEDS_JAR, in_one_line
+from korvet.spark.session.failures import NEEDS_JAR, in_one_line
 
 TRACEBACK = """\
 [PYTHON_DATA_SOURCE_ERROR] Failed to initialize: Traceback (most recent call last):
@@ -39,7 +39,7 @@ class Thrown:
             "[COLUMN_ALREADY_EXISTS] There is one.",
         ),
         (
-            TRACEBACK + "korvet.spark.store.SourceError: no topic t; there is u\n\tat java",
+            TRACEBACK + "korvet.spark.source.connection.SourceError: no topic t; there is u\n\tat java",
             "no topic t; there is u",
         ),
         (TRACEBACK + "redis.exceptions.ResponseError: NOPERM\n", "ResponseError: NOPERM"),

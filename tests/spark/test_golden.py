@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from korvet.offsets.wire import uuid_text
-from korvet.spark import tables as readers
-from korvet.spark.batch_tables import Tables
-from korvet.spark.store import Address
-from korvet.spark.tables import KafkaReader, RedisReader
+from korvet.spark.source.connection import Address
+from korvet.spark.tables import readers
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 from tests.support.admin import create_topic
 from tests.support.confluent import producer
 from tests.support.servers import KorvetServer

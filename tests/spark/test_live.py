@@ -16,12 +16,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
 from korvet.offsets.partition import partition_for
-from korvet.spark import kafka, tables, views
-from korvet.spark.decode import group_metadata, offset_commits, quarantine
-from korvet.spark.jars import JarsMissing
-from korvet.spark.loading import smallest_offsets
-from korvet.spark.store import Address, SourceError
-from korvet.spark.tables import KafkaReader, RedisReader
+from korvet.spark.export.tables import smallest_offsets
+from korvet.spark.session import kafka_cluster
+from korvet.spark.session.jars import JarsMissing
+from korvet.spark.source.connection import Address, SourceError
+from korvet.spark.tables import readers, views
+from korvet.spark.tables.decode import group_metadata, offset_commits, quarantine
+from korvet.spark.tables.readers import KafkaReader, RedisReader
 from tests.spark.scenario import METADATA, Expected, Place, Scenario, play
 from tests.support.confluent import read_all
 from tests.support.ports import free_port
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.tables import TopicReader
+    from korvet.spark.tables.readers import TopicReader
     from tests.spark.conftest import Connector
 
 pytestmark = pytest.mark.spark
@@ -251,7 +252,7 @@ def test_what_is_gone_is_left_out(
     assert [(row["topic"], row["partition"]) for row in rows] == [("orders", 1)] * some.unread
     assert reader.records(spark, {"old": {0: 7}}).collect() == []
     assert reader.records(spark, {}).collect() == []
-    monkeypatch.setattr(tables, "OFFSETS_TOPIC", "no-such-topic")
+    monkeypatch.setattr(readers, "OFFSETS_TOPIC", "no-such-topic")
     assert reader.offsets_topic(spark) is None
     topics = AdminClient({"bootstrap.servers": live.server.bootstrap}).list_topics(timeout=10).topics
     assert set(topics) == {"__consumer_offsets", "orders", "ledger"}
@@ -260,8 +261,8 @@ def test_what_is_gone_is_left_out(
 def test_no_kafka_is_a_clear_error(
     spark: SparkSession, connector: Connector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka, "API_TIMEOUT_MS", 1000)
-    monkeypatch.setattr(kafka, "REQUEST_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(kafka_cluster, "API_TIMEOUT_MS", 1000)
+    monkeypatch.setattr(kafka_cluster, "REQUEST_TIMEOUT_MS", 1000)
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(SourceError, match=f"no usable Kafka at {address}: Timed out"):
         KafkaReader(address).offsets_topic(spark)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.spark import browser
-from korvet.spark.browser import BrowserError, Page, find_browser, open_page, save_pictures
-from korvet.spark.page import render, series
-from korvet.spark.report import SEVERITY
+from korvet.spark.report import browser
+from korvet.spark.report.browser import BrowserError, Page, find_browser, open_page, save_pictures
+from korvet.spark.report.page import render, series
+from korvet.spark.report.report import SEVERITY
 from tests.spark.fleet import HOSTILE, document
 from tests.support.polling import until
 

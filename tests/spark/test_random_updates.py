@@ -25,11 +25,11 @@ from korvet.offsets.schema import (
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from korvet.spark.batch_tables import Tables
-from korvet.spark.catalog import TABLES
-from korvet.spark.source import SCHEMA
-from korvet.spark.stored_tables import StoredTables
-from korvet.spark.tables import ENDS
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import ENDS
+from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_stored_tables import RECORDS, Cut, comparable
 from tests.spark.test_views import member, stable
 from tests.spark.test_week import DAY, MINUTE, MONDAY, moment

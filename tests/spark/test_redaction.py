@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.spark.checkpoint import IDENTITY, claimed
-from korvet.spark.folders import Folder
-from korvet.spark.redaction import redacted
-from korvet.spark.target import ExportError, Target
+from korvet.spark.export.checkpoint import IDENTITY, claimed
+from korvet.spark.export.target import ExportError, Target
+from korvet.spark.session.folders import Folder
+from korvet.spark.session.redaction import redacted
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,15 @@ import pytest
 from redis.cluster import RedisCluster as Client
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.store import Address, Connection, StreamRange, connected, extents, load_topics, pages
+from korvet.spark.source.connection import (
+    Address,
+    Connection,
+    StreamRange,
+    connected,
+    extents,
+    load_topics,
+    pages,
+)
 from tests.spark.keyspace import Keyspace
 
 if TYPE_CHECKING:

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from korvet.spark.entries import Origin, columns_of, markers_of, record_batch
-from korvet.spark.replies import Reply
-from korvet.spark.store import Address, connected
+from korvet.spark.records.entries import Origin, columns_of, markers_of, record_batch
+from korvet.spark.records.replies import Reply
+from korvet.spark.source.connection import Address, connected
 from tests.spark.direct import batch, schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.spark.replies import Entry
+    from korvet.spark.records.replies import Entry
     from tests.spark.keyspace import Keyspace
 
 MS = 1_700_000_000_000

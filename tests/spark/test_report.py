@@ -15,16 +15,17 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
-from korvet.spark import cli, jars
-from korvet.spark.catalog import TABLES
-from korvet.spark.options import RedisOptions
-from korvet.spark.page import series
-from korvet.spark.report import PAGE_NAME, write_report
-from korvet.spark.session import JavaMissing, java_command, parse_java_version
-from korvet.spark.store import Address, SourceError, Tls, connected
-from korvet.spark.tables import RedisReader
-from korvet.spark.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
-from korvet.spark.words import duration
+from korvet.spark import cli
+from korvet.spark.cli_options import RedisOptions
+from korvet.spark.report.page import series
+from korvet.spark.report.report import PAGE_NAME, write_report
+from korvet.spark.report.words import duration
+from korvet.spark.session import jars
+from korvet.spark.session.session import JavaMissing, java_command, parse_java_version
+from korvet.spark.source.connection import Address, SourceError, Tls, connected
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import RedisReader
+from korvet.spark.tables.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
 from tests.spark.test_views import MS, NOW, scenario
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from korvet.spark.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
-from korvet.spark.store import Address, Secret, SourceError, Tls
+from korvet.spark.source.connection import Address, Secret, SourceError, Tls
+from korvet.spark.source.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
 
 TOPIC = {"topic": "t"}
 

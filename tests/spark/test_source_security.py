@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.spark.options import RedisOptions
-from korvet.spark.settings import options_of
-from korvet.spark.store import SourceError
-from korvet.spark.topics import check_topics
+from korvet.spark.cli_options import RedisOptions
+from korvet.spark.export.topics import check_topics
+from korvet.spark.source.connection import SourceError
+from korvet.spark.source.settings import options_of
 from tests.spark.direct import batch, values
 from tests.support.ports import free_port
 

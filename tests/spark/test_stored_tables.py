@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from korvet.spark.batch_tables import Tables
-from korvet.spark.catalog import TABLES
-from korvet.spark.source import SCHEMA
-from korvet.spark.stored_tables import StoredTables
-from korvet.spark.tables import ENDS
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import ENDS
+from korvet.spark.tables.stored_tables import StoredTables
 from tests.spark.test_week import DAY, MONDAY, NOW, after, moment, the_week, topic_ends, topic_records
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.batch_tables import Tables
-from korvet.spark.catalog import NEED_RECORDS, TABLES
-from korvet.spark.loading import batch_table
-from korvet.spark.source import SCHEMA
-from korvet.spark.store import Address
-from korvet.spark.tables import RedisReader
+from korvet.spark.export.tables import batch_table
+from korvet.spark.source.connection import Address
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
+from korvet.spark.tables.readers import RedisReader
 from tests.spark.test_views import MS, NOW, scenario
 
 if TYPE_CHECKING:

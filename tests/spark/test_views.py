@@ -16,10 +16,10 @@ from korvet.offsets.consumer_protocol import (
 )
 from korvet.offsets.packing import pack
 from korvet.offsets.schema import GroupMetadataValue, MemberMetadata
-from korvet.spark import views
-from korvet.spark.decode import group_metadata, offset_commits
-from korvet.spark.store import Address
-from korvet.spark.tables import RedisReader
+from korvet.spark.source.connection import Address
+from korvet.spark.tables import views
+from korvet.spark.tables.decode import group_metadata, offset_commits
+from korvet.spark.tables.readers import RedisReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

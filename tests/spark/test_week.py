@@ -17,9 +17,9 @@ from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
-from korvet.spark.batch_tables import Tables
-from korvet.spark.source import SCHEMA
-from korvet.spark.tables import ENDS
+from korvet.spark.source.source import SCHEMA
+from korvet.spark.tables.batch_tables import Tables
+from korvet.spark.tables.readers import ENDS
 from tests.spark.test_views import member, stable
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiokafka.record import MemoryRecords
 
 from korvet.records.kernel import parse_batch
-from korvet.storage.log import ProducerStamp, ReceivedBatch
+from korvet.storage.log.partition_log import ProducerStamp, ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.storage.errors import StorageError
-    from korvet.storage.log import Appended, PartitionLog
+    from korvet.storage.log.partition_log import Appended, PartitionLog
 
 
 class Record(NamedTuple):

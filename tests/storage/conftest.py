@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from korvet.storage.catalogue import Topic
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
 
 T = TypeVar("T")
 _serial = itertools.count()

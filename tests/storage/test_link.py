@@ -14,9 +14,9 @@ import pytest
 import uvloop
 
 from korvet.records.kernel import pack
-from korvet.storage.address import parse_url
 from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
-from korvet.storage.link import RedisLink
+from korvet.storage.link.address import parse_url
+from korvet.storage.link.redis_link import RedisLink
 from tests.storage.proxy import Proxy, until
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from korvet.topics.directory import TopicDirectory
 
 if TYPE_CHECKING:
     from korvet.storage.catalogue import Topic
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 COMPACT = {"cleanup.policy": "compact"}

@@ -18,9 +18,11 @@ from hypothesis.stateful import (
 
 from korvet.offsets.packing import MAX_SEQUENCE, pack
 from korvet.records.kernel import encode_append_records
-from korvet.storage import compactor, library, log
-from korvet.storage.compactor import CompactionRules, Compactor, Pace
-from korvet.storage.entries import entry_timestamp, record_key
+from korvet.storage.compaction import compactor
+from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
+from korvet.storage.link import library
+from korvet.storage.log import partition_log
+from korvet.storage.log.entries import entry_timestamp, record_key
 from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import until
@@ -28,7 +30,7 @@ from tests.storage.proxy import until
 if TYPE_CHECKING:
     import pytest
 
-    from korvet.storage.log import Appended
+    from korvet.storage.log.partition_log import Appended
 
 # Small limits, so that a short run crosses them all.
 _LUA_LIMITS = {
@@ -333,9 +335,9 @@ def test_log_equals_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> No
         assert limit in source
         source = source.replace(limit, small)
     monkeypatch.setattr(library, "library_source", lambda: source)
-    monkeypatch.setattr(log, "_COUNTED_AT_ONCE", 7)
-    monkeypatch.setattr(log, "_POINTS_AT_ONCE", 2)
-    monkeypatch.setattr(log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(partition_log, "_COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(partition_log, "_POINTS_AT_ONCE", 2)
+    monkeypatch.setattr(partition_log, "_SCANNED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     LogMachine.server = server
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

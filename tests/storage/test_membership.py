@@ -12,11 +12,11 @@ import pytest
 from korvet import supervisor
 from korvet.config import Address
 from korvet.records.kernel import encode_append_records
-from korvet.storage.assignment import NO_NODE, writer_epochs
-from korvet.storage.clock import steady_s
+from korvet.storage.brokers.assignment import NO_NODE, writer_epochs
+from korvet.storage.brokers.lease import NodeIdTaken
 from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone, WritesRefused
 from korvet.storage.keys import Keyspace
-from korvet.storage.lease import NodeIdTaken
+from korvet.storage.link.clock import steady_s
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy
 from tests.support.polling import until_async
@@ -24,7 +24,7 @@ from tests.support.polling import until_async
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from korvet.storage.membership import Membership
+    from korvet.storage.brokers.membership import Membership
     from tests.storage.conftest import Server
 
 LEASE_MS = 1000

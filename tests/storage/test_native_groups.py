@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from korvet.groups.native import NativeGroup, Projected
 from korvet.offsets.packing import entry_id, pack
-from korvet.storage.native import NativeGroups
-from korvet.storage.projection import GroupCommit, Projection
+from korvet.storage.redis_groups.moved_groups import NativeGroups
+from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from tests.api.batches import batch
 from tests.storage.proxy import until
 from tests.storage.test_batch_layout import append, batched, pairs
@@ -19,7 +19,7 @@ from tests.storage.test_batch_layout import append, batched, pairs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.log import PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 GROUP = "g"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.storage.library import library_source
-from korvet.storage.projection import entry_id_before
+from korvet.storage.link.library import library_source
+from korvet.storage.redis_groups.projection import entry_id_before
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Server

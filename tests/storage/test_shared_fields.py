@@ -23,7 +23,7 @@ from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
 from korvet.storage.errors import KeyspaceLost
 from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
-from korvet.storage.security import SecurityStore
+from korvet.storage.shared_configs import SecurityStore
 from korvet.storage.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem

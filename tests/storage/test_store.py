@@ -14,6 +14,7 @@ import pytest
 
 from korvet.config import Address
 from korvet.records.kernel import encode_append_records
+from korvet.storage.brokers.lease import Holder
 from korvet.storage.errors import (
     CatalogueConflict,
     OffsetOutOfRange,
@@ -22,7 +23,6 @@ from korvet.storage.errors import (
     TopicGone,
 )
 from korvet.storage.keys import Keyspace
-from korvet.storage.lease import Holder
 from korvet.storage.store import Store
 from tests.storage.batches import decode
 from tests.storage.proxy import proxied_store, until
@@ -209,7 +209,7 @@ def entry(lease_ms: int, process: str) -> str:
 
 def test_the_lease_of_a_dead_process_is_taken_at_once(server: Server, prefix: str) -> None:
     script = (
-        "import msgspec; from korvet.storage.lease import Holder; "
+        "import msgspec; from korvet.storage.brokers.lease import Holder; "
         "print(msgspec.json.encode(Holder.this_process()).decode())"
     )
     dead = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

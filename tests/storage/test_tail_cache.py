@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from korvet.records import kernel
 from korvet.records.compression import decompress
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
 from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import Bench, Server

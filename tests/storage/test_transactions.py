@@ -11,7 +11,6 @@ import pytest
 
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.records.kernel import encode_append_records, parse_batch
-from korvet.storage.committed import Committed, cached_committed, read_committed
 from korvet.storage.errors import (
     FencedCoordinator,
     InvalidProducerEpoch,
@@ -19,8 +18,16 @@ from korvet.storage.errors import (
     OutOfOrderSequence,
     StorageError,
 )
-from korvet.storage.log import Appended, Marked, Marker, PartitionLog, ProducerStamp, ReceivedBatch
-from korvet.storage.transactions import Aborted, parse_aborted
+from korvet.storage.log.committed import Committed, cached_committed, read_committed
+from korvet.storage.log.partition_log import (
+    Appended,
+    Marked,
+    Marker,
+    PartitionLog,
+    ProducerStamp,
+    ReceivedBatch,
+)
+from korvet.storage.log.transactions import Aborted, parse_aborted
 from tests.storage.conftest import calls_of
 from tests.unit.records import forms
 

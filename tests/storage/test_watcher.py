@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from korvet.storage.watcher import _Group, _Watched
+from korvet.storage.log.native_watcher import _Group, _Watched
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.api.budget import Budget
-from korvet.api.fetch_memory import FetchMemory
+from korvet.api.common.budget import Budget
+from korvet.api.fetching.memory import FetchMemory
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -169,8 +169,8 @@ def test_what_was_read_is_given_back() -> None:
 
 @pytest.mark.parametrize("read_bytes", [0, 1], ids=["nothing", "next to nothing"])
 def test_who_hardly_reads_while_others_wait_is_disconnected(monkeypatch: Any, read_bytes: int) -> None:
-    monkeypatch.setattr("korvet.api.fetch_memory._PATIENCE_S", 0.02)
-    monkeypatch.setattr("korvet.api.fetch_memory._STALLED_S", 0.3)
+    monkeypatch.setattr("korvet.api.fetching.memory._PATIENCE_S", 0.02)
+    monkeypatch.setattr("korvet.api.fetching.memory._STALLED_S", 0.3)
 
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         memory = FetchMemory(MIB, loop)

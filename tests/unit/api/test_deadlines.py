@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.api.deadlines import Deadline, Deadlines
+from korvet.api.fetching.deadlines import Deadline, Deadlines
 
 if TYPE_CHECKING:
     from collections.abc import Callable

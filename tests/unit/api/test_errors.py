@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet import api
-from korvet.api.errors import Asked, asked_by, error_code_of
+from korvet.api.common.errors import Asked, asked_by, error_code_of
 from korvet.protocol import registry
 from korvet.storage.errors import PASSING, LinkLost, RedisFault, StorageError, domain_error
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.api import fetch_sessions
-from korvet.api.fetch_part import FetchedPart
-from korvet.api.fetch_sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
+from korvet.api.fetching import sessions
+from korvet.api.fetching.part import FetchedPart
+from korvet.api.fetching.sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
 
 LATER_MS = EVICTION_MS + 1
 
@@ -178,7 +178,7 @@ def test_parts_that_reads_under_way_have():
 @pytest.fixture
 def ten_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """All sessions together may have ten partitions."""
-    monkeypatch.setattr(fetch_sessions, "MOST_PARTITIONS", 10)
+    monkeypatch.setattr(sessions, "MOST_PARTITIONS", 10)
 
 
 @pytest.mark.usefixtures("ten_partitions")

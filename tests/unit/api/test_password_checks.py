@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.api import password_checks
-from korvet.api.password_checks import MOST_WAITING_OF_ADDRESS, PasswordChecks, TooManyChecks
+from korvet.api.common import password_checks
+from korvet.api.common.password_checks import MOST_WAITING_OF_ADDRESS, PasswordChecks, TooManyChecks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from korvet.api import sasl_authenticate
-from korvet.api.password_checks import PasswordChecks
+from korvet.api.common.password_checks import PasswordChecks
 from korvet.config import Config
 from korvet.security.credentials import Credentials
 from korvet.security.errors import SaslFailure

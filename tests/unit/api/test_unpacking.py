@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 
-from korvet.api.unpacking import Unpacked, Unpacking
+from korvet.api.producing.unpacking import Unpacked, Unpacking
 from korvet.records import kernel
 from tests.api.batches import GZIP, batch
 

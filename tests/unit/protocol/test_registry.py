@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
+from korvet.api.common.context import RequestContext
 from korvet.config import Config
 from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
 from korvet.protocol.schemas import request_class, response_class
-from korvet.storage.assignment import Assignment, Broker
+from korvet.storage.brokers.assignment import Assignment, Broker
 from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
 
 if TYPE_CHECKING:

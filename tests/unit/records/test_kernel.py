@@ -12,7 +12,7 @@ import pytest
 from korvet.records import kernel
 from korvet.records.batch import BatchError, Entries
 from korvet.records.native import native_json
-from korvet.spark import compiled
+from korvet.spark.records import compiled
 from tests.unit.records.forms import (
     BASE_MS,
     FORMS,

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.api.context import RequestContext
+from korvet.api.common.context import RequestContext
 from korvet.config import Config
 from korvet.protocol import registry
 from korvet.protocol.schemas import request_class
@@ -25,7 +25,7 @@ from korvet.security.sasl import SaslSession
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.door import Door
-from korvet.storage.assignment import Assignment, Broker
+from korvet.storage.brokers.assignment import Assignment, Broker
 from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
 from tests.unit.protocol.instances import VERSIONS, encode, random_request, version_id

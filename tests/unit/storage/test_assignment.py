@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.storage.assignment import Assignment, Broker, Leader
+from korvet.storage.brokers.assignment import Assignment, Broker, Leader
 
 TOPICS = [("orders", 40), ("payments", 7), ("__consumer_offsets", 50)]
 PLACES = [(topic, partition) for topic, count in TOPICS for partition in range(count)]

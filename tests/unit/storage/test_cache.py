@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from korvet.records import kernel
-from korvet.storage.cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache, as_stored
+from korvet.storage.log.tail_cache import BATCH_OVERHEAD_BYTES, TailBudget, TailCache, as_stored
 from tests.api.batches import LZ4, ZSTD, batch, now_ms, read
 
 PLENTY = 1 << 40

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from korvet.records.kernel import entries_to_batches, pack_arguments
-from korvet.storage.entries import empty_batch, entry_timestamp, marker_producer, record_key
+from korvet.storage.log.entries import empty_batch, entry_timestamp, marker_producer, record_key
 from tests.storage.batches import decode
 from tests.unit.records import forms
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from korvet.storage.errors import LinkLost
-from korvet.storage.futures import settle
+from korvet.storage.link.futures import settle
 
 
 def test_a_result_is_returned() -> None:

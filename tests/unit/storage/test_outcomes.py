@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.storage.outcomes import Emptied, Outcomes, decode_emptied, encode_emptied
-from korvet.storage.survivors import Checkpoint
-from korvet.storage.transactions import Aborted
+from korvet.storage.compaction.outcomes import Emptied, Outcomes, decode_emptied, encode_emptied
+from korvet.storage.compaction.survivors import Checkpoint
+from korvet.storage.log.transactions import Aborted
 
 RETENTION_MS = 1600
 LATEST_BY_MS = RETENTION_MS // 16

@@ -6,7 +6,7 @@ import pytest
 
 from korvet.storage.errors import RedisFault
 from korvet.storage.keys import Keyspace
-from korvet.storage.slots import SlotRange, parse_slots, redirected_to, slot_of
+from korvet.storage.link.slots import SlotRange, parse_slots, redirected_to, slot_of
 
 
 # As CLUSTER KEYSLOT says; 123456789 is the check value of CRC-16/XMODEM, 0x31C3.

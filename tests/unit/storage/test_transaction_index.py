@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from korvet.storage import transactions
-from korvet.storage.transactions import Aborted, TransactionIndex, overlapping
+from korvet.storage.log import transactions
+from korvet.storage.log.transactions import Aborted, TransactionIndex, overlapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable

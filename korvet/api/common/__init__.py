@@ -1,0 +1,1 @@
+"""What several API modules share: context, errors, services and parts of messages."""

@@ -1,0 +1,110 @@
+"""What a handler gets besides the request: who asks, in which version, and the services of the broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from korvet.security.acls import CLUSTER_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.api.common.services import Services
+    from korvet.protocol.messages import ResponseSchema
+    from korvet.quotas.throttle import Mutations
+    from korvet.security.acls import Operation, ResourceType
+    from korvet.security.authorizer import Access
+    from korvet.security.sasl import SaslSession
+
+
+class Client(Protocol):
+    """The connection that a request came through."""
+
+    client_host: str
+    """The peer's address as Kafka writes it, with a slash before it."""
+    kept: Any
+    """What the Fetch handler keeps from one request to the next."""
+    listener: str
+    """The name of the listener that it came through."""
+    principal: str
+    """Who the client is, as `User:NAME`."""
+    access: Access | None
+    """What it may do; None where everybody may do everything."""
+    sasl: SaslSession | None
+    """Its authentication, on listeners that ask for one."""
+    pipelines: bool
+    """Whether it sends requests without waiting for the answers before them, or did so lately."""
+
+    closed: bool
+    """Whether it is gone."""
+
+    def hold_back(self) -> Callable[[], None]:
+        """Take no more requests until the returned call. The request that is being taken waits meanwhile, and
+        does not count against those of others.
+        """
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of the responses that the client has not read yet; 0 if they are few."""
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call back when `unsent_bytes` is 0 again, or the client is gone."""
+
+    def cut(self) -> None:
+        """End the connection at once, whatever there is still to be sent."""
+
+    def on_disconnect(self, callback: Callable[[], None]) -> None:
+        """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Take back an on_disconnect."""
+
+    def become(self, principal: str) -> None:
+        """The client is known now."""
+
+    def expect_tokens(self, *, raw: bool) -> None:
+        """The client is about to authenticate, with tokens in requests or `raw`."""
+
+    def end(self, reason: str) -> None:
+        """End the connection once the requests at work are answered; the log gets one line."""
+
+    def close(self, reason: str) -> None:
+        """End the connection for a reason that is the client's fault; the log gets one line."""
+
+
+class RequestContext:
+    """One request at work."""
+
+    __slots__ = ("api_version", "client", "client_id", "mutations", "schema", "services", "unpacked_bytes")
+
+    def __init__(
+        self, services: Services, schema: ResponseSchema, api_version: int, client_id: str, client: Client
+    ) -> None:
+        self.services = services
+        self.schema = schema
+        self.api_version = api_version
+        self.client_id = client_id
+        self.client = client
+        self.mutations: Mutations | None = None
+        """Where the client has a quota for making and deleting partitions."""
+        self.unpacked_bytes = 0
+        """Of compressed records, once decompressed."""
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address as Kafka writes it, with a slash before it."""
+        return self.client.client_host
+
+    def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the client is allowed an operation on a resource, which is the cluster where not named."""
+        access = self.client.access
+        return access is None or access.allows(operation, kind, name)
+
+    def mutate(self, partitions: int) -> None:
+        """So many partitions are about to be made or deleted. Raises MutationsExceeded."""
+        if self.mutations is not None:
+            self.mutations.count(partitions)
+
+    def make(self, structure: str, /, **fields: Any) -> Any:
+        """A structure of the response's version, see ResponseSchema.make."""
+        return self.schema.make(structure, **fields)

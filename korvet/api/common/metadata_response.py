@@ -1,0 +1,170 @@
+"""Metadata responses (MetadataResponse.json) written by hand: a cluster has thousands of partitions, and each
+of its clients asks for them again and again.
+
+While one broker leads all, what is said of a partition depends on its index alone: all topics share one run
+of encoded partitions for each version, and each takes as much of it as it has. With several brokers each
+topic has a run of its own, kept until the leaders change.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.protocol.primitives import length, string, uuid_bytes
+from korvet.storage.brokers.assignment import NO_NODE
+
+if TYPE_CHECKING:
+    import uuid
+    from collections.abc import Sequence
+
+    from korvet.storage.brokers.assignment import Assignment, Leader
+
+_RACK_SINCE: Final = 1
+_CONTROLLER_SINCE: Final = 1
+_INTERNAL_SINCE: Final = 1
+_CLUSTER_ID_SINCE: Final = 2
+_THROTTLE_SINCE: Final = 3
+_OFFLINE_SINCE: Final = 5
+_EPOCHS_SINCE: Final = 7
+_OPERATIONS_SINCE: Final = 8
+_FLEXIBLE_SINCE: Final = 9
+_TOPIC_IDS_SINCE: Final = 10
+_CLUSTER_OPERATIONS_UNTIL: Final = 10
+_ERROR_SINCE: Final = 13
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_NO_ERROR: Final = b"\x00\x00"
+_NO_LEADER: Final = _INT16.pack(ErrorCode.leader_not_available)
+
+
+class _Partitions:
+    """The encoded partitions 0, 1, 2 … of any topic with one leader (MetadataResponsePartition), as many as
+    were needed.
+    """
+
+    def __init__(self, version: int, leader: Leader) -> None:
+        self._error = _error_of(leader)
+        self._behind_index = _behind_index(version, leader)
+        self._size = len(self._error) + _INT32.size + len(self._behind_index)
+        self._encoded = b""
+
+    def first(self, count: int) -> memoryview:
+        """The first `count` of them."""
+        known = len(self._encoded) // self._size
+        if count > known:
+            error, behind = self._error, self._behind_index
+            self._encoded += b"".join([error + _INT32.pack(index) + behind for index in range(known, count)])
+        return memoryview(self._encoded)[: count * self._size]
+
+
+def _error_of(leader: Leader) -> bytes:
+    return _NO_LEADER if leader.node_id == NO_NODE else _NO_ERROR
+
+
+def _behind_index(version: int, leader: Leader) -> bytes:
+    flexible = version >= _FLEXIBLE_SINCE
+    node_id = _INT32.pack(leader.node_id)
+    replicas = length(0, flexible) if leader.node_id == NO_NODE else length(1, flexible) + node_id
+    return b"".join(
+        (
+            node_id,
+            _INT32.pack(leader.epoch) if version >= _EPOCHS_SINCE else b"",
+            replicas,
+            replicas,
+            length(0, flexible) if version >= _OFFLINE_SINCE else b"",
+            b"\x00" if flexible else b"",
+        )
+    )
+
+
+@lru_cache(maxsize=64)
+def _partitions_of(version: int, leader: Leader) -> _Partitions:
+    return _Partitions(version, leader)
+
+
+def encode_partitions(version: int, assignment: Assignment, topic: str, count: int) -> bytes | memoryview:
+    """The first `count` partitions of a topic (MetadataResponsePartition), one behind the other."""
+    if assignment.sole_leader is not None:
+        return _partitions_of(version, assignment.sole_leader).first(count)
+    key = "metadata", version, topic, count
+    encoded: bytes | None = assignment.memo.get(key)
+    if encoded is None:
+        behind = {leader: _behind_index(version, leader) for leader in assignment.leaders(topic, count)}
+        encoded = b"".join(
+            [
+                _error_of(leader) + _INT32.pack(index) + behind[leader]
+                for index, leader in enumerate(assignment.leaders(topic, count)[:count])
+            ]
+        )
+        assignment.memo[key] = encoded
+    return encoded
+
+
+def encode_topic(
+    version: int,
+    name: str | None,
+    topic_id: uuid.UUID | None,
+    *,
+    partitions: bytes | memoryview = b"",
+    count: int = 0,
+    internal: bool = False,
+    error: ErrorCode = ErrorCode.none,
+    operations: int,
+) -> bytes:
+    """A topic (MetadataResponseTopic) with `count` encoded partitions; a name is null from version 12 on
+    only.
+
+    `operations` is the bit field of KIP-430.
+    """
+    flexible = version >= _FLEXIBLE_SINCE
+    parts: list[bytes | memoryview] = [_INT16.pack(error), string(name, flexible)]
+    if version >= _TOPIC_IDS_SINCE:
+        parts.append(uuid_bytes(topic_id))
+    if version >= _INTERNAL_SINCE:
+        parts.append(b"\x01" if internal else b"\x00")
+    parts.append(length(count, flexible))
+    parts.append(partitions)
+    if version >= _OPERATIONS_SINCE:
+        parts.append(_INT32.pack(operations))
+    if flexible:
+        parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def encode_response(
+    version: int,
+    brokers: Sequence[tuple[int, str, int]],
+    controller_id: int,
+    cluster_id: str,
+    topics: Sequence[bytes],
+    *,
+    operations: int,
+) -> bytes:
+    """The response body without an error; `brokers` are node id, host and port, `topics` are encoded ones,
+    `operations` are the cluster's.
+    """
+    flexible = version >= _FLEXIBLE_SINCE
+    tags = b"\x00" if flexible else b""
+    parts = [_INT32.pack(0)] if version >= _THROTTLE_SINCE else []
+    parts.append(length(len(brokers), flexible))
+    for node_id, host, port in brokers:
+        parts += [_INT32.pack(node_id), string(host, flexible), _INT32.pack(port)]
+        if version >= _RACK_SINCE:
+            parts.append(string(None, flexible))
+        parts.append(tags)
+    if version >= _CLUSTER_ID_SINCE:
+        parts.append(string(cluster_id, flexible))
+    if version >= _CONTROLLER_SINCE:
+        parts.append(_INT32.pack(controller_id))
+    parts.append(length(len(topics), flexible))
+    parts += topics
+    if _OPERATIONS_SINCE <= version <= _CLUSTER_OPERATIONS_UNTIL:
+        parts.append(_INT32.pack(operations))
+    if version >= _ERROR_SINCE:
+        parts.append(_NO_ERROR)
+    parts.append(tags)
+    return b"".join(parts)

@@ -1,0 +1,47 @@
+"""What handlers work with: the parts of the broker behind the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from korvet.api.common.password_checks import PasswordChecks
+    from korvet.api.fetching.deadlines import Deadlines
+    from korvet.api.fetching.memory import FetchMemory
+    from korvet.api.fetching.sessions import FetchSessions
+    from korvet.api.producing.unpacking import Unpacking
+    from korvet.config import Config
+    from korvet.coordinator.markers import LocalMarkers
+    from korvet.coordinator.service import CoordinatorService
+    from korvet.coordinator.transactions import TransactionService
+    from korvet.groups.config import GroupConfig
+    from korvet.quotas.throttle import ClientQuotas
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.shared_configs import SecurityStore
+    from korvet.topics.directory import TopicDirectory
+
+
+class Services(msgspec.Struct, frozen=True):
+    """The broker's parts. `membership` knows who leads what, `new_producer_id` allocates (KIP-98)."""
+
+    config: Config
+    cluster_id: str
+    membership: Membership
+    topics: TopicDirectory
+    coordinator: CoordinatorService
+    groups: GroupConfig
+    transactions: TransactionService
+    markers: LocalMarkers
+    security: SecurityStore
+    password_checks: PasswordChecks
+    quotas: ClientQuotas
+    new_producer_id: Callable[[], Awaitable[int]]
+    clock_ns: Callable[[], int]
+    deadlines: Deadlines
+    fetch_memory: FetchMemory
+    fetch_sessions: FetchSessions
+    unpacking: Unpacking

@@ -1,0 +1,1 @@
+"""How a Fetch is answered: partitions, waiting, sessions, memory and the response."""

@@ -1,0 +1,148 @@
+"""Memory of the process for what consumers are given, until they have read it.
+
+A response is as large as its client wants, up to `fetch.max.bytes`, and stays in memory until the client has
+read it. So a fetch takes its part of a budget before it reads records. It may take an eighth of what is free;
+while nothing is free it waits for a moment and then gets a small part all the same: its first batch. A client
+that hardly reads while others wait is disconnected, the one that has made no progress for longest first.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from korvet.api.common.budget import Budget
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from korvet.api.common.context import Client
+
+log = logging.getLogger(__name__)
+
+# One fetch may take this part of what is free: the first of many must not leave the others nothing.
+_SHARES: Final = 8
+# What a fetch is given at once or waits for, at most: enough for its work to cost more than its waiting.
+_USEFUL_BYTES: Final = 256 * 1024
+# What a fetch is given when its wait is over without room. Its first batch is given whole, however large.
+_LEAST_BYTES: Final = 16 * 1024
+# How long a fetch waits for memory. People notice a second, and the fetch has yet to be read.
+_PATIENCE_S: Final = 0.25
+# A consumer may look at its records for minutes before it reads on. While others wait it has to read so many
+# bytes in this time.
+_STALLED_S: Final = 10.0
+_LEAST_PROGRESS_BYTES: Final = 64 * 1024
+
+
+class _Sending:
+    """A response that its client has yet to read."""
+
+    __slots__ = ("client", "left_bytes", "moved_s", "size_bytes")
+
+    def __init__(self, client: Client, size_bytes: int, now_s: float) -> None:
+        self.client = client
+        self.size_bytes = size_bytes
+        self.left_bytes = client.unsent_bytes
+        self.moved_s = now_s
+
+
+class FetchMemory:
+    """What all fetches hold together. `limit_bytes` bounds it, but for the first batches of those that find
+    nothing free.
+    """
+
+    def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._budget = Budget(limit_bytes, loop)
+        self._loop = loop
+        self._sending: dict[_Sending, None] = {}
+        self._check: asyncio.TimerHandle | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """What is held now."""
+        return self._budget.held_bytes
+
+    def take(self, most_bytes: int) -> int:
+        """Hold up to `most_bytes`. Returns how many bytes are held; 0 if there is no room."""
+        budget = self._budget
+        share_bytes = (budget.limit_bytes - budget.held_bytes) // _SHARES
+        size_bytes = (
+            most_bytes if most_bytes <= share_bytes else min(most_bytes, max(share_bytes, _USEFUL_BYTES))
+        )
+        return size_bytes if budget.take(size_bytes) else 0
+
+    def wait(self, most_bytes: int, ready: Callable[[int], None]) -> None:
+        """Hold some bytes as soon as there is room, or a few after some time, and call `ready` with how many.
+
+        Never calls it at once.
+        """
+        useful_bytes, least_bytes = min(most_bytes, _USEFUL_BYTES), min(most_bytes, _LEAST_BYTES)
+
+        def done(admitted: bool) -> None:
+            if not admitted:
+                self._budget.exceed(least_bytes)
+            ready(useful_bytes if admitted else least_bytes)
+
+        self._budget.wait(useful_bytes, done, _PATIENCE_S)
+        self._check_soon()
+
+    def take_all(self, size_bytes: int) -> bool:
+        """Hold exactly `size_bytes` at once. Returns False if there is no room."""
+        return self._budget.take(size_bytes)
+
+    def wait_for_all(self, size_bytes: int, ready: Callable[[], None]) -> None:
+        """Call `ready` once exactly `size_bytes` are held, however long that takes."""
+        self._budget.wait(size_bytes, lambda _: ready())
+        self._check_soon()
+
+    def resize(self, held_bytes: int, size_bytes: int) -> None:
+        """Hold `size_bytes` instead of `held_bytes`."""
+        self._budget.give_back(held_bytes - size_bytes)
+
+    def sent_by(self, client: Client, held_bytes: int, size_bytes: int) -> None:
+        """A response of `size_bytes`, for which `held_bytes` are held, was handed to the connection.
+
+        Bytes that the client has not read stay held until the client reads them.
+        """
+        if not client.unsent_bytes:
+            self._budget.give_back(held_bytes)
+            return
+        self._budget.give_back(held_bytes - size_bytes)
+        sending = _Sending(client, size_bytes, self._loop.time())
+        self._sending[sending] = None
+        client.when_sent(lambda: self._sent(sending))
+
+    def _sent(self, sending: _Sending) -> None:
+        if sending in self._sending:
+            del self._sending[sending]
+            self._budget.give_back(sending.size_bytes)
+
+    def _check_soon(self) -> None:
+        if self._check is None:
+            self._check = self._loop.call_later(_PATIENCE_S / 2, self._look_at_readers)
+
+    def _look_at_readers(self) -> None:
+        """Disconnect clients that hardly read, until nobody waits for memory."""
+        self._check = None
+        if not self._budget.is_waited_for:
+            return
+        now_s = self._loop.time()
+        for sending in list(self._sending):
+            left_bytes = sending.client.unsent_bytes
+            if sending.left_bytes - left_bytes >= _LEAST_PROGRESS_BYTES:
+                sending.left_bytes, sending.moved_s = left_bytes, now_s
+        stalled = [each for each in self._sending if now_s - each.moved_s >= _STALLED_S]
+        for sending in sorted(stalled, key=lambda each: each.moved_s):
+            if self._budget.free_bytes >= _USEFUL_BYTES:
+                break
+            log.warning(
+                "closing the connection of %s: it read less than %d bytes of its response in %d s, "
+                "and other fetches wait for memory",
+                sending.client.client_host,
+                _LEAST_PROGRESS_BYTES,
+                now_s - sending.moved_s,
+            )
+            sending.client.cut()
+            self._sent(sending)
+        self._check_soon()

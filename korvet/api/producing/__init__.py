@@ -1,0 +1,1 @@
+"""How a Produce is answered: unpacking of batches and the response."""

@@ -1,0 +1,1 @@
+"""Log compaction: which records stay, and the copy of them inside Redis."""

@@ -1,0 +1,405 @@
+"""One compaction of one partition: what goes is found by reading, what stays is copied inside Redis.
+
+The copy is made beside the log, a slice per call, while appends and reads go on; then it takes the log's
+place, groups and counters included, in one step that copies what was appended meanwhile (lua/compact.lua).
+Whatever ends a compaction before that step leaves the log as it was, and keys that the next one deletes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.offsets.packing import AddressError, entry_id, offset_of
+from korvet.records.batch import BatchError
+from korvet.records.runs import records_of, runs_of
+from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.compaction.outcomes import Outcomes, decode_emptied, encode_emptied
+from korvet.storage.compaction.survivors import Checkpoint, Survivors, is_dirty_enough
+from korvet.storage.errors import StorageError, StorageFault, domain_error
+from korvet.storage.log.entries import batch_of, first_record, marker_producer, record_key
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from korvet.records.batch import BatchHeader
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.store import Store
+
+    Entry = tuple[bytes, list[bytes]]
+
+log = logging.getLogger(__name__)
+
+# Entries of one call: a ms or two of Redis's time, and of ours.
+_ENTRIES_AT_ONCE: Final = 256
+# A page of entries is about so large at the most; one of large records has fewer.
+_PAGE_BYTES: Final = 8 << 20
+# What a batch takes as an entry besides its own bytes, about.
+_ENTRY_BYTES: Final = 24
+# Before the log is replaced, appends that outrun the copying are given so many calls.
+_MOST_SWAPS: Final = 10_000
+_NOT_FOUND: Final = "there is no such entry any more"
+
+
+class CompactionRules(msgspec.Struct, frozen=True):
+    """What a topic's configs say of its compaction."""
+
+    delete_retention_ms: int
+    min_lag_ms: int
+    max_lag_ms: int | None
+    """None: no limit."""
+    min_dirty_ratio: float
+    history_ms: int | None = None
+    """Records younger than this are left alone, as they are history; None: there is no history."""
+    history_bytes: int | None = None
+    """But only so many bytes of the newest ones; None: no limit."""
+
+
+class Pace:
+    """Keeps all compactions of a process together to so many bytes per second."""
+
+    __slots__ = ("_bytes_per_s", "_free_at_s")
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._free_at_s = 0.0
+
+    async def spend(self, size_bytes: int) -> None:
+        """Return when so many bytes more may be read or copied."""
+        now_s = asyncio.get_running_loop().time()
+        self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
+        if self._free_at_s > now_s:
+            await asyncio.sleep(self._free_at_s - now_s)
+
+
+class Compactor:
+    """Compacts a partition that this process leads."""
+
+    def __init__(self, store: Store, partition: PartitionLog, pace: Pace, map_bytes: int) -> None:
+        """map_bytes: memory for the keys of one compaction; where they need more, it goes less far."""
+        self._store = store
+        self._log = partition
+        self._pace = pace
+        self._map_bytes = map_bytes
+        topic = partition.topic.name
+        self._stream, _, self._meta, _ = partition.keys
+        self._shadows = store.keyspace.shadow_keys(topic, partition.partition)
+        self._keys = [*partition.keys[:3], *self._shadows]
+        epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
+        self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
+        self._has_batches = False
+        self._token = b""
+        # The entry up to which the shadow has the log.
+        self._copied = b"0-0"
+
+    async def drop_leftovers(self) -> None:
+        """Delete what a compaction that was cut off has left. Raises StorageError."""
+        await self._store.fcall("korvet_shadow_drop", [self._meta, *self._shadows], self._highest)
+
+    async def compact(self, rules: CompactionRules, now_ms: int) -> int:
+        """Compact the log if it is due; the number of records removed.
+
+        Raises StorageError, FencedEpoch where another broker leads the partition: then the log is as it was.
+        """
+        self._log.compacting = True
+        try:
+            return await self._compact(rules, now_ms)
+        finally:
+            self._log.compacting = False
+
+    async def _compact(self, rules: CompactionRules, now_ms: int) -> int:
+        text, stable = await asyncio.gather(
+            self._read("HGET", self._meta, "compacted"), self._log.stable_end()
+        )
+        checkpoint = Checkpoint.decode(text)
+        sweep = checkpoint.sweep_is_due(now_ms, rules.delete_retention_ms)
+        if stable <= checkpoint.dirty_from and not sweep:
+            return 0
+        end = max(checkpoint.dirty_from, await self._end(rules, stable, now_ms))
+        if not sweep and not await self._is_dirty(checkpoint.dirty_from, end, rules, now_ms):
+            return 0
+        sweeps_to = checkpoint.sweeps_to(now_ms, rules.delete_retention_ms)
+        outcomes = await self._outcomes(checkpoint, rules.delete_retention_ms, now_ms)
+        survivors = Survivors(sweeps_to, self._map_bytes, outcomes)
+        end = await self._find(survivors, checkpoint.dirty_from, end)
+        gone = survivors.gone_in_order()
+        emptied = outcomes.emptied()
+        markers_ms = outcomes.markers_ms(emptied, removed=bool(gone))
+        text = checkpoint.after(
+            end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms, markers_ms
+        ).encode()
+        if gone:
+            # Before their markers go, or readers would take what a producer wrote later for aborted.
+            await self._log.forget_transactions(outcomes.ended(gone), gone)
+            await self._replace(gone, end, text, encode_emptied(emptied))
+            self._log.compacted(end)
+        else:
+            words = self._highest, text, encode_emptied(emptied)
+            await self._store.fcall("korvet_compaction_note", [self._meta], *words)
+        return len(gone)
+
+    async def _outcomes(self, checkpoint: Checkpoint, delete_retention_ms: int, now_ms: int) -> Outcomes:
+        """What became of the transactions that are decided, as the log knows by now."""
+        packed, aborted = await asyncio.gather(
+            self._read("HGET", self._meta, "emptied"), self._log.aborted_transactions()
+        )
+        return Outcomes(
+            aborted,
+            decode_emptied(packed),
+            last_ms=checkpoint.last_ms,
+            now_ms=now_ms,
+            delete_retention_ms=delete_retention_ms,
+        )
+
+    # Whether, and how far
+
+    async def _end(self, rules: CompactionRules, stable: int, now_ms: int) -> int:
+        """Where the records begin that are left alone, those from `stable` on at any rate."""
+        end = await self._first_within(rules.history_ms or 0, stable, now_ms)
+        if rules.history_ms is not None and rules.history_bytes is not None:
+            end = max(end, await self._log.offset_before_bytes(rules.history_bytes))
+        return min(end, stable, await self._first_within(rules.min_lag_ms, stable, now_ms))
+
+    async def _first_within(self, lag_ms: int, end: int, now_ms: int) -> int:
+        """The offset of the first record that is younger than lag_ms; `end` where there is none."""
+        young = await self._log.offset_for_timestamp(now_ms - lag_ms + 1) if lag_ms else None
+        return end if young is None else young[0]
+
+    async def _is_dirty(self, dirty_from: int, end: int, rules: CompactionRules, now_ms: int) -> bool:
+        dirty = await self._log.count(dirty_from, end) if dirty_from < end else 0
+        clean = await self._log.count(0, dirty_from) if dirty else 0
+        oldest_ms = None
+        if dirty and rules.max_lag_ms is not None:
+            oldest_ms = await self._oldest_ms(dirty_from)
+        return is_dirty_enough(
+            dirty,
+            clean,
+            rules.min_dirty_ratio,
+            oldest_dirty_ms=oldest_ms,
+            max_lag_ms=rules.max_lag_ms,
+            now_ms=now_ms,
+        )
+
+    async def _oldest_ms(self, offset: int) -> int | None:
+        """The timestamp of the first record from an offset on."""
+        bias = self._log.bias
+        first = await self._read("XRANGE", self._stream, entry_id(offset, bias), "+", "COUNT", 1)
+        if not first:
+            return None
+        name, fields = first[0]
+        found = first_record(name, fields, bias, offset=offset)
+        return found and found[1]
+
+    # What goes
+
+    async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
+        """Show all records before `end` to `survivors`; where it had to end is returned."""
+        async for entries in self._pages(dirty_from, end):
+            self._show(survivors, entries, clean=False)
+            if survivors.is_full:
+                end = min(end, _offset_behind(entries[-1][0], self._log.bias))
+                break
+        async for entries in self._pages(0, dirty_from):
+            self._show(survivors, entries, clean=True)
+        return end
+
+    def _show(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
+        """Show the entries' records and markers; not records without a key that would say what supersedes
+        them, as applications have them, nor those that no offset names.
+        """
+        bias = self._log.bias
+        show = survivors.clean if clean else survivors.dirty
+        for name, fields in entries:
+            try:
+                offset = offset_of(name, bias)
+            except AddressError:
+                continue
+            found = record_key(fields)
+            if found is not None:
+                key, tombstone, producer_id = found
+                if producer_id < 0 or not survivors.begins(producer_id, offset, 1, clean=clean):
+                    show(offset, key, tombstone=tombstone)
+                continue
+            header = batch_of(fields, offset)
+            if header is not None:
+                self._show_batch(survivors, header, fields[1], clean=clean)
+            elif (ended := marker_producer(fields)) is not None:
+                survivors.marker(ended, offset, clean=clean)
+
+    def _show_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
+        first, count = header.base_offset, header.record_count
+        self._has_batches = True
+        if header.control:
+            survivors.marker(header.producer_id, first, clean=clean)
+            return
+        if header.transactional and survivors.begins(header.producer_id, first, count, clean=clean):
+            return
+        try:
+            records = records_of(data, header)
+        except BatchError as error:
+            log.warning("%s: a batch is not compacted: %s", self._stream.decode(), error)
+            return
+        show = survivors.clean if clean else survivors.dirty
+        for number, record in enumerate(records, first):
+            show(number, record.key, tombstone=record.tombstone)
+
+    async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
+        """The entries whose offset is in [first, behind), in turns of bounded size."""
+        bias = self._log.bias
+        start, last = entry_id(first, bias), "(" + entry_id(behind, bias)
+        count = max(1, min(_ENTRIES_AT_ONCE, _PAGE_BYTES // max(self._log.largest_bytes, 1)))
+        while first < behind:
+            page = await self._read("XRANGE", self._stream, start, last, "COUNT", count)
+            if page:
+                yield page
+                await self._pace.spend(sum(sum(map(len, fields)) for _, fields in page))
+            if len(page) < count:
+                return
+            start = "(" + page[-1][0].decode()
+
+    # Copying
+
+    async def _replace(self, gone: Sequence[int], end: int, text: bytes, emptied: bytes) -> None:
+        """Replace the log by one without the records at these offsets, all before `end`."""
+        self._token = uuid.uuid4().hex.encode()
+        self._copied = b"0-0"
+        await self._call("korvet_shadow_begin")
+        try:
+            if self._has_batches:
+                await self._copy_batches(gone, end)
+            else:
+                await self._copy_records(gone)
+            await self._copy_up_to(b"+", [])
+            await self._copy_pending()
+            await self._swap(text, emptied)
+        except StorageError:
+            with contextlib.suppress(StorageError):
+                await self.drop_leftovers()
+            raise
+
+    async def _copy_records(self, gone: Sequence[int]) -> None:
+        """Copy what is there up to the last of these offsets, each of which is an entry."""
+        bias = self._log.bias
+        at = 0
+        while at < len(gone):
+            names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
+            changes = [word for name in names for word in (name, b"0")]
+            if await self._copy(names[-1], changes) == b"done":
+                # Also where they were deleted meanwhile.
+                at += len(names)
+            else:
+                at = bisect_left(gone, _offset_behind(self._copied, bias), at)
+
+    async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
+        """Copy what is there before `end`; of batches that hold some of these offsets their other records."""
+        at = 0
+        async for entries in self._pages(0, end):
+            changes: list[bytes] = []
+            for name, fields in entries:
+                behind = bisect_left(gone, _offset_behind(name, self._log.bias), at)
+                if behind > at:
+                    changes += self._change(name, fields, gone[at:behind])
+                at = behind
+            await self._copy_up_to(entries[-1][0], changes)
+
+    def _change(self, name: bytes, fields: Sequence[bytes], gone: Sequence[int]) -> list[bytes]:
+        """What takes the place of an entry without these offsets, as korvet_shadow_copy has it; nothing where
+        it stays.
+        """
+        header = batch_of(fields, offset_of(name, self._log.bias))
+        if header is None or len(gone) == header.record_count:
+            return [name, b"0"]
+        records = records_of(fields[1], header)
+        places = {offset - header.base_offset for offset in gone}
+        kept = (place for place in range(len(records)) if place not in places)
+        runs = list(runs_of(header, records, kept))
+        if sum(len(batch) + _ENTRY_BYTES for _, batch in runs) >= header.size + _ENTRY_BYTES:
+            # In pieces it would take more than it does whole.
+            return []
+        words = [name, b"%d" % len(runs)]
+        for last, batch in runs:
+            words += (entry_id(last, self._log.bias).encode(), batch)
+        return words
+
+    async def _copy_pending(self) -> None:
+        """Copy what is pending in the groups, page by page; what changes meanwhile is for the last step."""
+        for reply in await self._read("XINFO", "GROUPS", self._stream):
+            group = dict(zip(reply[::2], reply[1::2], strict=True))
+            start = b"-" if group[b"pending"] else b""
+            while start:
+                start = await self._call("korvet_shadow_pending", self._copied, group[b"name"], start)
+        while await self._call("korvet_shadow_tidy", self._copied):
+            pass
+
+    async def _copy_up_to(self, last: bytes, changes: Sequence[bytes]) -> None:
+        status = b"more"
+        while status != b"done":
+            status = await self._copy(last, changes)
+
+    async def _copy(self, last: bytes, changes: Sequence[bytes]) -> bytes:
+        """Copy what is next, up to `last` at the most."""
+        added = b""
+        while True:
+            status, self._copied, size = await self._call(
+                "korvet_shadow_copy", self._copied, last, _ENTRIES_AT_ONCE, added, *changes
+            )
+            await self._pace.spend(size)
+            if status != b"wide":
+                return bytes(status)
+            added = await self._copy_wide()
+
+    async def _copy_wide(self) -> bytes:
+        """Copy the next entry, which has more fields than a script can handle, by a command of its own."""
+        found = await self._read("XRANGE", self._stream, b"(" + self._copied, "+", "COUNT", 1)
+        if not found:
+            raise StorageFault(f"{self._stream.decode()}: {_NOT_FOUND}")
+        name, fields = found[0]
+        await self._store.call("XADD", self._shadows[0], name, *fields)
+        return bytes(name)
+
+    async def _swap(self, text: bytes, emptied: bytes) -> None:
+        added = b""
+        for _ in range(_MOST_SWAPS):
+            status, *rest = await self._call(
+                "korvet_shadow_swap", self._copied, _ENTRIES_AT_ONCE, text, added, emptied
+            )
+            if status == b"ok":
+                return
+            if status == b"changed":
+                raise StorageFault(f"{self._stream.decode()}: entries were deleted while it was compacted")
+            self._copied = rest[0]
+            added = await self._copy_wide() if status == b"wide" else b""
+        raise StorageFault(f"{self._stream.decode()} grows faster than it can be compacted")
+
+    async def _call(self, function: str, *args: bytes | str | int) -> Any:
+        if self._log.refusal is not None:
+            raise self._log.refusal
+        head = self._log.bias, self._highest, self._token
+        return await self._store.fcall(function, self._keys, *head, *args)
+
+    async def _read(self, *args: bytes | str | int) -> Any:
+        if self._log.refusal is not None:
+            raise self._log.refusal
+        try:
+            return await self._log.links.read_functions.call(*args)
+        except StorageError as error:
+            raise domain_error(error) from error
+
+
+def _parts(name: bytes) -> tuple[int, int]:
+    ms, _, sequence = name.partition(b"-")
+    return int(ms), int(sequence)
+
+
+def _offset_behind(name: bytes, bias: int) -> int:
+    """The first offset behind an entry."""
+    try:
+        return offset_of(name, bias) + 1
+    except AddressError:
+        return (_parts(name)[0] + 1 << 10) - bias

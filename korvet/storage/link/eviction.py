@@ -1,0 +1,70 @@
+"""Watching whether servers evict keys, or are set up to: that loses records and commits without an error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from korvet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.server import Router, Server
+
+# How often the servers are asked. CONFIG SET takes effect at once, but a server evicts only at maxmemory.
+_PERIOD_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+def parse_info(reply: bytes) -> dict[str, str]:
+    """An INFO reply by field."""
+    return dict(re.findall(r"^([a-z0-9_]+):(.*?)\r?$", reply.decode("utf-8", "replace"), re.MULTILINE))
+
+
+def may_evict_ours(policy: str) -> bool:
+    """Whether a maxmemory-policy lets the server evict keys without an expiry, as ours are."""
+    return policy.startswith("allkeys-")
+
+
+class EvictionWatch:
+    """Logs an error when a server is configured to evict our keys, and when it has evicted keys."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+        # Policy and evicted keys when the server was asked last.
+        self._known: dict[RedisAddress, tuple[str, int]] = {}
+
+    async def run(self) -> NoReturn:
+        """Ask all servers until cancelled (INFO memory, stats)."""
+        while True:
+            for server in self._router.servers():
+                try:
+                    await self._look(server)
+                except StorageError as error:
+                    log.debug("Redis at %s does not say whether it evicts keys: %s", server.address, error)
+            await asyncio.sleep(_PERIOD_S)
+
+    async def _look(self, server: Server) -> None:
+        info = parse_info(await server.read.call("INFO", "memory", "stats"))
+        policy, evicted = info.get("maxmemory_policy", ""), int(info.get("evicted_keys", "0"))
+        before_policy, before_evicted = self._known.get(server.address, ("", evicted))
+        self._known[server.address] = policy, evicted
+        if policy != before_policy and may_evict_ours(policy):
+            log.error(
+                "Redis at %s may evict our keys, which loses records and commits: its maxmemory-policy is %s "
+                "now; set it to noeviction",
+                server.address,
+                policy,
+            )
+        elif policy != before_policy and may_evict_ours(before_policy):
+            log.warning("Redis at %s no longer evicts our keys: its policy is %s", server.address, policy)
+        # Volatile policies evict keys with an expiry only, and ours have none.
+        if evicted > before_evicted and not policy.startswith("volatile-"):
+            log.error(
+                "Redis at %s has evicted %d keys: records and commits may be lost; `korvet doctor` says more",
+                server.address,
+                evicted - before_evicted,
+            )

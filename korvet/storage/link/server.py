@@ -1,0 +1,208 @@
+"""The connections to one server, and what users of keys see of them (`Links`), with a cluster or without."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, Protocol
+
+from korvet.storage.errors import StoreError
+from korvet.storage.link.clock import RedisClock
+from korvet.storage.link.library import FunctionCaller
+from korvet.storage.link.redis_link import READONLY, RedisLink
+from korvet.supervisor import once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from korvet.storage.errors import RedisFault
+    from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.redis_link import Caller
+
+# How often the address of a server that cannot write is checked for another server.
+_LOOK_AGAIN_S: Final = 1.0
+
+
+class Links(Protocol):
+    """The ways to the server that holds some keys. With a cluster it may become another server's at any time.
+
+    Commands on one of them take effect in the order of the calls; writing and reading go apart, so that reads
+    never wait behind appends.
+    """
+
+    @property
+    def server(self) -> Server:
+        """The server that holds the keys now."""
+
+    @property
+    def write(self) -> RedisLink:
+        """Its link for guarded appends. What is sent here is not sent on where the keys have moved."""
+
+    @property
+    def write_functions(self) -> Caller:
+        """For functions and commands that write."""
+
+    @property
+    def read(self) -> Caller:
+        """For commands that read."""
+
+    @property
+    def read_functions(self) -> Caller:
+        """For functions that read."""
+
+    @property
+    def clock(self) -> RedisClock:
+        """The server's clock."""
+
+
+class Router(Protocol):
+    """Knows which server holds a key."""
+
+    on_up: Callable[[], None] | None
+    """Called each time a server can be written to again after its connection was lost."""
+    on_moved: Callable[[Callable[[bytes], bool]], None] | None
+    """Called with a test of keys when another server took over and may lack what was written last."""
+
+    def links(self, key: bytes) -> Links:
+        """The ways to the server that holds a key."""
+
+    def servers(self) -> Collection[Server]:
+        """All servers that hold keys."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
+class Server:
+    """The connections to one server, which are `Links` to it for ever."""
+
+    __slots__ = (
+        "_common_history",
+        "_history",
+        "_looking",
+        "address",
+        "clock",
+        "on_up",
+        "read",
+        "read_functions",
+        "write",
+        "write_functions",
+    )
+
+    def __init__(self, write: RedisLink, read: RedisLink) -> None:
+        self.address = write.address
+        self.write = write
+        self.read = read
+        self.write_functions = FunctionCaller(write)
+        self.read_functions = FunctionCaller(read)
+        self.clock = RedisClock()
+        self.on_up: Callable[[], None] | None = None
+        """Called each time the server can be written to again after the connection was lost."""
+        self._history = write.history
+        # The last one that both links had (RedisLink.history).
+        self._common_history = b""
+        self._looking: asyncio.Task[None] | None = None
+        write.on_up, read.on_up = self._write_came_up, self._read_came_up
+        write.on_fault = read.on_fault = self._faulted
+        self._compare(write, read)
+
+    @classmethod
+    def begin(cls, address: RedisAddress) -> Server:
+        """The links connect by themselves, and go on trying."""
+        return cls(RedisLink.begin(address, "korvet-write"), RedisLink.begin(address, "korvet-read"))
+
+    @property
+    def server(self) -> Server:
+        """Itself: see Links."""
+        return self
+
+    @property
+    def connected(self) -> bool:
+        """Whether it can be asked now."""
+        return self.write.connected and self.read.connected
+
+    def has_new_history(self) -> bool:
+        """Whether what it holds has another history than when this was asked before (RedisLink.history)."""
+        before, self._history = self._history, self.write.history
+        return bool(before) and before != self._history
+
+    def _write_came_up(self) -> None:
+        self._compare(self.write, self.read)
+        if self.on_up is not None:
+            self.on_up()
+
+    def _read_came_up(self) -> None:
+        self._compare(self.read, self.write)
+
+    def _compare(self, link: RedisLink, other: RedisLink) -> None:
+        """End the other link's connection if that is still to the server that both had, and this one is not.
+
+        Where an address leads to two servers in turn, the links may stay apart.
+        """
+        if not (link.history and other.history and other.connected):
+            return
+        if link.history == other.history:
+            self._common_history = link.history
+        elif other.history == self._common_history:
+            other.reset("its address leads to another server now")
+
+    def _faulted(self, fault: RedisFault) -> None:
+        """End the connections to a replica, as its address may lead to the new primary by now. A server that
+        cannot write can still be read from, so its connections are ended only if the address leads to another
+        server.
+        """
+        if fault.code == READONLY:
+            self._reset("the server has become a replica")
+        elif self._looking is None or self._looking.done():
+            self._looking = once("another server's address", self._look_elsewhere())
+
+    async def _look_elsewhere(self) -> None:
+        try:
+            found = await RedisLink.connect(self.address, "korvet-look")
+        except StoreError:
+            pass
+        else:
+            before, history = self.write.history, found.history
+            await found.close()
+            if before and history and before != history:
+                self._reset("its address leads to another server now")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+    def _reset(self, reason: str) -> None:
+        self.write.reset(reason)
+        self.read.reset(reason)
+
+    async def close(self) -> None:
+        """Close both links; what is in flight fails with LinkLost."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        await asyncio.gather(self.read.close(), self.write.close())
+
+
+class OneServer:
+    """A Redis that is no cluster: it holds every key."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.on_up: Callable[[], None] | None = None
+        self.on_moved: Callable[[Callable[[bytes], bool]], None] | None = None
+        server.on_up = self._came_up
+        server.write.primary_only = server.read.primary_only = True
+
+    def links(self, key: bytes) -> Links:
+        """See Router."""
+        return self._server
+
+    def servers(self) -> Collection[Server]:
+        """See Router."""
+        return (self._server,)
+
+    async def close(self) -> None:
+        """See Router."""
+        await self._server.close()
+
+    def _came_up(self) -> None:
+        if self.on_up is not None:
+            self.on_up()
+        if self._server.has_new_history() and self.on_moved is not None:
+            self.on_moved(lambda key: True)

@@ -1,0 +1,1 @@
+"""The Redis consumer groups that carry the names of Kafka groups."""

@@ -1,0 +1,213 @@
+"""What the commands share: where Redis is, errors in one line, a line of progress."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+import click
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from redis.exceptions import RedisError
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from korvet.spark.export.target import ExportError
+from korvet.spark.report.browser import BrowserError
+from korvet.spark.session.failures import in_one_line
+from korvet.spark.session.jars import JarsMissing
+from korvet.spark.session.redaction import redacted
+from korvet.spark.session.session import JavaMissing, build_session, is_submitted, submitted_session
+from korvet.spark.source.connection import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls, split_url
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+# Where the embedded server listens, in its data folder; a link where that path is too long for a socket.
+EMBEDDED_SOCKET = "server.sock"
+
+_REDIS_OPTIONS = [
+    click.option(
+        "--redis",
+        "redis_url",
+        metavar="URL",
+        envvar="KORVET_REDIS",
+        help="The Redis that holds the data.  [default: the embedded server's, in --data-dir]",
+    ),
+    click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path),
+        default=Path("korvet-data"),
+        envvar="KORVET_DATA_DIR",
+        show_default=True,
+        help="Folder of the embedded server, which must be running.",
+    ),
+    click.option("--keyspace", default=DEFAULT_KEYSPACE, envvar="KORVET_KEYSPACE", show_default=True),
+    click.option(
+        "--redis-user", metavar="NAME", envvar="KORVET_REDIS_USER", help="The user, unless the URL names one."
+    ),
+    click.option(
+        "--redis-password-file",
+        metavar="FILE",
+        envvar="KORVET_REDIS_PASSWORD_FILE",
+        help="Holds the password, wherever Spark reads. Else it is in the URL, or KORVET_REDIS_PASSWORD.",
+    ),
+    click.option(
+        "--redis-ca",
+        metavar="FILE",
+        envvar="KORVET_REDIS_CA",
+        help="For rediss://: PEM file of the authorities to trust.  [default: the system's]",
+    ),
+    click.option(
+        "--redis-cert", metavar="FILE", envvar="KORVET_REDIS_CERT", help="The client's certificate, PEM."
+    ),
+    click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="Its key, PEM."),
+]
+master_option = click.option(
+    "--master",
+    default="local[*]",
+    show_default=True,
+    help="Where Spark runs; a cluster's URL works too. With spark-submit, its own holds.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """What the user says about Redis."""
+
+    redis_url: str | None
+    data_dir: Path
+    keyspace: str = DEFAULT_KEYSPACE
+    redis_user: str | None = None
+    redis_password_file: str | None = None
+    redis_ca: str | None = None
+    redis_cert: str | None = None
+    redis_key: str | None = None
+
+    def address(self) -> Address:
+        """The address, with the password taken out of the URL, where plans and logs would show it.
+
+        Raises SourceError where there is neither a URL nor an embedded server, and for what does not go
+        together.
+        """
+        if self.redis_url:
+            url, user, secret = _without_password(self.redis_url)
+        else:
+            socket = (self.data_dir / EMBEDDED_SOCKET).absolute()
+            if not socket.exists():
+                raise SourceError(
+                    f"no embedded server in {self.data_dir}: start `korvet serve`, or give --redis URL"
+                )
+            place = socket.readlink() if socket.is_symlink() else socket
+            url, user, secret = f"unix://{quote(str(place))}", None, None
+        if secret is not None and self.redis_password_file is not None:
+            raise SourceError("the password is in the redis URL or in --redis-password-file, not in both")
+        if secret is None and self.redis_password_file is None:
+            secret = os.environ.get("KORVET_REDIS_PASSWORD")
+        ca, cert, key = map(_absolute, (self.redis_ca, self.redis_cert, self.redis_key))
+        return Address(
+            url,
+            self.keyspace,
+            user=self.redis_user or user,
+            password=Secret(value=secret, file=_absolute(self.redis_password_file)),
+            tls=Tls(ca, cert, key) if ca or cert or key else None,
+        )
+
+
+def _absolute(file: str | None) -> str | None:
+    """Executors have another working folder."""
+    return None if file is None else str(Path(file).absolute())
+
+
+def _without_password(url: str) -> tuple[str, str | None, str | None]:
+    """The URL without password and without what is said behind its question mark of who we are; these two."""
+    try:
+        parts, *others = split_url(url)
+        password = None if parts.password is None else unquote(parts.password)
+    except ValueError:
+        raise SourceError("the redis URL can't be parsed") from None
+    user, at, node = parts.netloc.rpartition("@")
+    nodes = ",".join((node, *(other.netloc.rpartition("@")[2] for other in others)))
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name, other = query.pop("username", None), query.pop("password", None)
+    named = user.partition(":")[0]
+    netloc = named + at + nodes if named else nodes
+    # Not by urlunsplit, which makes unix:/path of unix:///path.
+    rest = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
+    return rest, None if named else name, other if password is None else password
+
+
+def with_redis(command: Any) -> Any:
+    """Add the options that say where Redis is, as one argument `redis`, RedisOptions."""
+    names = [field.name for field in fields(RedisOptions)]
+
+    @wraps(command)
+    def gathered(**given: Any) -> Any:
+        redis = RedisOptions(**{name: given.pop(name) for name in names})
+        return command(redis=redis, **given)
+
+    found: Any = gathered
+    for option in reversed(_REDIS_OPTIONS):
+        found = option(found)
+    return found
+
+
+@contextmanager
+def spark_session(
+    app: str, master: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session until the end of the block: a new one, or that of spark-submit."""
+    spark = submitted_session(app) if is_submitted() else build_session(app, master, jars=jars, conf=conf)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """What a user can mend ends in one line."""
+    try:
+        yield
+    except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
+        raise click.ClickException(redacted(str(error))) from error
+    except (PySparkException, Py4JJavaError) as error:
+        raise click.ClickException(in_one_line(error)) from error
+    except RedisError as error:
+        raise click.ClickException(redacted(f"Redis refuses: {error}")) from error
+    except OSError as error:
+        raise click.ClickException(redacted(_os_words(error))) from error
+
+
+def _os_words(error: OSError) -> str:
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that shows the present step and how long it takes; plain lines without a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: click.echo(f"{step} ...", err=True)
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console) as shown:
+        tasks: list[Any] = []
+
+        def notify(step: str) -> None:
+            if tasks:
+                shown.update(tasks[-1], total=1, completed=1)
+            tasks.append(shown.add_task(step, total=None))
+
+        yield notify
+        if tasks:
+            shown.update(tasks[-1], total=1, completed=1)

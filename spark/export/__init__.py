@@ -1,0 +1,1 @@
+"""Exports of topics and tables to files, Delta, Iceberg or a database."""

@@ -1,0 +1,136 @@
+"""Exports to Iceberg tables: Spark writes Parquet files, PyIceberg adds them to the table in one commit.
+
+Iceberg's own module for Spark does not load in Spark 4.2 and newer (it implements an interface that is a
+class by now). PyIceberg also knows the usual catalogs, from its configuration file or by options.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from korvet.spark.export.target import ERROR, HOW_TO_REPLACE, OVERWRITE, ExportError, Target
+from korvet.spark.session.failures import in_one_line
+from korvet.spark.session.folders import Folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+# A table property per continuous export: the newest batch that is in the table.
+PROGRESS = "korvet.export."
+_SPLIT = "korvet_partition_"
+# Whose exceptions tell of a catalog or its storage: PyIceberg's own, and of what it reaches them by.
+_REACHES = frozenset({"pyiceberg", "sqlalchemy", "requests", "botocore", "thrift", "google", "pyarrow"})
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSink:
+    """A table of an Iceberg catalog, made when it is not there. Raises ExportError without PyIceberg."""
+
+    target: Target
+
+    def write(self, frame: DataFrame) -> None:
+        """All rows in one commit; ExportError when the table exists and the mode is `error`."""
+        with _iceberg_errors(self.target):
+            table = self._table(frame, may_exist=self.target.mode != ERROR)
+            files = self._files(table, frame, "once-" + str(table.metadata.last_sequence_number))
+            with table.transaction() as transaction:
+                if self.target.mode == OVERWRITE:
+                    _delete_all(transaction)
+                if files:
+                    transaction.add_files(files, check_duplicate_files=False)
+
+    def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
+        """The rows of one batch, unless they are there already. A repeated batch has the same rows."""
+        with _iceberg_errors(self.target):
+            table = self._table(frame, may_exist=True)
+            name = PROGRESS + export_id
+            if batch_id <= int(table.properties.get(name, "-1")):
+                return
+            files = self._files(table, frame, f"{export_id}-{batch_id}")
+            with table.transaction() as transaction:
+                transaction.set_properties({name: str(batch_id)})
+                if files:
+                    transaction.add_files(files, check_duplicate_files=False)
+
+    def exists(self, spark: SparkSession) -> bool:
+        """Whether the table is there."""
+        with _iceberg_errors(self.target):
+            return bool(_catalog(self.target).table_exists(self._name))
+
+    @property
+    def _name(self) -> str:
+        assert self.target.table is not None
+        return self.target.table
+
+    def _table(self, frame: DataFrame, *, may_exist: bool) -> Any:
+        catalog = _catalog(self.target)
+        if catalog.table_exists(self._name):
+            if not may_exist:
+                raise ExportError(f"table {self._name} exists; {HOW_TO_REPLACE}")
+            return catalog.load_table(self._name)
+        catalog.create_namespace_if_not_exists(self._name.rpartition(".")[0])
+        schema = to_arrow_schema(frame.schema, timezone="UTC")
+        with catalog.create_table_transaction(self._name, schema=schema) as transaction:
+            if self.target.partition_by:
+                with transaction.update_spec() as spec:
+                    for column in self.target.partition_by:
+                        spec.add_identity(column)
+        return catalog.load_table(self._name)
+
+    def _files(self, table: Any, frame: DataFrame, name: str) -> list[str]:
+        """Write the rows as Parquet below the table; the files' URIs. What a killed attempt left is replaced.
+
+        A file has to be of one partition, and has to hold the columns that tell which.
+        """
+        folder = Folder(frame.sparkSession, f"{table.location()}/data/korvet/{name}")
+        # PyIceberg refuses the 96 bit times that Spark writes otherwise.
+        frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        columns = [table.schema().find_column_name(part.source_id) for part in table.spec().fields]
+        copies = {f"{_SPLIT}{number}": sf.col(f"`{column}`") for number, column in enumerate(columns)}
+        writer = frame.withColumns(copies).write.mode("overwrite")
+        if copies:
+            writer = writer.partitionBy(*copies)
+        writer.parquet(folder.location)
+        # Hadoop writes file:/path, others expect file:///path.
+        return [uri.replace("file:/", "file:///", 1) for uri in folder.files()]
+
+
+def _catalog(target: Target) -> Any:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 (an extra: only for this format)
+
+    return load_catalog(target.location, **target.options)
+
+
+def _delete_all(transaction: Any) -> None:
+    from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 (an extra: only for this format)
+
+    with warnings.catch_warnings():
+        # An empty table is no surprise here.
+        warnings.simplefilter("ignore")
+        transaction.delete(AlwaysTrue())
+
+
+@contextmanager
+def _iceberg_errors(target: Target) -> Iterator[None]:
+    """What a user can mend, in one line."""
+    if find_spec("pyiceberg") is None:
+        raise ExportError("the format iceberg needs PyIceberg: pip install 'korvet[iceberg]'")
+    try:
+        yield
+    except ExportError:
+        raise
+    except Exception as error:
+        # ValueError: an unknown catalog, properties that lack something, columns that do not fit the table.
+        is_known = isinstance(error, ValueError | OSError)
+        if not is_known and type(error).__module__.partition(".")[0] not in _REACHES:
+            raise
+        raise ExportError(f"Iceberg catalog {target.location}: {in_one_line(error)}") from error

@@ -1,0 +1,1 @@
+"""Stream entries and record batches to Arrow columns. Pure: no Redis, no Spark session."""

@@ -1,0 +1,55 @@
+"""The compiled kernel, where there is one for this Python."""
+
+from __future__ import annotations
+
+import zipimport
+from importlib import import_module
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_NAME = "korvet.spark.records.kernel"
+
+
+def _found() -> ModuleType | None:
+    own: object = None if __spec__ is None else __spec__.loader
+    if isinstance(own, zipimport.zipimporter):
+        return _from_archive(own)
+    try:
+        found = import_module(_NAME)
+    except ModuleNotFoundError as missing:
+        if missing.name != "cython":
+            raise
+        return None  # the source alone, which then can't run
+    return found if found.ACCELERATED else None
+
+
+def _from_archive(archive: zipimport.zipimporter) -> ModuleType | None:
+    """Out of the archive that this module is from (`--py-files`), where Python itself looks for none.
+
+    None too for one that was made on another system.
+    """
+    for suffix in EXTENSION_SUFFIXES:
+        try:
+            data = archive.get_data(str(Path(__file__).with_name("kernel" + suffix)))
+            with NamedTemporaryFile(suffix=suffix) as copy:
+                copy.write(data)
+                copy.flush()
+                loader = ExtensionFileLoader(_NAME, copy.name)
+                spec = spec_from_file_location(_NAME, copy.name, loader=loader)
+                if spec is None:
+                    continue
+                module = module_from_spec(spec)
+                loader.exec_module(module)
+        except (OSError, ImportError):
+            continue
+        return module
+    return None
+
+
+kernel = _found()

@@ -1,0 +1,1 @@
+"""The report on consumer groups as one HTML page."""

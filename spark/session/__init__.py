@@ -1,0 +1,1 @@
+"""The Spark session: jars, the bundle for executors, Hadoop's folders, failures in one line."""

@@ -1,0 +1,242 @@
+"""Jars that PySpark lacks (the Kafka connector, Delta): fetched once by Maven or Ivy, pinned, verified.
+
+Spark's own `spark.jars.packages` would also pull what pyspark already has (a Hadoop client of 50 MB), so
+files are fetched one by one, without what they depend on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from korvet.spark.session.session import java_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+FETCH_TIMEOUT_S = 300
+READ_BYTES = 1 << 20
+_COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
+
+
+class JarsMissing(RuntimeError):
+    """The jars are not there, can't be fetched, or are not the ones pinned; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned file by its Maven coordinates."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Its name in a Maven repository."""
+        return f"{self.artifact}-{self.version}.jar"
+
+
+# These four were tried together on pyspark 4.2.0 and 4.3.0. Kafka's client is the connector's own version;
+# the token provider's interface has not changed since 4.0.0.
+_KAFKA = (
+    Jar(
+        "org.apache.spark",
+        "spark-sql-kafka-0-10_2.13",
+        "4.2.0",
+        "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+    ),
+    Jar(
+        "org.apache.spark",
+        "spark-token-provider-kafka-0-10_2.13",
+        "4.0.0",
+        "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+    ),
+    Jar(
+        "org.apache.kafka",
+        "kafka-clients",
+        "3.9.2",
+        "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8",
+    ),
+    Jar(
+        "org.apache.commons",
+        "commons-pool2",
+        "2.13.1",
+        "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
+    ),
+)
+# Made for Spark 4.2; its parser is the ANTLR of pyspark.
+_DELTA = (
+    Jar(
+        "io.delta",
+        "delta-spark_4.2_2.13",
+        "4.4.0",
+        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    ),
+    Jar(
+        "io.delta",
+        "delta-storage",
+        "4.4.0",
+        "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    ),
+)
+KAFKA, DELTA = "kafka", "delta"
+JARS = {KAFKA: _KAFKA, DELTA: _DELTA}
+# What a session needs besides the jars.
+SETTINGS: dict[str, dict[str, str]] = {
+    KAFKA: {},
+    DELTA: {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    },
+}
+
+
+def jars_folder() -> Path:
+    """Where the jars are kept: KORVET_JARS_DIR, else below the user's cache folder."""
+    chosen = os.environ.get("KORVET_JARS_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "korvet" / "jars"
+
+
+def find_jars(folder: Path | None = None, name: str = KAFKA) -> list[Path]:
+    """The verified jars of a set in JARS. Raises JarsMissing when one is absent or not the one pinned."""
+    folder = folder or jars_folder()
+    paths = [folder / jar.file_name for jar in JARS[name]]
+    absent = [path.name for path in paths if not path.is_file()]
+    if absent:
+        raise JarsMissing(
+            f"{', '.join(absent)} not in {folder}: run `{_command(name)}` once (it needs a Maven repository),"
+            " or copy the files there from a machine that has one"
+        )
+    for jar, path in zip(JARS[name], paths, strict=True):
+        _verify(jar, path)
+    return paths
+
+
+def fetch_jars(
+    folder: Path | None = None, name: str = KAFKA, *, timeout_s: float = FETCH_TIMEOUT_S
+) -> Iterator[tuple[Jar, str]]:
+    """Fetch what a set lacks; yields each jar with `present` or `fetched`, so an interrupted run goes on.
+
+    Each way of fetching a jar has `timeout_s` seconds.
+
+    Raises JarsMissing when a jar can't be fetched or its SHA-256 is another.
+    """
+    folder = folder or jars_folder()
+    for jar in JARS[name]:
+        target = folder / jar.file_name
+        if target.is_file() and sha256(target) == jar.sha256:
+            yield jar, "present"
+            continue
+        _fetch_into(folder, jar, timeout_s)
+        yield jar, "fetched"
+
+
+def fetch_package(coordinates: str, folder: Path | None = None) -> Path:
+    """One jar by its Maven coordinates (`group:artifact:version`), fetched unless it is there.
+
+    For JDBC drivers, say. It comes without what it depends on, and nothing but Maven's own checksum says that
+    it is the right one. Raises JarsMissing for malformed coordinates or when it can't be fetched.
+    """
+    if not _COORDINATES.fullmatch(coordinates):
+        raise JarsMissing(f"{coordinates!r} are no Maven coordinates: they are group:artifact:version")
+    group, artifact, version = coordinates.split(":")
+    jar, folder = Jar(group, artifact, version, sha256=""), folder or jars_folder()
+    target = folder / jar.file_name
+    return target if target.is_file() else _fetch_into(folder, jar, FETCH_TIMEOUT_S)
+
+
+def _fetch_into(folder: Path, jar: Jar, timeout_s: float) -> Path:
+    """Fetch beside the target and rename, so that an interrupted download is never taken for the jar."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        fetched = _fetch(jar, Path(scratch), timeout_s)
+        if jar.sha256:
+            _verify(jar, fetched)
+        return fetched.replace(folder / jar.file_name)
+
+
+def _command(name: str) -> str:
+    return "korvet jars" if name == KAFKA else f"korvet jars {name}"
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hex."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _verify(jar: Jar, path: Path) -> None:
+    found = sha256(path)
+    if found != jar.sha256:
+        raise JarsMissing(
+            f"{path} is not the pinned {jar.file_name}: its SHA-256 is {found}, not {jar.sha256}; remove it"
+        )
+
+
+def _fetch(jar: Jar, scratch: Path, timeout_s: float) -> Path:
+    """The jar in a scratch folder, by the first way that works."""
+    failures = []
+    for name, command in _ways(jar, scratch):
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=timeout_s)
+        except subprocess.CalledProcessError as error:
+            failures.append(f"{name}: {_last_line(error.stdout, error.stderr)}")
+        except (OSError, subprocess.TimeoutExpired) as error:
+            failures.append(f"{name}: {error}")
+        found = sorted(scratch.rglob(jar.file_name))
+        if found:
+            return found[0]
+    raise JarsMissing(
+        f"{jar.file_name} can't be fetched; is there a way to a Maven repository? ({'; '.join(failures)}). "
+        f"Offline, copy it to {jars_folder()} from a machine that has it"
+    )
+
+
+def _ways(jar: Jar, scratch: Path) -> Iterator[tuple[str, list[str]]]:
+    """Maven, which knows the user's mirrors, when it is there; Ivy comes with pyspark."""
+    ways: tuple[tuple[str, Callable[[Jar, Path], list[str] | None]], ...] = (("mvn", _maven), ("ivy", _ivy))
+    for name, way in ways:
+        command = way(jar, scratch)
+        if command is not None:
+            yield name, command
+
+
+def _maven(jar: Jar, scratch: Path) -> list[str] | None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        return None
+    coordinates = f"{jar.group}:{jar.artifact}:{jar.version}"
+    return [maven, "-q", "-B", "dependency:copy", f"-Dartifact={coordinates}", f"-DoutputDirectory={scratch}"]
+
+
+def _ivy(jar: Jar, scratch: Path) -> list[str] | None:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        return None
+    found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+    if not found:
+        return None
+    pattern = f"{scratch}/[artifact]-[revision].[ext]"
+    command = [java_command(), "-jar", str(found[-1]), "-m2compatible", "-notransitive"]
+    command += ["-cache", str(scratch / "cache"), "-confs", "default", "-retrieve", pattern]
+    return [*command, "-dependency", jar.group, jar.artifact, jar.version]
+
+
+def _last_line(*texts: str | None) -> str:
+    lines = [line for text in texts for line in (text or "").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "no output"

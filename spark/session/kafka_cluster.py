@@ -1,0 +1,123 @@
+"""What a Kafka cluster has, asked by Kafka's admin client in Spark's own JVM: topics and how far they reach.
+
+The connector itself can't say it: asked for a topic that does not exist it waits, then fails the job.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from korvet.spark.session.failures import root_of
+from korvet.spark.session.jars import JarsMissing
+from korvet.spark.source.connection import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+API_TIMEOUT_MS = 20_000
+REQUEST_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The offsets of one partition: `first` .. `end` - 1, up to the first open transaction."""
+
+    first: int
+    end: int
+
+
+class Cluster:
+    """Questions to one Kafka cluster. All raise SourceError when it does not answer."""
+
+    def __init__(self, jvm: Any, admin: Any, bootstrap: str) -> None:
+        self._kafka = jvm.org.apache.kafka
+        self._java = jvm.java.util
+        self._admin = admin
+        self._bootstrap = bootstrap
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """The partitions of those topics that exist (Metadata); asking creates none."""
+        wanted = set(topics)
+        with _failures(self._bootstrap):
+            options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
+            existing = self._java.ArrayList()
+            for name in self._admin.listTopics(options).names().get():
+                if name in wanted:
+                    existing.add(name)
+            described = self._admin.describeTopics(existing).allTopicNames().get()
+            return {
+                name: sorted(part.partition() for part in described[name].partitions()) for name in described
+            }
+
+    def extents(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
+        """Where these partitions begin and end (ListOffsets, read_committed); all must exist."""
+        with _failures(self._bootstrap):
+            spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
+            first = self._offsets(places, spec.earliest(), committed)
+            end = self._offsets(places, spec.latest(), committed)
+        return {place: Extent(first[place], end[place]) for place in places}
+
+    def ends(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Where these partitions end, open transactions included (ListOffsets); all must exist."""
+        with _failures(self._bootstrap):
+            latest = self._kafka.clients.admin.OffsetSpec.latest()
+            return self._offsets(places, latest, self._levels.READ_UNCOMMITTED)
+
+    @property
+    def _levels(self) -> Any:
+        return self._kafka.common.IsolationLevel
+
+    def _offsets(
+        self, places: Sequence[tuple[str, int]], spec: Any, level: Any
+    ) -> dict[tuple[str, int], int]:
+        asked = self._java.HashMap()
+        keys = {place: self._kafka.common.TopicPartition(*place) for place in places}
+        for key in keys.values():
+            asked.put(key, spec)
+        options = self._kafka.clients.admin.ListOffsetsOptions(level)
+        answers = self._admin.listOffsets(asked, options)
+        return {place: answers.partitionResult(key).get().offset() for place, key in keys.items()}
+
+
+@contextmanager
+def cluster_of(spark: SparkSession, bootstrap: str) -> Iterator[Cluster]:
+    """The cluster at the bootstrap servers, until the end of the block.
+
+    Raises JarsMissing when the session has no Kafka client, SourceError for servers that can't be meant.
+    """
+    jvm: Any = spark._jvm
+    client = jvm.org.apache.kafka.clients.admin.AdminClient
+    if isinstance(client, JavaPackage):
+        raise JarsMissing(
+            "this Spark session has no Kafka client: start it with the jars that `korvet jars` fetches"
+        )
+    settings = jvm.java.util.Properties()
+    settings.setProperty("bootstrap.servers", bootstrap)
+    settings.setProperty("default.api.timeout.ms", str(API_TIMEOUT_MS))
+    settings.setProperty("request.timeout.ms", str(REQUEST_TIMEOUT_MS))
+    with _failures(bootstrap):
+        admin = client.create(settings)
+    try:
+        yield Cluster(jvm, admin, bootstrap)
+    finally:
+        admin.close()
+
+
+@contextmanager
+def _failures(bootstrap: str) -> Iterator[None]:
+    try:
+        yield
+    except Py4JJavaError as error:
+        root = root_of(error.java_exception)
+        words = root.getMessage() or root.toString()
+        raise SourceError(f"no usable Kafka at {bootstrap}: {words}") from error
+    except PySparkException as error:
+        raise SourceError(f"no usable Kafka at {bootstrap}: {error}") from error

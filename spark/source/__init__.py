@@ -1,0 +1,5 @@
+"""The Spark data source `korvet`."""
+
+from korvet.spark.source.source import KorvetDataSource
+
+__all__ = ["KorvetDataSource"]

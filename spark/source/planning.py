@@ -1,0 +1,379 @@
+"""From positions to ranges to tasks: where a read begins and ends, how it is divided. Runs in the driver."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from korvet.offsets.packing import SEQUENCE_BITS, entry_id
+from korvet.spark.records.entries import columns_of
+from korvet.spark.source.connection import (
+    DataLoss,
+    Extent,
+    SourceError,
+    StreamRange,
+    extents,
+    load_topics,
+    pages,
+    select_topics,
+    start_offset,
+)
+from korvet.spark.source.index import Index, Point
+from korvet.spark.source.settings import EARLIEST, LATEST
+from korvet.spark.source.tasks import plan
+from korvet.spark.source.transactions import OpenTransactions, is_transactional
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from pyspark.sql.datasource import InputPartition
+
+    from korvet.spark.source.connection import Connection, Place, TopicInfo
+    from korvet.spark.source.settings import Positions, SourceOptions
+
+# Ranges of fewer records share a task, since a task costs more than reading them.
+TASK_RECORDS = 100_000
+# A transaction is ended by its coordinator after this long at the latest (transaction.max.timeout.ms).
+MAX_TRANSACTION_MS = 15 * 60_000
+# Where transactions are coordinated: without it nobody but hand-made entries has any.
+TRANSACTION_TOPIC = "__transaction_state"
+TAIL_ENTRIES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The topics that a read takes, and how far each of their partitions reaches now."""
+
+    topics: Mapping[str, TopicInfo]
+    extents: Mapping[Place, Extent]
+    transactional: bool
+    """Whether the keyspace coordinates transactions."""
+
+
+def select(connection: Connection, options: SourceOptions, *, missing: bool = False) -> Selection:
+    """What there is of the topics that are to be read; `missing`: without an error for one that is not there.
+
+    Raises SourceError for a topic or partition that does not exist.
+    """
+    wanted = options.topics
+    known = load_topics(connection, options.address, wanted.names)
+    if wanted.pattern is not None:
+        names = [name for name in sorted(known) if re.fullmatch(wanted.pattern, name)]
+        topics = [known[name] for name in names if not known[name].internal]
+    else:
+        names = [name for name in wanted.names if name in known] if missing else list(wanted.names)
+        topics = select_topics(known, names, options.address)
+    for topic, partition in wanted.places or ():
+        if topic in known and partition >= known[topic].partitions:
+            raise SourceError(
+                f"assign names {topic}-{partition}; {topic} has {known[topic].partitions} partitions"
+            )
+    found = extents(connection, options.address, topics, wanted.places)
+    return Selection(
+        {topic.name: topic for topic in topics},
+        {extent.place: extent for extent in found},
+        # Also if its field can't be read.
+        bool(connection.call("HEXISTS", options.address.topics_key, TRANSACTION_TOPIC)),
+    )
+
+
+def check_named(positions: Positions, selection: Selection) -> None:
+    """Raises SourceError for a position of a partition that is not read."""
+    for topic, partition in positions.named:
+        if (topic, partition) not in selection.extents:
+            raise SourceError(
+                f"{positions.option} names {topic}-{partition}, which does not exist or is not read"
+            )
+
+
+def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
+    """The offset at which to begin. Raises SourceError where no record is that new and that is an error."""
+    time_ms = positions.time_of(extent.place)
+    if time_ms is None:
+        wanted = positions.offset_of(extent.place)
+        return {EARLIEST: extent.log_start, LATEST: extent.log_end}.get(wanted, wanted)
+    found = first_since(connection, extent, time_ms)
+    if found is None and positions.no_match == "error":
+        raise SourceError(
+            f"{positions.option}: {extent.origin.topic}-{extent.origin.partition} has no record with "
+            f"timestamp {time_ms} or later; startingOffsetsByTimestampStrategy=latest begins at the end there"
+        )
+    return extent.log_end if found is None else found
+
+
+def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
+    """The offset before which to end, not behind the log's end."""
+    time_ms = positions.time_of(extent.place)
+    if time_ms is None:
+        wanted = positions.offset_of(extent.place)
+        return extent.log_end if wanted == LATEST else min(wanted, extent.log_end)
+    found = first_since(connection, extent, time_ms)
+    return extent.log_end if found is None else found
+
+
+def check_loss(extent: Extent, start: int) -> None:
+    """Raises DataLoss where records from `start` on may be gone."""
+    topic, partition = extent.place
+    if start < extent.log_start:
+        raise DataLoss(
+            f"{topic}-{partition} begins at offset {extent.log_start} by now: what was between {start} "
+            "and there is gone"
+        )
+    if start > extent.log_end:
+        raise DataLoss(
+            f"{topic}-{partition} ends at offset {extent.log_end}, before {start}: it was made anew, or its "
+            "newest records are lost"
+        )
+
+
+def whole(connection: Connection, extent: Extent, start: int, end: int) -> StreamRange:
+    """A part of a partition as a range, its number of records judged by the index, else by the offsets."""
+    first, last = max(start, extent.first_offset), min(end, extent.log_end)
+    records = extent.records
+    if first > extent.first_offset or last < extent.log_end:
+        records = _estimate(connection, extent, first, last)
+    return StreamRange(extent.stream, extent.origin, start, end, max(1, records), extent.log_end)
+
+
+def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> int:
+    index = usable_index(connection, extent)
+    known_from = index.floor(extent.first_offset) or next(index.after(0), None) if index is not None else None
+    known_to = index.last() if index is not None else None
+    if index is None or known_from is None or known_to is None:
+        return extent.records * max(0, last - first) // max(1, extent.log_end - extent.first_offset)
+    low, high = index.floor(first) or known_from, index.floor(last) or known_from
+    behind = max(0, extent.records - (known_to.before - known_from.before))
+    share = max(0, last - max(first, known_to.offset)) / max(1, extent.log_end - known_to.offset)
+    return high.before - low.before + int(behind * share)
+
+
+def usable_index(connection: Connection, extent: Extent) -> Index | None:
+    """The partition's index; None where it has none, or one of a stream that is gone."""
+    index = Index(connection, extent.index)
+    last = index.last()
+    return None if last is None or last.offset >= extent.log_end else index
+
+
+def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | None:
+    """The offset of the first record with this timestamp or a later one; None where there is none.
+
+    Looks at the spans of the index that may hold it, and at all that the index does not know; where entry
+    IDs tell the timestamps, behind the ID of that time.
+    """
+    if extent.origin.append_times:
+        start = min(extent.log_end, max(extent.log_start, time_ms << SEQUENCE_BITS))
+        return _scan_since(connection, _part(extent, start, extent.log_end), time_ms)
+    index = usable_index(connection, extent)
+    start = extent.log_start
+    for point in _points_since(index, time_ms) if index is not None else ():
+        span_ms = point.largest_in_span_ms
+        if point.offset > start and (span_ms is None or span_ms >= time_ms):
+            found = _scan_since(connection, _part(extent, start, point.offset), time_ms)
+            if found is not None:
+                return found
+        start = max(start, point.offset)
+    return _scan_since(connection, _part(extent, start, extent.log_end), time_ms)
+
+
+def _part(extent: Extent, start: int, end: int) -> StreamRange:
+    return StreamRange(extent.stream, extent.origin, start, end, 0, extent.log_end)
+
+
+def _points_since(index: Index, time_ms: int) -> Iterator[Point]:
+    """The points from the last one on before which all is older: what is before that one is no candidate."""
+    found = index.older_than(time_ms)
+    rank = found[0] if found else 0
+    for at, point in enumerate(index.after(rank)):
+        yield replace(point, largest_in_span_ms=time_ms - 1) if at == 0 and rank > 0 else point
+
+
+def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int | None:
+    with closing(pages(connection, part)) as found:
+        for page in found:
+            columns = columns_of(page, part.origin, part.start_offset, part.end_offset)
+            rows = zip(columns.offsets.tolist(), list(columns.timestamps_ms), strict=True)
+            hit: int | None = next((offset for offset, ms in rows if ms is not None and ms >= time_ms), None)
+            if hit is not None:
+                return hit
+    return None
+
+
+def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> int:
+    """An offset before which no record has this timestamp or a later one, `start` or behind it.
+
+    By what the index knows alone, unless entry IDs tell the timestamps: else these need not follow the
+    entries' times.
+    """
+    if extent.origin.append_times:
+        return max(start, time_ms << SEQUENCE_BITS)
+    index = usable_index(connection, extent)
+    found = index.older_than(time_ms) if index is not None else None
+    return max(start, found[1].offset) if found and found[0] > 0 else start
+
+
+def stable_end(
+    connection: Connection, options: SourceOptions, selection: Selection, part: StreamRange
+) -> int:
+    """Where a range of a read_committed query ends: before the first record of an open transaction.
+
+    All records that the longest possible transaction can hold are looked at, where there are transactions:
+    the keyspace coordinates them, or the newest entries tell.
+    """
+    if not options.read_committed or part.end_offset <= part.start_offset:
+        return part.end_offset
+    if not selection.transactional and not tail_is_transactional(connection, part):
+        return part.end_offset
+    extent = selection.extents[part.origin.topic, part.origin.partition]
+    opened = OpenTransactions(replace(part, start_offset=_longest_transaction(connection, extent, part)))
+    opened.follow(connection, replace(part, start_offset=opened.reached))
+    first = opened.first_offset
+    return part.end_offset if first is None else max(part.start_offset, first)
+
+
+def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
+    """Whether some of the last entries of a range are of transactions."""
+    bias = part.origin.bias
+    start, end = entry_id(part.start_offset, bias), "(" + entry_id(part.end_offset, bias)
+    page = connection.call("XREVRANGE", part.stream, end, start, "COUNT", TAIL_ENTRIES)
+    return bool(page) and is_transactional(page[::-1], part)
+
+
+def _longest_transaction(connection: Connection, extent: Extent, part: StreamRange) -> int:
+    """An offset of the range before which no transaction can have begun that is open at its end."""
+    if not extent.origin.bias:
+        cutoff = part.end_offset - (MAX_TRANSACTION_MS << SEQUENCE_BITS)
+        return max(part.start_offset, cutoff)
+    index = usable_index(connection, extent)
+    last = index.floor(part.end_offset) if index is not None else None
+    if index is None or last is None:
+        return part.start_offset
+    cutoff_ms = last.append_ms - MAX_TRANSACTION_MS
+    found = index.last_where([lambda point: point.append_ms < cutoff_ms])[0]
+    return max(part.start_offset, found[1].offset) if found else part.start_offset
+
+
+def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange]) -> int:
+    """How many records a task is to read at most, about, so that there are as many tasks as are asked for."""
+    total = sum(part.records for part in ranges)
+    return max(1, min(options.partition_records, -(-total // options.min_partitions)))
+
+
+def divide(connection: Connection, ranges: Sequence[StreamRange], records: int) -> list[StreamRange]:
+    """The ranges in pieces of about so many records each.
+
+    Where the index knows how many records lie before an offset, by that; elsewhere by halving the IDs between
+    the first and the last entry of what is left, again and again, since gaps hold no records.
+    """
+    divided: list[StreamRange] = []
+    for part in ranges:
+        divided += [part] if part.records <= records else _pieces(connection, part, records)
+    return divided
+
+
+def _pieces(connection: Connection, part: StreamRange, target: int) -> list[StreamRange]:
+    index = Index(connection, f"{{{part.stream}}}:index")
+    counted = _counted(index, part)
+    if counted is None:
+        return _halved(connection, part, -(-part.records // target))
+    first, last = counted
+    goals = range(first.before + target, last.before, target)
+    found = index.last_where([_before_at_most(goal) for goal in goals])
+    cuts = sorted({point.offset for _, point in filter(None, found)})
+    cuts = [cut for cut in cuts if part.start_offset < cut < last.offset]
+    pieces = _cut(replace(part, end_offset=last.offset), cuts, target)
+    tail = max(0, part.records - (last.before - first.before))
+    rest = replace(part, start_offset=last.offset, records=tail)
+    return pieces + (_halved(connection, rest, -(-tail // target)) if tail > target else [rest])
+
+
+def _counted(index: Index, part: StreamRange) -> tuple[Point, Point] | None:
+    """The first and the last point in a range, where they are worth dividing by."""
+    first, last = index.floor(part.start_offset), index.floor(part.end_offset - 1)
+    if first is None and index.points:
+        first = next(index.after(0), None)
+    if first is None or last is None or last.offset <= max(part.start_offset, first.offset):
+        return None
+    return first, last
+
+
+def _before_at_most(goal: int) -> Callable[[Point], bool]:
+    return lambda point: point.before <= goal
+
+
+def _cut(part: StreamRange, cuts: Sequence[int], records: int) -> list[StreamRange]:
+    edges = [part.start_offset, *cuts, part.end_offset]
+    return [
+        replace(part, start_offset=start, end_offset=end, records=records)
+        for start, end in pairwise(edges)
+        if start < end
+    ]
+
+
+def _halved(connection: Connection, part: StreamRange, pieces: int) -> list[StreamRange]:
+    found = _tight(connection, part.stream, part.origin.bias, part.start_offset, part.end_offset)
+    spans = [] if found is None else [found]
+    while len(spans) < pieces:
+        widest = max(spans, key=lambda span: span[1] - span[0], default=(0, 0))
+        low, high = widest
+        if high - low < 2:
+            break
+        middle = (low + high) // 2
+        halves = [
+            _tight(connection, part.stream, part.origin.bias, *edges)
+            for edges in ((low, middle), (middle, high))
+        ]
+        spans.remove(widest)
+        spans += [half for half in halves if half is not None]
+    starts = sorted(start for start, _ in spans)
+    cuts = [start for start in starts[1:] if start > part.start_offset]
+    return _cut(part, cuts, part.records // max(1, len(spans)))
+
+
+def _tight(connection: Connection, stream: str, bias: int, start: int, end: int) -> tuple[int, int] | None:
+    """From the first entry in a range to behind its last one; None where there is no entry."""
+    low, high = entry_id(start, bias), "(" + entry_id(end, bias)
+    first, last = connection.pipeline(
+        [("XRANGE", stream, low, high, "COUNT", 1), ("XREVRANGE", stream, high, low, "COUNT", 1)]
+    )
+    if not first or not last:
+        return None
+    return max(start, start_offset(first[0], bias)), min(end, _packed(last[0][0]) - bias + 1)
+
+
+def _packed(entry: bytes) -> int:
+    ms, _, sequence = entry.partition(b"-")
+    return int(ms) << SEQUENCE_BITS | min(int(sequence), (1 << SEQUENCE_BITS) - 1)
+
+
+def tighten(
+    connection: Connection, ranges: Sequence[StreamRange], selection: Selection, *, guard: bool
+) -> list[StreamRange]:
+    """The ranges that hold records. With `guard` each remembers the entry with which it begins, but for
+    topics of which a compaction may take any.
+    """
+    commands = [
+        ("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), "+", "COUNT", 1)
+        for part in ranges
+    ]
+    kept = []
+    for part, reply in zip(ranges, connection.pipeline(commands), strict=True):
+        # A batch that begins in a range and ends behind it is read with the range.
+        if reply and start_offset(reply[0], part.origin.bias) < part.end_offset:
+            first = reply[0][0]
+            inside = _packed(first) - part.origin.bias < part.end_offset
+            guarded = guard and inside and not selection.topics[part.origin.topic].compacted
+            kept.append(replace(part, first_id=first if guarded else None))
+    return kept
+
+
+def tasks(
+    connection: Connection, options: SourceOptions, selection: Selection, ranges: Sequence[StreamRange]
+) -> Sequence[InputPartition]:
+    """The tasks that read these ranges."""
+    records = records_per_task(options, ranges)
+    pieces = divide(connection, ranges, records)
+    pieces = tighten(connection, pieces, selection, guard=options.fail_on_data_loss)
+    return plan(pieces, min(TASK_RECORDS, records))

@@ -1,0 +1,83 @@
+"""Rate limits in records: how many there are in a range about, and which offset lies so many records on."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from korvet.offsets.packing import AddressError, offset_of
+from korvet.spark.source.connection import pages, start_offset
+from korvet.spark.source.index import Index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from korvet.spark.records.replies import Entry
+    from korvet.spark.source.connection import Connection, Place, StreamRange
+
+
+def shares(available: Mapping[Place, int], records: int) -> dict[Place, int]:
+    """So many records, divided among partitions in proportion to what each has, about; what rounding leaves
+    goes to those that have most.
+    """
+    total = max(1, sum(available.values()))
+    found = {place: count * records // total for place, count in available.items()}
+    left = records - sum(found.values())
+    for place in sorted(available, key=lambda place: (-available[place], place))[:left]:
+        found[place] += 1
+    return found
+
+
+def advance(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
+    """The offset of the range that lies so many records on, or its end where it holds no more; and how many
+    records are before it, those included that are gone by now.
+
+    Jumps by the index as far as that goes, then walks over the entries.
+    """
+    reached, counted = _jump(connection, part, records)
+    with closing(pages(connection, replace(part, start_offset=reached, first_id=None))) as found:
+        for page in found:
+            for entry in page:
+                first, last = _extent(entry, part.origin.bias)
+                first = max(first, reached)
+                if counted + last - first + 1 > records:
+                    return min(part.end_offset, first + records - counted), records
+                counted += last - first + 1
+                reached = last + 1
+    return part.end_offset, counted
+
+
+def _jump(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
+    """The furthest point of the index not beyond so many records: its offset, the records before it."""
+    index = Index(connection, f"{{{part.stream}}}:index")
+    floor = index.floor(part.start_offset)
+    if floor is None:
+        return part.start_offset, 0
+    skipped = 0
+    if floor.offset < part.start_offset:
+        skipped = _count(connection, replace(part, start_offset=floor.offset, end_offset=part.start_offset))
+    goal = floor.before + skipped + records
+    found = index.last_where([lambda point: point.before <= goal and point.offset <= part.end_offset])[0]
+    if found is None or found[1].offset <= part.start_offset:
+        return part.start_offset, 0
+    return found[1].offset, found[1].before - floor.before - skipped
+
+
+def _count(connection: Connection, part: StreamRange) -> int:
+    records = 0
+    with closing(pages(connection, replace(part, first_id=None))) as found:
+        for page in found:
+            for entry in page:
+                first, last = _extent(entry, part.origin.bias)
+                records += max(0, min(last + 1, part.end_offset) - max(first, part.start_offset))
+    return records
+
+
+def _extent(entry: Entry, bias: int) -> tuple[int, int]:
+    """First and last offset of an entry's records; an empty extent for one that has none."""
+    first = start_offset(entry, bias)
+    try:
+        return first, offset_of(entry[0], bias)
+    except AddressError:
+        return first, first - 1

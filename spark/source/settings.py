@@ -1,0 +1,418 @@
+"""The options of the source `korvet`, checked. What Spark's Kafka source has too is named as there."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Literal
+
+from korvet.spark.source.connection import (
+    DEFAULT_KEYSPACE,
+    DEFAULT_URL,
+    Address,
+    Place,
+    Secret,
+    SourceError,
+    Tls,
+)
+
+EARLIEST = -2
+LATEST = -1
+# More records than this make a task slow to repeat; with far fewer, starting tasks is most of the work.
+DEFAULT_PARTITION_RECORDS = 1_000_000
+MAX_INT64 = (1 << 63) - 1
+
+TOPIC_OPTIONS = ("topic", "topics", "subscribe", "subscribePattern", "assign")
+STARTING_OPTIONS = (
+    "startingOffsets",
+    "startingOffsetsByTimestamp",
+    "startingTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)
+ENDING_OPTIONS = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+STREAM_OPTIONS = ("maxRecordsPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay")
+TLS_OPTIONS = (
+    "redis.ssl.ca",
+    "redis.ssl.cert",
+    "redis.ssl.key",
+    "redis.ssl.keyPassword",
+    "redis.ssl.keyPasswordFile",
+    "redis.ssl.keyPasswordEnv",
+    "redis.ssl.checkHostname",
+)
+OPTIONS = (
+    "redis",
+    "redis.user",
+    "redis.password",
+    "redis.passwordFile",
+    "redis.passwordEnv",
+    *TLS_OPTIONS,
+    "keyspace",
+    *TOPIC_OPTIONS,
+    *STARTING_OPTIONS,
+    *ENDING_OPTIONS,
+    "failOnDataLoss",
+    "isolationLevel",
+    "includeHeaders",
+    "minPartitions",
+    "maxRecordsPerPartition",
+    *STREAM_OPTIONS,
+    "pushdown",
+)
+# Options of other sources that mean nothing here, and what to use.
+_INSTEAD = {
+    "kafka.bootstrap.servers": "redis",
+    "path": "topic",
+    "maxoffsetspertrigger": "maxRecordsPerTrigger (offsets are sparse)",
+    "minoffsetspertrigger": "minRecordsPerTrigger (offsets are sparse)",
+    "kafka.isolation.level": "isolationLevel",
+}
+_DURATION = re.compile(r"(\d{1,12})\s*(ms|s|m|min|h|d)?")
+_UNITS_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+Limits = Mapping[str, Mapping[int, int]]
+"""Offsets or timestamps by topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where to begin or to end: an offset, EARLIEST or LATEST; or the first record from a time (ms) on.
+
+    What is not named individually is at `default`, or at `timestamp` where that is set.
+    """
+
+    option: str
+    default: int
+    offsets: Limits
+    timestamps: Limits
+    timestamp: int | None = None
+    no_match: Literal["error", "latest"] = "latest"
+
+    def time_of(self, place: Place) -> int | None:
+        """The time that decides for a partition; None where an offset does."""
+        topic, partition = place
+        return self.timestamps.get(topic, {}).get(partition, self.timestamp)
+
+    def offset_of(self, place: Place) -> int:
+        """The offset for a partition for which no time decides."""
+        topic, partition = place
+        return self.offsets.get(topic, {}).get(partition, self.default)
+
+    @property
+    def named(self) -> list[Place]:
+        """All partitions that are named individually."""
+        named = (self.offsets, self.timestamps)
+        return [(topic, part) for limits in named for topic in limits for part in limits[topic]]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics to read: named ones, those that a pattern matches as a whole, or named partitions."""
+
+    names: tuple[str, ...] = ()
+    pattern: str | None = None
+    places: frozenset[Place] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read, checked."""
+
+    address: Address
+    topics: Topics
+    starting: Positions
+    ending: Positions
+    fail_on_data_loss: bool
+    read_committed: bool
+    include_headers: bool
+    min_partitions: int
+    partition_records: int
+    trigger_records: int | None
+    least_trigger_records: int | None
+    trigger_delay_ms: int
+    pushdown: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
+        """From Spark's option map (names in any case).
+
+        Raises SourceError for what is unknown, missing, malformed, or has no meaning in such a read.
+        """
+        given = {name.lower(): value for name, value in options.items()}
+        _check_names(given, streaming=streaming)
+        read = _Reading(given)
+        topics = _topics(given)
+        starting, ending = _positions(given, topics, "starting"), _positions(given, topics, "ending")
+        if starting.default == LATEST and not streaming:
+            raise SourceError("startingOffsets can't be latest in a batch: there is nothing behind the end")
+        most, least = read.count("maxRecordsPerTrigger"), read.count("minRecordsPerTrigger")
+        if most is not None and least is not None and least > most:
+            raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
+        return cls(
+            address=_address(given),
+            topics=topics,
+            starting=starting,
+            ending=ending,
+            fail_on_data_loss=read.boolean("failOnDataLoss", default=True),
+            read_committed=read.choice("isolationLevel", ("read_committed", "read_uncommitted"))
+            == "read_committed",
+            include_headers=read.boolean("includeHeaders", default=True),
+            min_partitions=read.count("minPartitions") or 1,
+            partition_records=read.count("maxRecordsPerPartition") or DEFAULT_PARTITION_RECORDS,
+            trigger_records=most,
+            least_trigger_records=least,
+            trigger_delay_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
+            pushdown=read.boolean("pushdown", default=False),
+        )
+
+
+def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
+    known = {name.lower(): name for name in OPTIONS}
+    unknown = sorted(set(given) - set(known))
+    for name in unknown:
+        if name in _INSTEAD:
+            raise SourceError(f"the korvet source has no option {name}; use {_INSTEAD[name]}")
+        if name.startswith("kafka."):
+            raise SourceError(f"the korvet source has no option {name}: it reads Redis, not Kafka")
+    if unknown:
+        near = [known[one] for name in unknown for one in get_close_matches(name, known, 1)]
+        meant = f" ({', '.join(near)}?)" if near else ""
+        raise SourceError(
+            f"unknown option {', '.join(unknown)}{meant}; the korvet source has {', '.join(OPTIONS)}"
+        )
+    foreign = ENDING_OPTIONS if streaming else STREAM_OPTIONS
+    out_of_place = [name for name in foreign if name.lower() in given]
+    if out_of_place:
+        kind = "a stream, which has no end" if streaming else "a batch"
+        raise SourceError(f"{', '.join(out_of_place)}: no option of {kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Single options by type."""
+
+    given: Mapping[str, str]
+
+    def boolean(self, name: str, *, default: bool) -> bool:
+        text = self.given.get(name.lower(), str(default)).strip().lower()
+        if text not in {"true", "false"}:
+            raise SourceError(f"{name} is true or false, not {text!r}")
+        return text == "true"
+
+    def count(self, name: str) -> int | None:
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        number = _integer(text)
+        if number is None or not 0 < number <= MAX_INT64:
+            raise SourceError(f"{name} is a number above 0, not {text!r}")
+        return number
+
+    def choice(self, name: str, choices: tuple[str, ...]) -> str:
+        text = self.given.get(name.lower(), choices[0]).strip().lower()
+        if text not in choices:
+            raise SourceError(f"{name} is one of {', '.join(choices)}, not {text!r}")
+        return text
+
+    def duration_ms(self, name: str, default_ms: int) -> int:
+        text = self.given.get(name.lower())
+        if text is None:
+            return default_ms
+        match = _DURATION.fullmatch(text.strip().lower())
+        if match is None:
+            raise SourceError(f"{name} is a duration like 500ms, 30s or 15m, not {text!r}")
+        return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", text) else None
+
+
+def _address(given: Mapping[str, str]) -> Address:
+    tls = None
+    if any(name.lower() in given for name in TLS_OPTIONS):
+        tls = Tls(
+            ca_file=given.get("redis.ssl.ca"),
+            certificate_file=given.get("redis.ssl.cert"),
+            key_file=given.get("redis.ssl.key"),
+            key_password=_secret(given, "redis.ssl.keyPassword"),
+            check_hostname=_Reading(given).boolean("redis.ssl.checkHostname", default=True),
+        )
+    return Address(
+        url=given.get("redis", DEFAULT_URL),
+        keyspace=given.get("keyspace", DEFAULT_KEYSPACE),
+        user=given.get("redis.user"),
+        password=_secret(given, "redis.password"),
+        tls=tls,
+    )
+
+
+def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The options that lead to an address: the reverse of how SourceOptions reads them.
+
+    Options in `more` go before, in any case; a password among them, in whichever of its forms, replaces the
+    address's.
+    """
+    given = {"redis": address.url, "keyspace": address.keyspace, **_secret_options(address.password)}
+    if address.user is not None:
+        given["redis.user"] = address.user
+    tls = address.tls
+    if tls is not None:
+        files = {
+            "redis.ssl.ca": tls.ca_file,
+            "redis.ssl.cert": tls.certificate_file,
+            "redis.ssl.key": tls.key_file,
+        }
+        given |= {name: file for name, file in files.items() if file is not None}
+        given |= _secret_options(tls.key_password)
+        given["redis.ssl.checkHostname"] = str(tls.check_hostname).lower()
+    own = {name.lower() for name in more or {}}
+    for secret in (address.password.name, tls.key_password.name if tls else ""):
+        forms = {secret.lower() + form for form in ("", "file", "env")}
+        if own & forms:
+            own |= forms
+    return {name: value for name, value in given.items() if name.lower() not in own} | dict(more or {})
+
+
+def _secret_options(secret: Secret) -> dict[str, str]:
+    forms = {"": secret.value, "File": secret.file, "Env": secret.variable}
+    return {secret.name + form: text for form, text in forms.items() if text is not None}
+
+
+def _secret(given: Mapping[str, str], name: str) -> Secret:
+    lower = name.lower()
+    return Secret(name, given.get(lower), given.get(lower + "file"), given.get(lower + "env"))
+
+
+def _topics(given: Mapping[str, str]) -> Topics:
+    named = [name for name in TOPIC_OPTIONS if name.lower() in given]
+    if len(named) != 1:
+        was = f", not {' and '.join(named)}" if named else ""
+        raise SourceError(
+            f"give the option topic (one name) or exactly one of {', '.join(TOPIC_OPTIONS[1:])}{was}"
+        )
+    option = named[0]
+    text = given[option.lower()]
+    if option == "subscribePattern":
+        try:
+            re.compile(text)
+        except re.error as error:
+            raise SourceError(f"subscribePattern is no regular expression: {error}") from None
+        return Topics(pattern=text)
+    if option == "assign":
+        return _assigned(text)
+    if option == "topic" and "," in text:
+        raise SourceError(f"topic is one name, not {text!r}; topics takes several")
+    names = text.split(",")
+    names = list(dict.fromkeys(name.strip() for name in names))
+    if not all(names):
+        raise SourceError(f"the option {option} holds an empty name")
+    return Topics(names=tuple(names))
+
+
+def _assigned(text: str) -> Topics:
+    document = _document("assign", text, '{"orders": [0, 1]}')
+    places: set[Place] = set()
+    for topic, partitions in document.items():
+        listed = partitions if isinstance(partitions, list) else []
+        numbers = [one for one in listed if type(one) is int and one >= 0]
+        places.update((topic, number) for number in numbers)
+        if not numbers or len(numbers) < len(listed):
+            raise SourceError(
+                'assign is JSON like {"orders": [0, 1]}, with a list of partitions for each topic'
+            )
+    if not document:
+        raise SourceError("assign names no topic")
+    return Topics(names=tuple(document), places=frozenset(places))
+
+
+def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting", "ending"]) -> Positions:
+    """Of several options the time for all comes first, then times, then offsets, as in the Kafka source."""
+    default = EARLIEST if end == "starting" else LATEST
+    name = f"{end}Offsets"
+    strategy: Literal["error", "latest"] = "latest"
+    if end == "starting":
+        chosen = _Reading(given).choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+        strategy = "error" if chosen == "error" else "latest"
+    offsets: Limits = {}
+    timestamps: Limits = {}
+    timestamp = None
+    if f"{end}timestamp" in given:
+        name = f"{end}Timestamp"
+        timestamp = _integer(given[name.lower()])
+        if timestamp is None or timestamp < 0:
+            raise SourceError(f"{name} is a time in ms since 1970, not {given[name.lower()]!r}")
+    elif f"{end}offsetsbytimestamp" in given:
+        name = f"{end}OffsetsByTimestamp"
+        timestamps = _limits(name, given[name.lower()], "1700000000000")
+        _check_values(name, timestamps, 0, "a time in ms since 1970")
+    elif name.lower() in given:
+        text = given[name.lower()].strip()
+        if text.lower() in {"earliest", "latest"}:
+            default = EARLIEST if text.lower() == "earliest" else LATEST
+        else:
+            offsets = _limits(name, text, "1234")
+            _check_values(name, offsets, EARLIEST, "an offset, -2 (earliest) or -1 (latest)")
+    found = Positions(name, default, offsets, timestamps, timestamp, strategy)
+    _check_selected(found, topics)
+    _check_end(found, end)
+    return found
+
+
+def _check_end(found: Positions, end: str) -> None:
+    begins = [
+        place for place in found.named if found.offset_of(place) == EARLIEST and found.time_of(place) is None
+    ]
+    if end == "ending" and (found.default == EARLIEST or begins):
+        where = f" for {begins[0][0]}-{begins[0][1]}" if begins else ""
+        raise SourceError(f"endingOffsets can't be earliest (-2){where}: nothing is before the beginning")
+
+
+def _check_values(name: str, limits: Limits, least: int, what: str) -> None:
+    for topic, parts in limits.items():
+        for partition, value in parts.items():
+            if partition < 0:
+                raise SourceError(f"{name}: {topic} has no partition {partition}")
+            if not least <= value <= MAX_INT64:
+                raise SourceError(f"{name}: {value} for {topic}-{partition} is not {what}")
+
+
+def _check_selected(found: Positions, topics: Topics) -> None:
+    for topic in {place[0] for place in found.named} if topics.names else ():
+        if topic not in topics.names:
+            raise SourceError(f"{found.option} names the topic {topic}, which is not one that is read")
+    for place in found.named if topics.places is not None else ():
+        if topics.places is not None and place not in topics.places:
+            raise SourceError(f"{found.option} names {place[0]}-{place[1]}, which is not assigned")
+
+
+def _limits(name: str, text: str, example: str) -> dict[str, dict[int, int]]:
+    example = f'{{"orders": {{"0": {example}}}}}'
+    document = _document(name, text, example)
+    found: dict[str, dict[int, int]] = {}
+    for topic, parts in document.items():
+        if not isinstance(parts, dict):
+            raise SourceError(f"{name}: {topic} has no object of partitions; it is JSON like {example}")
+        found[topic] = {}
+        for partition, value in parts.items():
+            number = _integer(partition)
+            if number is None or type(value) is not int:
+                raise SourceError(
+                    f"{name}: {partition!r}: {value!r} of {topic} are not numbers; it is JSON like {example}"
+                )
+            found[topic][number] = value
+    return found
+
+
+def _document(name: str, text: str, example: str) -> dict[str, object]:
+    words = ' "earliest", "latest" or' if name.endswith("Offsets") else ""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise SourceError(f"{name} is{words} JSON like {example}, not {text[:100]!r}")
+    return document

@@ -1,0 +1,248 @@
+"""The Spark data source `korvet`: topics straight from Redis Streams, in the columns of Spark's Kafka source.
+
+    spark.dataSource.register(KorvetDataSource)
+    spark.read.format("korvet").option("redis", "redis://host:6379").option("topic", "orders").load()
+
+The driver takes the end of every partition when it plans, so a task that runs twice reads the same records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.source.connection import SourceError, connected
+from korvet.spark.source.planning import (
+    begin,
+    check_loss,
+    check_named,
+    finish,
+    select,
+    since,
+    stable_end,
+    tasks,
+    whole,
+)
+from korvet.spark.source.settings import SourceOptions
+from korvet.spark.source.stream import KorvetStreamReader
+from korvet.spark.source.tasks import read_task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql.types import StructType
+
+    from korvet.spark.source.connection import Connection, StreamRange
+    from korvet.spark.source.planning import Selection
+
+FORMAT = "korvet"
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+SCHEMA = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+NEVER_NULL = frozenset({"topic", "partition", "offset", "timestampType"})
+EPOCH = datetime(1970, 1, 1)
+MILLISECOND = timedelta(milliseconds=1)
+_COMPARISONS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+
+
+class KorvetReader(DataSourceReader):
+    """Reads topics as they are at planning."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The tasks of this read. Raises SourceError for a topic that does not exist, DataLoss."""
+        options = self._options
+        with connected(options.address) as connection:
+            selection = select(connection, options)
+            return tasks(connection, options, selection, self._ranges(connection, selection))
+
+    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
+        options = self._options
+        check_named(options.starting, selection)
+        check_named(options.ending, selection)
+        ranges = []
+        for extent in selection.extents.values():
+            start = begin(connection, options.starting, extent)
+            if options.fail_on_data_loss:
+                check_loss(extent, start)
+            # An entry may hold deleted records before the log start.
+            start = max(start, extent.log_start)
+            end = finish(connection, options.ending, extent)
+            if start < end:
+                part = whole(connection, extent, start, end)
+                ranges.append(replace(part, end_offset=stable_end(connection, options, selection, part)))
+        return ranges
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        yield from read_task(self._options, partition, schema)
+
+
+class KorvetPushdownReader(KorvetReader):
+    """Also takes filters on topic, partition, offset and timestamp; only with the option pushdown=true.
+
+    Spark fails every read of a reader that has pushFilters while spark.sql.python.filterPushdown.enabled is
+    false, which is its default: hence two classes.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._pushed: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        """Keep the filters that limit what is read; give back those that this does not apply exactly."""
+        for pushed in filters:
+            exact = _is_exact(pushed)
+            if exact or _is_limit(pushed):
+                self._pushed.append(pushed)
+            if not exact:
+                yield pushed
+
+    def _ranges(self, connection: Connection, selection: Selection) -> list[StreamRange]:
+        kept = []
+        for part in super()._ranges(connection, selection):
+            narrowed = part
+            for pushed in self._pushed:
+                narrowed = self._narrowed(connection, selection, narrowed, pushed)
+            if narrowed.start_offset < narrowed.end_offset:
+                kept.append(narrowed)
+        return kept
+
+    def _narrowed(
+        self, connection: Connection, selection: Selection, part: StreamRange, pushed: Filter
+    ) -> StreamRange:
+        """The part of a range that a pushed filter leaves."""
+        if isinstance(pushed, IsNotNull) or part.start_offset >= part.end_offset:
+            return part
+        name = pushed.attribute[0]  # type: ignore[attr-defined]
+        if name == "timestamp":
+            least_ms, end_ms = _time_limits(pushed)
+            start, end = part.start_offset, part.end_offset
+            if least_ms is not None:
+                extent = selection.extents[part.origin.topic, part.origin.partition]
+                start = since(connection, extent, start, least_ms)
+            if end_ms is not None and part.origin.append_times:
+                end = min(end, end_ms << SEQUENCE_BITS)
+            return replace(part, start_offset=start, end_offset=end)
+        values = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
+        if name != "offset":
+            place = part.origin.topic if name == "topic" else part.origin.partition
+            return part if place in values else replace(part, end_offset=part.start_offset)
+        first, last = _offset_limits(pushed, values)
+        start = part.start_offset if first is None else max(part.start_offset, first)
+        end = part.end_offset if last is None else min(part.end_offset, last + 1)
+        return replace(part, start_offset=start, end_offset=end)
+
+
+def _column(pushed: Filter) -> str | None:
+    attribute = getattr(pushed, "attribute", None)
+    return attribute[0] if attribute is not None and len(attribute) == 1 else None
+
+
+def _is_exact(pushed: Filter) -> bool:
+    """Whether the ranges of offsets that a filter leaves hold nothing that it does not let through."""
+    name = _column(pushed)
+    if isinstance(pushed, IsNotNull):
+        return name in NEVER_NULL
+    if isinstance(pushed, EqualTo | In):
+        return name in {"topic", "partition"} or (name == "offset" and isinstance(pushed, EqualTo))
+    return name == "offset" and isinstance(pushed, _COMPARISONS)
+
+
+def _is_limit(pushed: Filter) -> bool:
+    name = _column(pushed)
+    if isinstance(pushed, In):
+        return name == "offset" and bool(pushed.value)
+    return name == "timestamp" and isinstance(pushed, _COMPARISONS)
+
+
+def _time_limits(pushed: Filter) -> tuple[int | None, int | None]:
+    """Of the times in ms that a filter on the timestamp lets through the smallest one, and what they are all
+    below; None where there is no such limit, or it is not known.
+    """
+    value = pushed.value  # type: ignore[attr-defined]
+    if not isinstance(value, datetime) or value.tzinfo is None:
+        return None, None
+    elapsed: timedelta = value.replace(tzinfo=None) - value.utcoffset() - EPOCH  # type: ignore[operator]
+    floor, ceiling = elapsed // MILLISECOND, -(-elapsed // MILLISECOND)
+    least = floor + 1 if isinstance(pushed, GreaterThan) else ceiling
+    end = ceiling if isinstance(pushed, LessThan) else floor + 1
+    return (
+        None if isinstance(pushed, LessThan | LessThanOrEqual) else max(0, least),
+        None if isinstance(pushed, GreaterThan | GreaterThanOrEqual) else max(0, end),
+    )
+
+
+def _offset_limits(pushed: Filter, values: tuple[int, ...]) -> tuple[int | None, int | None]:
+    """First and last offset that a filter on the offset lets through."""
+    if isinstance(pushed, EqualTo | In):
+        return min(values), max(values)
+    (value,) = values
+    if isinstance(pushed, GreaterThan | GreaterThanOrEqual):
+        return value + isinstance(pushed, GreaterThan), None
+    return None, value - isinstance(pushed, LessThan)
+
+
+class KorvetDataSource(DataSource):
+    """`format("korvet")`. Options: see korvet.spark.source.settings and docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for `format(...)`."""
+        return FORMAT
+
+    def schema(self) -> str:
+        """The columns of Spark's Kafka source, headers included unless includeHeaders=false."""
+        given = {name.lower(): value for name, value in self.options.items()}
+        left_out = given.get("includeheaders", "").lower() == "false"
+        return SCHEMA.partition(", headers")[0] if left_out else SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch reader. Raises SourceError for bad options and columns."""
+        options = SourceOptions.parse(self.options)
+        check_schema(schema)
+        return KorvetPushdownReader(options, schema) if options.pushdown else KorvetReader(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+        """A micro-batch reader. Raises SourceError for bad options and columns."""
+        check_schema(schema)
+        return KorvetStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+
+
+def check_schema(schema: StructType) -> None:
+    """Raises SourceError for a column, asked for with schema(...), that the source does not have."""
+    for field in schema:
+        kind = field.dataType.simpleString()
+        if COLUMNS.get(field.name) != kind:
+            raise SourceError(f"the korvet source has no column {field.name} of type {kind}; it has {SCHEMA}")

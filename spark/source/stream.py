@@ -1,0 +1,307 @@
+"""The streaming side of the source: positions in checkpoints, rate limits, loss between two batches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from korvet.spark.source.connection import DataLoss, StreamRange, connected
+from korvet.spark.source.planning import (
+    begin,
+    check_loss,
+    check_named,
+    select,
+    tail_is_transactional,
+    tasks,
+    whole,
+)
+from korvet.spark.source.rate_limit import advance, shares
+from korvet.spark.source.tasks import read_task
+from korvet.spark.source.transactions import OpenTransactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa  # type: ignore[import-untyped]
+    from pyspark.sql.types import StructType
+
+    from korvet.spark.source.connection import Connection, Extent, Place
+    from korvet.spark.source.planning import Selection
+    from korvet.spark.source.settings import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset to read, and how many entries were ever added before it where that is known.
+
+    The count tells a trim of what was read already from a loss: offsets have gaps.
+    """
+
+    offset: int
+    added: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Positions of all partitions, with the topics' ids: a checkpoint has them as JSON.
+
+    {"orders": {"id": "0b3c...", "offsets": {"0": 1234}, "added": {"0": 7}}}
+    """
+
+    ids: Mapping[str, str]
+    positions: Mapping[Place, Position]
+
+    @classmethod
+    def load(cls, document: Mapping[str, Any]) -> Progress:
+        """From a checkpoint's JSON."""
+        ids = {topic: parts["id"] for topic, parts in document.items()}
+        positions = {
+            (topic, int(partition)): Position(int(offset), parts["added"].get(partition))
+            for topic, parts in document.items()
+            for partition, offset in parts["offsets"].items()
+        }
+        return cls(ids, positions)
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON; the same positions give the same text, since Spark compares that."""
+        document: dict[str, Any] = {
+            topic: {"id": self.ids[topic], "offsets": {}, "added": {}} for topic in sorted(self.ids)
+        }
+        for topic, partition in sorted(self.positions):
+            position = self.positions[topic, partition]
+            document[topic]["offsets"][str(partition)] = position.offset
+            if position.added is not None:
+                document[topic]["added"][str(partition)] = position.added
+        return document
+
+
+class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow. New partitions, and topics that a pattern finds, are read from the start."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._goal: Progress | None = None
+        self._open: dict[Place, OpenTransactions] = {}
+        self._triggered_s: float | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """Where a query without a checkpoint begins. Raises SourceError, DataLoss."""
+        options = self._options
+        with connected(options.address) as connection:
+            selection = select(connection, options)
+            check_named(options.starting, selection)
+            positions = {}
+            for place, extent in selection.extents.items():
+                start = begin(connection, options.starting, extent)
+                if options.fail_on_data_loss:
+                    check_loss(extent, start)
+                positions[place] = _position(extent, start)
+            return Progress(_ids(selection), positions).dump()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
+        """maxRecordsPerTrigger, else minRecordsPerTrigger."""
+        if self._options.trigger_records is not None:
+            return ReadMaxRows(self._options.trigger_records)
+        if self._options.least_trigger_records is not None:
+            return ReadMinRows(self._options.least_trigger_records)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
+        """What is there now is what the query reads."""
+        with connected(self._options.address) as connection:
+            selection = select(connection, self._options, missing=True)
+            self._goal = Progress(
+                _ids(selection),
+                {place: Position(one.log_end, one.added) for place, one in selection.extents.items()},
+            )
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """The ends of all partitions now, for the query's progress."""
+        with connected(self._options.address) as connection:
+            selection = select(connection, self._options, missing=True)
+            ends = {place: Position(one.log_end, one.added) for place, one in selection.extents.items()}
+            return Progress(_ids(selection), ends).dump()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
+        """How far the next batch reads; `start` itself where it is to wait. Raises SourceError, DataLoss."""
+        begun = Progress.load(start)
+        with connected(self._options.address) as connection:
+            selection = select(connection, self._options, missing=True)
+            self._check_topics(begun, selection)
+            fresh = self._fresh(connection, begun, selection)
+            ends = {**begun.positions, **{place: end for place, (_, end) in fresh.items()}}
+            unread = {
+                place: part for place, (part, _) in fresh.items() if part.start_offset < part.end_offset
+            }
+            available = {place: max(1, part.records) for place, part in unread.items()}
+            if self._waits(sum(available.values()), limit):
+                return start
+            if isinstance(limit, ReadMaxRows):
+                allowed = shares(available, limit.max_rows)
+                for place, part in unread.items():
+                    ends[place] = _limited(connection, begun, part, ends[place], allowed[place])
+            found = Progress({**begun.ids, **_ids(selection)}, ends).dump()
+        if found == start:
+            return start
+        self._triggered_s = time.monotonic()
+        return found
+
+    def _waits(self, available: int, limit: ReadLimit) -> bool:
+        least = self._options.least_trigger_records
+        if (
+            least is None
+            or self._goal is not None
+            or isinstance(limit, ReadAllAvailable)
+            or available >= least
+        ):
+            return False
+        waited_s = None if self._triggered_s is None else time.monotonic() - self._triggered_s
+        return waited_s is not None and waited_s * 1000 < self._options.trigger_delay_ms
+
+    def _check_topics(self, begun: Progress, selection: Selection) -> None:
+        """Raises DataLoss for topics that are gone, or are others by now."""
+        if not self._options.fail_on_data_loss:
+            return
+        for topic, topic_id in begun.ids.items():
+            if topic not in selection.topics:
+                raise DataLoss(f"topic {topic} is gone: it was deleted while the query was at work")
+            if selection.topics[topic].topic_id != topic_id:
+                raise DataLoss(f"topic {topic} was deleted and made anew since the query read it last")
+
+    def _fresh(
+        self, connection: Connection, begun: Progress, selection: Selection
+    ) -> dict[Place, tuple[StreamRange, Position]]:
+        """What there is to read behind the positions, and where each partition ends."""
+        found = {}
+        for place, extent in selection.extents.items():
+            end = Position(extent.log_end, extent.added)
+            if self._goal is not None:
+                if place not in self._goal.positions:
+                    continue
+                end = min(end, self._goal.positions[place], key=lambda position: position.offset)
+            at = _start(begun, selection, place)
+            if at is not None and at.offset > extent.log_end:
+                if self._options.fail_on_data_loss:
+                    check_loss(extent, at.offset)
+                at = None
+            if at is None:
+                self._open.pop(place, None)
+            start = extent.log_start if at is None else at.offset
+            part = _range(connection, extent, Position(start, None if at is None else at.added), end)
+            stable = self._stable_end(connection, selection, part)
+            if stable < end.offset:
+                end = Position(stable)
+            if start < end.offset or at is None:
+                found[place] = (replace(part, end_offset=end.offset), end)
+        return found
+
+    def _stable_end(self, connection: Connection, selection: Selection, part: StreamRange) -> int:
+        """Where a batch of a read_committed query ends: before the first record of an open transaction.
+
+        All before `part` is decided already, so what has begun behind it is all that can be open.
+        """
+        place = (part.origin.topic, part.origin.partition)
+        if not self._options.read_committed or part.end_offset <= part.start_offset:
+            return part.end_offset
+        followed = self._open.get(place)
+        if followed is None or followed.reached < part.start_offset:
+            if not selection.transactional and not tail_is_transactional(connection, part):
+                return part.end_offset
+            followed = self._open[place] = OpenTransactions(part)
+        if followed.reached < part.end_offset:
+            followed.follow(connection, replace(part, start_offset=followed.reached))
+        first = followed.first_offset
+        return part.end_offset if first is None else max(part.start_offset, min(first, part.end_offset))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks between two positions. Raises SourceError, DataLoss."""
+        begun, ended = Progress.load(start), Progress.load(end)
+        with connected(self._options.address) as connection:
+            selection = select(connection, self._options, missing=True)
+            self._check_topics(ended, selection)
+            ranges = []
+            for place, last in ended.positions.items():
+                extent = selection.extents.get(place)
+                if extent is None or ended.ids[place[0]] != selection.topics[place[0]].topic_id:
+                    continue
+                part = self._between(connection, extent, _start(begun, selection, place), last)
+                if part.start_offset < part.end_offset:
+                    ranges.append(part)
+            return tasks(connection, self._options, selection, ranges)
+
+    def _between(
+        self, connection: Connection, extent: Extent, first: Position | None, last: Position
+    ) -> StreamRange:
+        if first is None or first.offset > last.offset:
+            first = Position(extent.log_start)
+        elif first.offset < last.offset and self._options.fail_on_data_loss:
+            gone = extent.added - extent.entries
+            if first.offset > extent.log_start or first.added is None or gone > first.added:
+                check_loss(extent, first.offset)
+            check_loss(replace(extent, log_start=0), last.offset)
+        start = max(first.offset, min(extent.log_start, last.offset))
+        return _range(connection, extent, Position(start, first.added), last)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        yield from read_task(self._options, partition, schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the checkpoint holds the position, and reading leaves no trace in Redis."""
+
+
+def _ids(selection: Selection) -> dict[str, str]:
+    return {name: topic.topic_id for name, topic in selection.topics.items()}
+
+
+def _position(extent: Extent, offset: int) -> Position:
+    """A position at one of the log's ends knows how many entries are before it."""
+    if offset == extent.log_end:
+        return Position(offset, extent.added)
+    if offset <= extent.first_offset:
+        return Position(offset, extent.added - extent.entries)
+    return Position(offset)
+
+
+def _start(begun: Progress, selection: Selection, place: Place) -> Position | None:
+    """Where a partition goes on; None for one that is new."""
+    same = begun.ids.get(place[0]) == selection.topics[place[0]].topic_id
+    return begun.positions.get(place) if same else None
+
+
+def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:
+    """A range; entries that are one record each are counted by what was added between its ends."""
+    if first.added is not None and last.added is not None and extent.batch == 1:
+        records = max(0, last.added - first.added)
+        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, records, extent.log_end)
+    if first.offset >= last.offset:
+        return StreamRange(extent.stream, extent.origin, first.offset, last.offset, 0, extent.log_end)
+    return whole(connection, extent, first.offset, last.offset)
+
+
+def _limited(
+    connection: Connection, begun: Progress, part: StreamRange, end: Position, records: int
+) -> Position:
+    """Where a partition's share of a limited batch ends."""
+    place = (part.origin.topic, part.origin.partition)
+    before = begun.positions.get(place, Position(part.start_offset))
+    if not records:
+        return before
+    offset, counted = advance(connection, part, records)
+    if offset >= end.offset:
+        return end
+    known = before.added is not None and end.added is not None and part.records == end.added - before.added
+    return Position(offset, before.added + counted if known and before.added is not None else None)

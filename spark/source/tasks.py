@@ -1,0 +1,121 @@
+"""What a task does: reads its ranges into Arrow batches. Runs in the executors."""
+
+from __future__ import annotations
+
+import gc
+import logging
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql.datasource import InputPartition
+
+from korvet.offsets.packing import entry_id
+from korvet.spark.records.entries import columns_of, record_batch
+from korvet.spark.source.connection import DataLoss, connected, pages
+from korvet.spark.source.transactions import Outcomes, markers_behind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from korvet.spark.records.entries import Columns, Marker
+    from korvet.spark.source.connection import Connection, StreamRange
+    from korvet.spark.source.settings import SourceOptions
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Task(InputPartition):
+    """What one Spark task reads: parts of one or more streams, one after the other."""
+
+    ranges: tuple[StreamRange, ...]
+
+
+def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartition]:
+    """Ranges to tasks: short ones share one of at most so many records, in order.
+
+    At least one task: Spark invents a foreign one otherwise.
+    """
+    tasks: list[InputPartition] = []
+    shared: list[StreamRange] = []
+    records = 0
+    for part in ranges:
+        if shared and records + part.records > task_records:
+            tasks.append(Task(tuple(shared)))
+            shared, records = [], 0
+        shared.append(part)
+        records += part.records
+    if shared or not tasks:
+        tasks.append(Task(tuple(shared)))
+    return tasks
+
+
+def read_task(
+    options: SourceOptions, partition: InputPartition, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read a task's ranges. The cyclic garbage collector rests meanwhile.
+
+    Pages are hundreds of thousands of short-lived tuples without a cycle, and walking them costs half of
+    the read. The worker process lives on for other tasks, so the collector's state is put back whatever
+    happens. Raises SourceError, DataLoss.
+    """
+    if not isinstance(partition, Task):
+        raise TypeError(f"not a task of this source: {partition!r}")
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with connected(options.address) as connection:
+            for part in partition.ranges:
+                yield from _read_range(options, connection, part, schema)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _read_range(
+    options: SourceOptions, connection: Connection, part: StreamRange, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    with ExitStack() as stack:
+        outcomes: Outcomes | None = None
+        for page in pages(connection, part):
+            columns = columns_of(
+                page, part.origin, part.start_offset, part.end_offset, headers="headers" in schema.names
+            )
+            batch = record_batch(columns, part.origin, schema)
+            if columns.damaged:
+                _report_damage(options, part, columns.damaged[0])
+            if options.read_committed and columns.producers is not None:
+                if outcomes is None:
+                    # The first connection has a page under way.
+                    outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
+                batch = batch.filter(pa.array(_visible(columns, outcomes)))
+            if batch.num_rows:
+                yield batch
+
+
+def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> None:
+    """Raises DataLoss unless what can't be read is to be left out."""
+    entry = entry_id(offset, part.origin.bias)
+    text = f"{part.stream}: entry {entry} is a damaged record batch (wrong CRC, length or place)"
+    if options.fail_on_data_loss:
+        raise DataLoss(text)
+    log.warning("%s: it is left out", text)
+
+
+def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:
+    def ahead(offset: int) -> Iterator[list[Marker]]:
+        rest = replace(part, start_offset=offset, end_offset=part.log_end, first_id=None)
+        return markers_behind(connection, rest)
+
+    return Outcomes(ahead)
+
+
+def _visible(columns: Columns, outcomes: Outcomes) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    rows = zip(columns.producers or (), columns.offsets.tolist(), strict=True)
+    return np.array(
+        [producer < 0 or outcomes.committed(producer, offset) for producer, offset in rows], dtype=bool
+    )

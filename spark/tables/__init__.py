@@ -1,0 +1,1 @@
+"""The tables of `__consumer_offsets`: decoding, views, health, history."""

@@ -1,0 +1,87 @@
+"""What should not happen in a history of commits: rewinds, gaps in time, commits past the log end, and
+commits before the log start, which lose records.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.tables.health import with_places
+from korvet.spark.tables.views import PLACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from korvet.spark.tables.health import Rules
+
+# The usual interval is the median of up to so many before; of fewer than MIN_INTERVALS nothing is usual.
+USUAL_INTERVALS = 10
+MIN_INTERVALS = 3
+REWIND, GAP, LOST, PAST_END, UNKNOWN = "rewind", "gap", "lost_records", "past_end", "unknown_partition"
+
+
+def moves(commits: DataFrame) -> DataFrame:
+    """Commits with what came before them at their place: `previous_offset`, `interval_ms` since then, and the
+    usual interval. A tombstone ends a history: what follows it begins anew, what is before it `is_removed`.
+    """
+    in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
+    lives = sf.sum(sf.col("tombstone").cast("int")).over(in_order)
+    life = Window.partitionBy(*PLACE, "life").orderBy("src_offset")
+    usual = sf.sort_array(sf.collect_list("interval_ms").over(life.rowsBetween(-USUAL_INTERVALS, -1)))
+    return (
+        commits.withColumn("life", lives)
+        .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*PLACE)))
+        .where(~sf.col("tombstone"))
+        .withColumn("previous_offset", sf.lag("committed_offset").over(life))
+        .withColumn("is_newest", sf.lead("src_offset").over(life).isNull())
+        .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(life)))
+        .withColumn("intervals", usual)
+        .withColumn("usual_interval_ms", _median(sf.col("intervals")))
+        .drop("intervals", "life")
+    )
+
+
+def _median(ordered: Column) -> Column:
+    """The lower median of a sorted array; null below MIN_INTERVALS."""
+    middle = sf.floor((sf.size(ordered) + 1) / 2).cast("int")
+    return sf.when(sf.size(ordered) >= MIN_INTERVALS, sf.element_at(ordered, middle))
+
+
+def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complete: bool = True) -> DataFrame:
+    """One row per thing that is odd about a commit of `moves`; a commit may have several.
+
+    `ends` has the columns of readers.ENDS; if `complete`, a partition that is absent from `ends` does not
+    exist. `ends` does not cover commits that were removed since, for example of a deleted topic. Without
+    `ends`, only a commit whose offset lies after its own commit time is known to be past the end. Only the
+    newest commit of a group can lose records.
+    """
+    usual = sf.col("usual_interval_ms")
+    own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
+    past = own_ms > sf.try_add("commit_ms", sf.lit(rules.future_ms))
+    unknown = sf.lit(False)
+    placed = with_places(moved, ends)
+    if ends is not None:
+        beyond = sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
+        past = past | (beyond & ~sf.col("is_removed"))
+        if complete:
+            unknown = sf.col("end_offset").isNull() & ~sf.col("is_removed")
+    loses = (sf.col("lost_records") > 0) & sf.col("is_newest") & ~sf.col("is_removed")
+    kinds = sf.array_compact(
+        sf.array(
+            sf.when(sf.col("committed_offset") < sf.col("previous_offset"), REWIND),
+            sf.when(
+                (sf.col("interval_ms") > sf.try_multiply(usual, sf.lit(rules.gap_factor)))
+                & (sf.col("interval_ms") > rules.gap_ms),
+                GAP,
+            ),
+            sf.when(loses, LOST),
+            sf.when(past, PAST_END),
+            sf.when(unknown, UNKNOWN),
+        )
+    )
+    exploded = placed.withColumn("kind", sf.explode(kinds))
+    return exploded.withColumn("lost_records", sf.when(sf.col("kind") == LOST, sf.col("lost_records")))

@@ -1,0 +1,204 @@
+"""The tables of korvet.spark.tables.catalog as batch views.
+
+tables = Tables(source, records, as_of_ms)
+tables.view("group_status").show()
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from korvet.spark.tables import anomalies, decode, health, membership, views
+from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
+from korvet.spark.tables.health import Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import Column, DataFrame
+
+
+class Views(ABC):
+    """Tables that follow from commits, states of groups and members, wherever a subclass has these from, and,
+    for lag and status, from the topics' records and where they end.
+    """
+
+    @property
+    @abstractmethod
+    def _offset_commits(self) -> DataFrame: ...
+
+    @property
+    @abstractmethod
+    def _states(self) -> DataFrame: ...
+
+    @property
+    @abstractmethod
+    def _members(self) -> DataFrame: ...
+
+    def __init__(
+        self, records: DataFrame | None, as_of_ms: int, ends: DataFrame | None, rules: Rules | None
+    ) -> None:
+        self._records = None if records is None else views.appended_until(records, as_of_ms)
+        self._as_of_ms = as_of_ms
+        self._rules = rules or Rules()
+        self._ends = ends
+
+    def view(self, name: str) -> DataFrame:
+        """One table of TABLES, by name; KeyError for another name or a table that needs `records`."""
+        table = TABLES[name]
+        frame: DataFrame = self._lag if name in ("record_lag", "time_lag") else getattr(self, f"_{name}")
+        return shaped(frame, table)
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Within the block, what several tables are made of is computed once and kept."""
+        kept = [self._offset_commits, self._states, self._current_offsets, self._lag, self._partition_status]
+        for frame in kept:
+            frame.persist()
+        try:
+            yield
+        finally:
+            for frame in kept:
+                frame.unpersist()
+
+    def create_views(self, prefix: str = "") -> None:
+        """All tables that can be had, as temporary views for SQL, by their names behind the prefix."""
+        for name in TABLES:
+            if self._records is not None or name not in NEED_RECORDS:
+                self.view(name).createOrReplaceTempView(prefix + name)
+
+    @cached_property
+    def _current_states(self) -> DataFrame:
+        return membership.current_groups(self._states)
+
+    @cached_property
+    def _current_offsets(self) -> DataFrame:
+        return views.current_offsets(self._offset_commits)
+
+    @cached_property
+    def _lag(self) -> DataFrame:
+        lag = views.record_lag(self._current_offsets, self._topic_records, self._as_of_ms)
+        return lag.withColumn("as_of_ts", sf.timestamp_millis(sf.lit(self._as_of_ms)))
+
+    @cached_property
+    def _topic_records(self) -> DataFrame:
+        if self._records is None:
+            raise KeyError("lag and status need the topics' records")
+        return self._records
+
+    @cached_property
+    def _commit_rate(self) -> DataFrame:
+        return views.commit_rate(self._offset_commits)
+
+    @cached_property
+    def _group_generations(self) -> DataFrame:
+        return dated(membership.group_generations(self._states))
+
+    @cached_property
+    def _rebalances(self) -> DataFrame:
+        return membership.rebalances(self._group_generations)
+
+    @cached_property
+    def _partition_status(self) -> DataFrame:
+        window = health.recent_commits(self._offset_commits, self._rules.window_commits)
+        judged = health.with_lag_then(window, self._topic_records)
+        lag = self._lag.drop("as_of_ts")
+        return health.partition_status(lag, judged, self._as_of_ms, self._rules, self._ends)
+
+    @cached_property
+    def _group_status(self) -> DataFrame:
+        return health.group_status(self._partition_status, self._current_states, self._as_of_ms)
+
+    @cached_property
+    def _stale_groups(self) -> DataFrame:
+        return health.stale_groups(self._current_offsets, self._current_states, self._as_of_ms, self._rules)
+
+    @cached_property
+    def _expiring_offsets(self) -> DataFrame:
+        return health.expiring_offsets(
+            self._current_offsets, self._current_states, self._as_of_ms, self._rules
+        )
+
+    @cached_property
+    def _topic_consumers(self) -> DataFrame:
+        return membership.topic_consumers(self._current_offsets, self._members)
+
+    @cached_property
+    def _anomalies(self) -> DataFrame:
+        moved = anomalies.moves(self._offset_commits)
+        if self._ends is not None:
+            return anomalies.anomalies(moved, self._ends, self._rules)
+        ends = None if self._records is None else log_ends(self._records)
+        return anomalies.anomalies(moved, ends, self._rules, complete=False)
+
+
+class Tables(Views):
+    """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: what is used often, persist.
+
+    source: records of the offsets topic, in the columns of Spark's Kafka source. records: those of the topics
+    that are read (topic, partition, offset, timestamp), from each partition's oldest commit in the window on;
+    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (see
+    readers.ENDS); without it the ends come from the records. Records after as_of_ms do not count.
+    """
+
+    def __init__(
+        self,
+        source: DataFrame,
+        records: DataFrame | None,
+        as_of_ms: int,
+        *,
+        ends: DataFrame | None = None,
+        rules: Rules | None = None,
+    ) -> None:
+        super().__init__(records, as_of_ms, ends, rules)
+        self._source = source.where(_not_after(as_of_ms))
+
+    @cached_property
+    def _offset_commits(self) -> DataFrame:
+        return dated(decode.offset_commits(self._source))
+
+    @cached_property
+    def _current_offsets(self) -> DataFrame:
+        return views.current_offsets(decode.newest_commits(self._source))
+
+    @cached_property
+    def _states(self) -> DataFrame:
+        return membership.group_states(decode.group_records(self._source))
+
+    @cached_property
+    def _group_records(self) -> DataFrame:
+        return dated(decode.group_records(self._source))
+
+    @cached_property
+    def _members(self) -> DataFrame:
+        return membership.with_topic_names(membership.members(self._states), self._current_offsets)
+
+    @cached_property
+    def _quarantine(self) -> DataFrame:
+        return dated(decode.quarantine(self._source))
+
+
+def log_ends(records: DataFrame) -> DataFrame:
+    """Where partitions end, as far as records tell; where they begin these do not."""
+    unknown = sf.lit(None).cast("bigint")
+    ends = records.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("end_offset"))
+    return ends.withColumns({"start_offset": unknown, "known_from": unknown})
+
+
+def shaped(frame: DataFrame, table: Table) -> DataFrame:
+    """The frame in exactly the table's columns and types."""
+    return frame.select(*(sf.col(column.name).cast(column.type) for column in table.columns))
+
+
+def dated(frame: DataFrame) -> DataFrame:
+    """With the day that a stored history is partitioned by."""
+    return frame.withColumn("src_date", sf.to_date("src_ts"))
+
+
+def _not_after(as_of_ms: int) -> Column:
+    return sf.coalesce(sf.unix_millis("timestamp") <= as_of_ms, sf.lit(True))

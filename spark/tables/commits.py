@@ -1,0 +1,382 @@
+"""Offset commits out of Arrow batches of records: whole columns by NumPy, what is unusual by the codec.
+
+Nearly every record has a plain form: its numbers lie where two or three lengths say, and a value of version 4
+has no tags, or a topic id alone. Every other record goes through korvet.offsets.codec, which so decides what
+is readable. Pure: no Spark session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from korvet.offsets.codec import DecodeError, decode_key, decode_value
+from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.spark.records.entries import MAX_SPARK_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Made = Callable[[], pa.Array]
+    Numbers = NDArray[Any]
+    Flags = NDArray[np.bool_]
+
+# Versions of OffsetCommitValue: the one with an expiry time, the first with a leader epoch, the flexible one.
+_WITH_EXPIRY, _WITH_EPOCH, _FLEXIBLE = 1, 3, 4
+# A key without its texts: version, two lengths, partition. A value's offset and its leader epoch are at:
+_KEY_FRAME = 10
+_OFFSET_AT, _EPOCH_AT = 2, 10
+_TIME_BYTES = 8
+_TOPIC_ID_BYTES = 16
+# What a flexible value ends with that has a topic id: one tag, number 0, of 16 bytes.
+_TAG = (1, 0, _TOPIC_ID_BYTES)
+# Where a row has less than it should, reading goes on behind its end: by so much at most.
+_PADDING = np.zeros(64, dtype=np.uint8)
+# How many records Newest gathers before it goes through them, and how many keys it holds at most.
+_ROWS_AT_ONCE = 100_000
+_MOST_KEPT = 500_000
+SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
+
+
+def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The readable offset commits among records, in the columns of `schema`; those of no plain form last.
+
+    The records have key and value, and of partition, offset and timestamp what the columns need. Others are
+    not computed.
+    """
+    rows, made, odd = _sort(records)
+    columns = _sources(records, rows)
+    columns |= {name: made[name]() for name in schema.names if name not in columns}
+    found = [pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)]
+    read = [(row, commit) for row in odd if isinstance(commit := _decode(records, row), dict)]
+    if read:
+        columns = _sources(records, np.array([row for row, _ in read]))
+        for field in schema:
+            if field.name not in columns:
+                columns[field.name] = pa.array([commit.get(field.name) for _, commit in read], field.type)
+        found.append(pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema))
+    return pa.concat_batches(found)
+
+
+class Newest:
+    """Takes records batch by batch and keeps only the newest readable commit or tombstone of each key, as it
+    came: where nothing but the last ones count, most commits are never decoded.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """`schema`: of the commits that come out."""
+        self._schema = schema
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._enough = _ROWS_AT_ONCE
+
+    def take(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take in a batch with the columns key, value, partition, offset and timestamp. Gives commits only
+        where there are so many keys that not all can be kept.
+        """
+        self._batches.append(records)
+        self._rows += records.num_rows
+        if self._rows >= self._enough:
+            kept = _newest(pa.concat_batches(self._batches))
+            self._batches, self._rows = [kept], kept.num_rows
+            # So that what is kept is not gone through again for a few more records.
+            self._enough = max(_ROWS_AT_ONCE, 2 * kept.num_rows)
+            if kept.num_rows > _MOST_KEPT:
+                yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """The commits of what is kept, which is then forgotten."""
+        if self._batches:
+            yield read_commits(_newest(pa.concat_batches(self._batches)), self._schema)
+        self._batches, self._rows, self._enough = [], 0, _ROWS_AT_ONCE
+
+
+def _newest(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Of each key the record with the highest offset among those that can be read as commits."""
+    newest = records.take(pa.array(_last_of_each(records)))
+    readable, damaged = _readable(newest)
+    if damaged:
+        # Each may hide an older one that can be read.
+        records = records.take(pa.array(_readable(records)[0]))
+        return records.take(pa.array(_last_of_each(records)))
+    return newest if len(readable) == newest.num_rows else newest.take(pa.array(readable))
+
+
+def _last_of_each(records: pa.RecordBatch) -> Numbers:
+    """The rows with the highest offset of their key; those without a key are left out."""
+    keys = records.column("key").dictionary_encode()
+    none = len(keys.dictionary)
+    codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
+    offsets = records.column("offset").to_numpy(zero_copy_only=False)
+    highest = np.full(none + 1, np.iinfo(np.int64).min)
+    np.maximum.at(highest, codes, offsets)
+    return np.flatnonzero((offsets == highest[codes]) & (codes < none))
+
+
+def _readable(records: pa.RecordBatch) -> tuple[Numbers, bool]:
+    """The rows that can be read as commits, and whether there are commits that can't."""
+    plain, _, odd = _sort(records)
+    read = [row for row in odd if isinstance(_decode(records, row), dict)]
+    return np.sort(np.concatenate([plain, np.array(read, dtype=np.int64)])), len(read) < len(odd)
+
+
+def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The records that should be commits and can't be read, and those of no type, each with a `reason`."""
+    *_, odd = _sort(records)
+    refused = [(row, reason) for row in odd if isinstance(reason := _decode(records, row), str)]
+    rows = np.array([row for row, _ in refused], dtype=np.int64)
+    columns = _sources(records, rows) | {
+        "key": records.column("key").take(pa.array(rows)),
+        "value": records.column("value").take(pa.array(rows)),
+        "reason": pa.array([reason for _, reason in refused], type=pa.string()),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
+def _sources(records: pa.RecordBatch, rows: Numbers) -> dict[str, pa.Array]:
+    """Where these rows come from."""
+    columns = {name: records.column(own) for name, own in SOURCES.items() if own in records.schema.names}
+    if len(rows) == records.num_rows:
+        return columns
+    return {name: column.take(pa.array(rows)) for name, column in columns.items()}
+
+
+class _Column:
+    """A column of bytes as one array, with the place and size of each row in it; nulls have no bytes."""
+
+    def __init__(self, column: pa.Array) -> None:
+        column = column.cast(pa.binary())
+        _, offsets, data = column.buffers()
+        first, rows = column.offset, len(column)
+        bounds = np.frombuffer(offsets, dtype=np.int32, count=first + rows + 1)[first:].astype(np.int64)
+        raw = _PADDING[:0] if data is None else np.frombuffer(data, dtype=np.uint8)
+        self.data = np.concatenate([raw, _PADDING])
+        self.starts, self.sizes = bounds[:-1], np.diff(bounds)
+        self.nulls: Flags = column.is_null().to_numpy(zero_copy_only=False)
+
+    def read(self, kind: str, at: Numbers) -> Numbers:
+        """The big-endian numbers of this NumPy type at these places."""
+        form = np.dtype(kind)
+        places = len(self.data) - form.itemsize + 1
+        found: Numbers = np.ndarray((places,), form, self.data.data, strides=(1,))[at]
+        return found.astype(form.newbyteorder("="))
+
+    def cut(self, at: Numbers, sizes: Numbers, nulls: Flags | None = None) -> pa.Array:
+        """The bytes at these places, as a column."""
+        ends = np.cumsum(sizes)
+        total = int(ends[-1]) if len(ends) else 0
+        # Where each byte of the result comes from: its own number, moved like all bytes of its row.
+        places = np.repeat(at - ends + sizes, sizes) + np.arange(total)
+        offsets = np.concatenate([[0], ends]).astype(np.int32)
+        valid = None if nulls is None else pa.array(~nulls).buffers()[1]
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self.data.take(places))]
+        return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+@dataclass(slots=True)
+class _Keys:
+    """What is where in each key; `plain` says for which rows that means anything."""
+
+    column: _Column
+    versions: Numbers
+    group_sizes: Numbers
+    topic_sizes: Numbers
+    plain: Flags
+
+    @classmethod
+    def measured(cls, column: _Column) -> _Keys:
+        """The lengths have to add up to the size."""
+        # A record without a type is damaged, too, if it was to be a commit.
+        versions = np.where(column.sizes >= 2, column.read(">i2", column.starts), 0)
+        texts = column.sizes - _KEY_FRAME
+        group_sizes = column.read(">i2", column.starts + 2).astype(np.int64)
+        plain = ((versions == 0) | (versions == 1)) & (group_sizes >= 0) & (group_sizes <= texts)
+        group_sizes *= plain
+        topic_sizes = column.read(">i2", column.starts + 4 + group_sizes).astype(np.int64)
+        plain &= topic_sizes == texts - group_sizes
+        return cls(column, versions, group_sizes, topic_sizes, plain)
+
+    def texts(self, rows: Numbers) -> dict[str, pa.Array]:
+        """Group and topic of these rows, as bytes."""
+        group_at, group_sizes = self.column.starts[rows] + 4, self.group_sizes[rows]
+        return {
+            "group": self.column.cut(group_at, group_sizes),
+            "topic": self.column.cut(group_at + group_sizes + 2, self.topic_sizes[rows]),
+        }
+
+    def numbers(self, rows: Numbers) -> dict[str, Made]:
+        """The other columns of these rows."""
+        ends = self.column.starts[rows] + self.column.sizes[rows]
+        return {
+            "partition": lambda: pa.array(self.column.read(">i4", ends - 4)),
+            "key_version": lambda: pa.array(self.versions[rows].astype(np.int32)),
+        }
+
+
+@dataclass(slots=True)
+class _Values:
+    """What is where in each value; `plain` says for which rows that means anything. A null is plain."""
+
+    column: _Column
+    versions: Numbers
+    metadata_at: Numbers
+    metadata_sizes: Numbers
+    with_topic_id: Flags
+    plain: Flags
+
+    @classmethod
+    def measured(cls, column: _Column) -> _Values:
+        """The length of the metadata, and what the version has behind it, have to make up the size."""
+        versions = np.where(column.sizes >= 2, column.read(">i2", column.starts), -1)
+        metadata_at, metadata_sizes, plain = _metadata(column, versions)
+        rest = column.starts + column.sizes - metadata_at - metadata_sizes - _TIME_BYTES
+        plain &= rest >= 0
+        metadata_sizes *= plain
+        flexible = versions == _FLEXIBLE
+        tags_at = (metadata_at + metadata_sizes + _TIME_BYTES) * plain
+        tags = [column.data[tags_at + place] for place in range(len(_TAG))]
+        with_topic_id = plain & flexible & (rest == len(_TAG) + _TOPIC_ID_BYTES)
+        for byte, wanted in zip(tags, _TAG, strict=True):
+            with_topic_id &= byte == wanted
+        untagged = rest == np.where(versions == _WITH_EXPIRY, _TIME_BYTES, 0)
+        plain &= with_topic_id | np.where(flexible, (rest == 1) & (tags[0] == 0), untagged)
+        return cls(column, versions, metadata_at, metadata_sizes, with_topic_id, plain | column.nulls)
+
+    def texts(self, rows: Numbers) -> dict[str, pa.Array]:
+        """The metadata of these rows, as bytes."""
+        nulls = self.column.nulls[rows]
+        return {
+            "metadata": self.column.cut(self.metadata_at[rows], self.metadata_sizes[rows] * ~nulls, nulls)
+        }
+
+    def numbers(self, rows: Numbers) -> dict[str, Made]:
+        """The other columns of these rows."""
+        column, versions, nulls = self.column, self.versions[rows], self.column.nulls[rows]
+        start = column.starts[rows]
+        commit_at = self.metadata_at[rows] + self.metadata_sizes[rows]
+        behind = commit_at + _TIME_BYTES
+
+        def epochs() -> pa.Array:
+            read = column.read(">i4", start + _EPOCH_AT)
+            return pa.array(np.where(versions >= _WITH_EPOCH, read, -1).astype(np.int32), mask=nulls)
+
+        def times() -> pa.Array:
+            ms = column.read(">i8", commit_at)
+            none = nulls | (ms < 0) | (ms > MAX_SPARK_MS)
+            return pa.array(np.where(none, 0, ms) * 1000, mask=none).cast(pa.timestamp("us", tz="UTC"))
+
+        def expiries() -> pa.Array:
+            return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", behind), -1), mask=nulls)
+
+        def topic_ids() -> pa.Array:
+            there = self.with_topic_id[rows]
+            return column.cut(behind + len(_TAG), there * _TOPIC_ID_BYTES, ~there)
+
+        return {
+            "committed_offset": lambda: pa.array(column.read(">i8", start + _OFFSET_AT), mask=nulls),
+            "leader_epoch": epochs,
+            "commit_ms": lambda: pa.array(column.read(">i8", commit_at), mask=nulls),
+            "commit_ts": times,
+            "expire_ms": expiries,
+            "topic_id": topic_ids,
+            "tombstone": lambda: pa.array(nulls),
+            "value_version": lambda: pa.array(versions.astype(np.int32), mask=nulls),
+        }
+
+
+def _metadata(column: _Column, versions: Numbers) -> tuple[Numbers, Numbers, Flags]:
+    """Where each value's metadata is, its size, and whether version and size are plain ones."""
+    flexible = versions == _FLEXIBLE
+    size_at = column.starts + np.where(versions >= _WITH_EPOCH, _EPOCH_AT + 4, _EPOCH_AT)
+    first, second = column.data[size_at].astype(np.int64), column.data[size_at + 1].astype(np.int64)
+    # The flexible version counts from 1 (0 is null), in two bytes where the first has its top bit. One that
+    # is longer than it need be is damaged; three bytes are for texts that nobody writes.
+    two = first >= 0x80
+    odd = two & ((second == 0) | (second >= 0x80))
+    compact = np.where(two, first & 0x7F | second << 7, first) - 1
+    sizes = np.where(flexible, compact, column.read(">i2", size_at))
+    plain = (versions >= 0) & (versions <= _FLEXIBLE) & (sizes >= 0) & ~(flexible & odd)
+    return size_at + np.where(flexible, 1 + two, 2), sizes * plain, plain
+
+
+def _sort(records: pa.RecordBatch) -> tuple[Numbers, dict[str, Made], Sequence[int]]:
+    """The rows of the commits of plain form, with what makes their columns, but for where they come from; and
+    the rows of what else may be commits: damaged ones, and records without a type.
+    """
+    keys = _Keys.measured(_Column(records.column("key")))
+    values = _Values.measured(_Column(records.column("value")))
+    rows = np.flatnonzero(keys.plain & values.plain)
+    texts = keys.texts(rows) | values.texts(rows)
+    try:
+        read = {name: text.cast(pa.string()) for name, text in texts.items()}
+    except pa.ArrowInvalid:
+        rows = rows[np.all([_are_texts(text) for text in texts.values()], axis=0)]
+        texts = keys.texts(rows) | values.texts(rows)
+        read = {name: text.cast(pa.string()) for name, text in texts.items()}
+    others = (keys.versions == 0) | (keys.versions == 1)
+    others[rows] = False
+    made: dict[str, Made] = {name: partial(read.get, name) for name in read}
+    return rows, made | keys.numbers(rows) | values.numbers(rows), np.flatnonzero(others).tolist()
+
+
+def _are_texts(column: pa.Array) -> Flags:
+    """Which rows are UTF-8."""
+    return np.array([value is None or _is_text(value) for value in column.to_pylist()], dtype=bool)
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _decode(records: pa.RecordBatch, row: int) -> dict[str, Any] | str:
+    """The columns of one commit, but for where it comes from; or why it can't be read."""
+    key_bytes, value_bytes = records.column("key")[row].as_py(), records.column("value")[row].as_py()
+    if key_bytes is None:
+        return "no key"
+    if len(key_bytes) < 2:
+        return "the key is shorter than its version"
+    try:
+        key = decode_key(key_bytes)
+    except DecodeError as error:
+        return f"damaged offset commit key: {error}"
+    try:
+        value = decode_value(key, value_bytes)
+    except DecodeError as error:
+        return f"damaged offset commit value: {error}"
+    if not isinstance(key, OffsetCommitKey) or not isinstance(value, OffsetCommitValue | None):
+        return f"unknown offset commit value version {getattr(value, 'version', None)}"
+    return _commit_columns(key, value)
+
+
+def _commit_columns(key: OffsetCommitKey, value: OffsetCommitValue | None) -> dict[str, Any]:
+    """What is not there is null."""
+    columns: dict[str, Any] = {
+        "group": key.group,
+        "topic": key.topic,
+        "partition": key.partition,
+        "tombstone": value is None,
+        "key_version": key.version,
+    }
+    if value is None:
+        return columns
+    ms = value.commit_timestamp_ms
+    return columns | {
+        "committed_offset": value.offset,
+        "leader_epoch": value.leader_epoch,
+        "metadata": value.metadata,
+        "commit_ms": ms,
+        "commit_ts": ms * 1000 if 0 <= ms <= MAX_SPARK_MS else None,
+        "expire_ms": value.expire_timestamp_ms,
+        "topic_id": value.topic_id,
+        "value_version": value.version,
+    }

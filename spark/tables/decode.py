@@ -1,0 +1,356 @@
+"""Tables out of the records of `__consumer_offsets`, in the columns of Spark's Kafka source.
+
+All in mapInArrow: offset commits (key versions 0 and 1, value versions 0 to 4) as whole columns, by
+korvet.spark.tables.commits, records on groups (key versions 2 to 23) one by one, by korvet.offsets.codec.
+A damaged record is a row of `quarantine` and never fails a job.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from korvet.offsets.codec import DecodeError, decode_key, decode_value
+from korvet.offsets.consumer_protocol import decode_assignment, decode_subscription
+from korvet.offsets.formatters import format_group_record, format_newer_group_record
+from korvet.offsets.group_records import (
+    ConsumerAssignment,
+    ConsumerMember,
+    GroupEpoch,
+    ShareAssignment,
+    ShareEpoch,
+    ShareMember,
+    StreamsEpoch,
+    StreamsMember,
+    group_type,
+)
+from korvet.offsets.schema import (
+    GroupMemberKey,
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    UnknownKey,
+    UnknownValue,
+)
+from korvet.offsets.wire import uuid_text
+from korvet.spark.records.entries import MAX_SPARK_MS
+from korvet.spark.tables.commits import SOURCES, Newest, read_commits, refused_commits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+GROUP_METADATA_KEY = 2
+MAX_GROUP_KEY = 23
+CONSUMER_PROTOCOL = "consumer"
+CLASSIC = "classic"
+
+_STRING, _INT, _LONG = StringType(), IntegerType(), LongType()
+COMMIT_TYPE = (
+    StructType()
+    .add("group", _STRING)
+    .add("topic", _STRING)
+    .add("partition", _INT)
+    .add("committed_offset", _LONG)
+    .add("leader_epoch", _INT)
+    .add("metadata", _STRING)
+    .add("commit_ms", _LONG)
+    .add("commit_ts", TimestampType())
+    .add("expire_ms", _LONG)
+    .add("topic_id", BinaryType())
+    .add("tombstone", BooleanType())
+    .add("key_version", _INT)
+    .add("value_version", _INT)
+    .add("src_partition", _INT)
+    .add("src_offset", _LONG)
+    .add("src_ts", TimestampType())
+)
+QUARANTINE_TYPE = (
+    StructType()
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("src_partition", _INT)
+    .add("src_offset", _LONG)
+    .add("src_ts", TimestampType())
+    .add("reason", _STRING)
+)
+ASSIGNED_TYPE = StructType().add("topic", _STRING).add("partitions", ArrayType(_INT))
+MEMBER_TYPE = (
+    StructType()
+    .add("member_id", _STRING)
+    .add("instance_id", _STRING)
+    .add("client_id", _STRING)
+    .add("client_host", _STRING)
+    .add("rebalance_timeout_ms", _INT)
+    .add("session_timeout_ms", _INT)
+    .add("topics", ArrayType(_STRING))
+    .add("assigned", ArrayType(ASSIGNED_TYPE))
+)
+GROUP_TYPE = (
+    StructType()
+    .add("group", _STRING)
+    .add("group_type", _STRING)
+    .add("key_version", _INT)
+    .add("member_id", _STRING)
+    .add("assigned", ArrayType(ASSIGNED_TYPE))
+    .add("data", _STRING)
+    .add("protocol_type", _STRING)
+    .add("generation", _INT)
+    .add("protocol", _STRING)
+    .add("leader", _STRING)
+    .add("state_ms", _LONG)
+    .add("member_count", _INT)
+    .add("members", ArrayType(MEMBER_TYPE))
+    .add("tombstone", BooleanType())
+    .add("value_version", _INT)
+    .add("key", BinaryType())
+    .add("value", BinaryType())
+    .add("src_partition", _INT)
+    .add("src_offset", _LONG)
+    .add("src_ts", TimestampType())
+    .add("reason", _STRING)
+)
+GROUP_COLUMNS = (
+    "group",
+    "protocol_type",
+    "generation",
+    "protocol",
+    "leader",
+    "state_ts",
+    "member_count",
+    "members",
+    "tombstone",
+    "value_version",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
+
+
+# What decoding needs of a record.
+_DECODED = ("key", "value", "partition", "offset", "timestamp")
+
+
+def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
+    """Every readable offset commit and its tombstones (value columns null), one row per record.
+
+    `commit_ms` and `expire_ms` are the record's own times in ms, -1 for none; `commit_ts` is null where Spark
+    has no such time. `src_*` say where in `__consumer_offsets` the record is. Naming the columns that are
+    wanted saves making the others, which no select() can. Raises KeyError for one that there is not.
+    """
+    chosen = StructType([COMMIT_TYPE[name] for name in columns]) if columns else COMMIT_TYPE
+    sources = [own for name, own in SOURCES.items() if name in chosen.names]
+    return records.select("key", "value", *sources).mapInArrow(
+        partial(_decode_commit_batches, chosen.names), chosen
+    )
+
+
+def newest_commits(records: DataFrame) -> DataFrame:
+    """The offset commits and tombstones, in the columns of offset_commits, that may be the newest of their
+    group, topic and partition: of each the newest one that a task has read, and of no record more is decoded.
+    """
+    return records.select(*_DECODED).mapInArrow(_decode_newest, COMMIT_TYPE)
+
+
+def group_metadata(records: DataFrame) -> DataFrame:
+    """Every readable state of a classic group and its tombstones, one row per record."""
+    readable = _parse_groups(records, GROUP_METADATA_KEY, GROUP_METADATA_KEY).where(sf.col("reason").isNull())
+    return readable.withColumn("state_ts", spark_time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
+
+
+def group_records(records: DataFrame) -> DataFrame:
+    """Every readable record on groups of any kind; `data` as Kafka's formatters print it."""
+    return _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY).where(
+        sf.col("reason").isNull() & sf.col("group").isNotNull()
+    )
+
+
+def quarantine(records: DataFrame) -> DataFrame:
+    """Every record that can't be read, with the reason: no key, damaged, or a future value version.
+
+    Records of types that Kafka 4.4 does not have are no such case.
+    """
+    commits = records.select(*_DECODED).mapInArrow(_refuse_commit_batches, QUARANTINE_TYPE)
+    groups = (
+        _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY)
+        .where(sf.col("reason").isNotNull())
+        .select(*QUARANTINE_TYPE.fieldNames())
+    )
+    return commits.unionByName(groups)
+
+
+def spark_time(ms: Column) -> Column:
+    """A time in ms as Spark's timestamp; null where Spark has none."""
+    return sf.when(ms.between(0, MAX_SPARK_MS), sf.timestamp_millis(ms))
+
+
+def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
+    """One row per record on groups of these key versions, decoded by the codec, and a `reason` where it can't
+    be read.
+    """
+    limits = (number.to_bytes(2, "big") for number in (first, last))
+    version = sf.substr(sf.col("key"), sf.lit(1), sf.lit(2))
+    chosen = records.where((sf.length("key") >= 2) & version.between(*map(sf.lit, limits)))
+    return chosen.select(*_DECODED).mapInArrow(_decode_group_batches, GROUP_TYPE)
+
+
+def _decode_commit_batches(
+    columns: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(StructType([COMMIT_TYPE[name] for name in columns]), timezone="UTC")
+    for batch in batches:
+        yield read_commits(batch, schema)
+
+
+def _decode_newest(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    newest = Newest(to_arrow_schema(COMMIT_TYPE, timezone="UTC"))
+    for batch in batches:
+        yield from newest.take(batch)
+    yield from newest.rest()
+
+
+def _refuse_commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")
+    for batch in batches:
+        yield refused_commits(batch, schema)
+
+
+def _decode_group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = to_arrow_schema(GROUP_TYPE, timezone="UTC")
+    for batch in batches:
+        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
+        rows = [_group_row(key, value) for key, value in zip(keys, values, strict=True)]
+        source = {"key": "key", "value": "value", "src_partition": "partition", "src_offset": "offset"}
+        arrays = []
+        for field in schema:
+            if field.name == "src_ts":
+                arrays.append(batch.column("timestamp").cast(field.type))
+            elif field.name in source:
+                arrays.append(batch.column(source[field.name]).cast(field.type))
+            else:
+                arrays.append(pa.array([row.get(field.name) for row in rows], type=field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _group_row(key_bytes: bytes, value_bytes: bytes | None) -> dict[str, Any]:
+    try:
+        key = decode_key(key_bytes)
+    except DecodeError as error:
+        return {"reason": f"damaged group metadata key: {error}"}
+    if isinstance(key, UnknownKey | OffsetCommitKey):
+        return {}
+    try:
+        value = decode_value(key, value_bytes)
+    except DecodeError as error:
+        return {"reason": f"damaged group metadata value: {error}"}
+    if isinstance(value, UnknownValue):
+        return {"reason": f"unknown group metadata value version {value.version}"}
+    row: dict[str, Any] = {
+        "group": key.group,
+        "key_version": key.version,
+        "tombstone": value is None,
+        "value_version": None if value is None else value.version,
+        "data": format_group_record(key_bytes, value_bytes)
+        or format_newer_group_record(key_bytes, value_bytes),
+    }
+    if isinstance(key, GroupMetadataKey):
+        row["group_type"] = CLASSIC
+        return row | (_classic_row(value) if isinstance(value, GroupMetadataValue) else {})
+    row["group_type"] = group_type(key.version)
+    member_id = key.member_id if isinstance(key, GroupMemberKey) else None
+    return row | {"member_id": member_id} | _newer_row(member_id, value)
+
+
+def _classic_row(value: GroupMetadataValue) -> dict[str, Any]:
+    return {
+        "protocol_type": value.protocol_type,
+        "generation": value.generation,
+        "protocol": value.protocol,
+        "leader": value.leader,
+        "state_ms": value.current_state_timestamp_ms,
+        "member_count": len(value.members),
+        "members": [_member_row(member, value.protocol_type) for member in value.members],
+    }
+
+
+def _newer_row(member_id: str | None, value: Any) -> dict[str, Any]:
+    """What the tables need of a value of a consumer, share or streams group."""
+    if isinstance(value, GroupEpoch | ShareEpoch | StreamsEpoch):
+        return {"generation": value.epoch}
+    if isinstance(value, ConsumerMember | ShareMember | StreamsMember):
+        return {"members": [_newer_member(member_id, value)]}
+    if isinstance(value, ConsumerAssignment | ShareAssignment):
+        owned = value.assigned_partitions
+        return {
+            "assigned": [
+                {"topic": uuid_text(part.topic_id), "partitions": list(part.partitions)} for part in owned
+            ]
+        }
+    return {}
+
+
+def _newer_member(
+    member_id: str | None, value: ConsumerMember | ShareMember | StreamsMember
+) -> dict[str, Any]:
+    classic = value.classic_member_metadata if isinstance(value, ConsumerMember) else None
+    return {
+        "member_id": member_id,
+        "instance_id": None if isinstance(value, ShareMember) else value.instance_id,
+        "client_id": value.client_id,
+        "client_host": value.client_host,
+        "rebalance_timeout_ms": None if isinstance(value, ShareMember) else value.rebalance_timeout_ms,
+        "session_timeout_ms": None if classic is None else classic.session_timeout_ms,
+        # A regular expression has no names here, a streams member has its topology's.
+        "topics": None if isinstance(value, StreamsMember) else list(value.subscribed_topic_names),
+        "assigned": None,
+    }
+
+
+def _member_row(member: MemberMetadata, protocol_type: str) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.group_instance_id,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "session_timeout_ms": member.session_timeout_ms,
+        "topics": _topics(member.subscription, protocol_type),
+        "assigned": _assigned(member.assignment, protocol_type),
+    }
+
+
+def _topics(subscription: bytes, protocol_type: str) -> list[str] | None:
+    """The topics that a consumer asked for; None for other protocols and for bytes that say nothing."""
+    if protocol_type != CONSUMER_PROTOCOL or not subscription:
+        return None
+    try:
+        return list(decode_subscription(subscription).topics)
+    except DecodeError:
+        return None
+
+
+def _assigned(assignment: bytes, protocol_type: str) -> list[dict[str, Any]] | None:
+    """The partitions that a consumer was given; None as above."""
+    if protocol_type != CONSUMER_PROTOCOL or not assignment:
+        return None
+    try:
+        parts = decode_assignment(assignment).assigned_partitions
+    except DecodeError:
+        return None
+    return [{"topic": part.topic, "partitions": list(part.partitions)} for part in parts]

@@ -1,0 +1,304 @@
+"""Who works in groups: generations, rebalances, members, and which groups read which topics.
+
+All from the history of group states, in the order of `__consumer_offsets`: what a row says of the time before
+it comes from the rows in front of it, never from a clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from korvet.spark.tables.decode import CLASSIC, GROUP_METADATA_KEY, spark_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MEMBER_FIELDS = (
+    "group_type",
+    "instance_id",
+    "client_id",
+    "client_host",
+    "session_timeout_ms",
+    "rebalance_timeout_ms",
+    "topics",
+    "assigned",
+    "generation",
+    "src_offset",
+)
+IS_NEW = "is_new"
+"""A column that marks what was not seen before, for those who add to tables; states keep it."""
+STATE_FIELDS = (
+    "group_type",
+    "protocol_type",
+    "generation",
+    "protocol",
+    "leader",
+    "state_ms",
+    "members",
+    "tombstone",
+    "value_version",
+    "src_partition",
+    "src_offset",
+    "src_ts",
+)
+
+EPOCH_KEYS = (3, 11, 17)
+MEMBER_KEYS = (5, 10, 19)
+ASSIGNMENT_KEYS = (8, 14, 22)
+_NO_NAMES = "cast(array() as array<string>)"
+
+
+def group_states(records: DataFrame) -> DataFrame:
+    """The states of groups of every kind, in the columns of a classic group's, out of decode.group_records.
+
+    Of a classic group each record is a state. The other kinds spread theirs over many records: here a state
+    is an epoch, with the members that the group then had, and what they were assigned in the end of it. Each
+    member's record counts for the epochs from the one that follows it to the one before the member's next,
+    each assignment from the epoch that it was made in: one pass over the records of each group.
+    """
+    version = sf.col("key_version")
+    role = (
+        sf.when(version == GROUP_METADATA_KEY, "classic")
+        .when(version.isin(*EPOCH_KEYS), "epoch")
+        .when(version.isin(*MEMBER_KEYS), "member")
+        .when(version.isin(*ASSIGNMENT_KEYS), "assignment")
+    )
+    by_group = Window.partitionBy("group").orderBy("src_offset")
+    of_one = Window.partitionBy("group", "role", "member_id").orderBy("src_offset")
+    is_epoch = (sf.col("role") == "epoch").cast("bigint")
+    numbered = (
+        records.withColumn("role", role)
+        .where(sf.col("role").isNotNull())
+        .withColumn("epoch_no", sf.sum(is_epoch).over(by_group))
+        .withColumn("last_no", sf.sum(is_epoch).over(Window.partitionBy("group")))
+        .withColumn("next_no", sf.lead("epoch_no").over(of_one))
+        .withColumn("ends", sf.lead("tombstone").over(of_one))
+    )
+    is_member, is_assignment = sf.col("role") == "member", sf.col("role") == "assignment"
+    is_state = ~is_member & ~is_assignment
+    first = sf.when(sf.col("role") == "classic", sf.col("src_offset")).otherwise(
+        sf.col("epoch_no") + is_member.cast("bigint")
+    )
+    last = (
+        sf.when(is_member, sf.coalesce("next_no", "last_no"))
+        # A member that leaves had its last assignment for all of its last epoch.
+        .when(is_assignment & sf.col("ends"), sf.col("next_no"))
+        .when(is_assignment, sf.coalesce(sf.col("next_no") - 1, "last_no"))
+        .otherwise(first)
+    )
+    spread = (
+        numbered.where(is_state | ~sf.col("tombstone"))
+        .withColumns({"first_no": first, "until_no": last})
+        .where(sf.col("first_no") <= sf.col("until_no"))
+        .withColumn("state_no", sf.explode(sf.sequence("first_no", "until_no")))
+    )
+    state = sf.struct(*STATE_FIELDS, *(name for name in (IS_NEW,) if name in records.columns))
+    kind = (sf.col("group_type") == CLASSIC).alias("is_classic")
+    gathered = spread.groupBy("group", kind, "state_no").agg(
+        sf.first(sf.when(is_state, state), ignorenulls=True).alias("state"),
+        sf.collect_list(sf.when(is_member, sf.element_at("members", 1))).alias("present"),
+        sf.collect_list(sf.when(is_assignment, sf.struct("member_id", "assigned"))).alias("owned"),
+    )
+    members = sf.when(sf.col("is_classic"), sf.col("state.members")).otherwise(
+        sf.array_sort(sf.transform("present", _with_assignment))
+    )
+    return (
+        gathered.where(sf.col("state").isNotNull())
+        .withColumn("all_members", members)
+        .select("group", "state.*", "all_members")
+        .withColumn("members", sf.when(~sf.col("tombstone"), sf.col("all_members")))
+        .withColumn("member_count", sf.coalesce(sf.size("members"), sf.lit(0)))
+        .withColumn("state_ts", spark_time(sf.col("state_ms")))
+        .drop("all_members", "state_ms")
+    )
+
+
+def _with_assignment(member: Column) -> Column:
+    mine = sf.filter(sf.col("owned"), lambda owned: owned["member_id"] == member["member_id"])
+    return member.withField("assigned", sf.get(mine, sf.lit(0))["assigned"])
+
+
+def with_topic_names(members: DataFrame, current: DataFrame) -> DataFrame:
+    """Members with the names of the topics that their assignment has by id, where a commit tells them."""
+    text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
+    ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
+    names = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("names"))
+    named = sf.transform(
+        "assigned",
+        lambda part: part.withField(
+            "topic", sf.coalesce(sf.try_element_at(sf.col("names"), part["topic"]), part["topic"])
+        ),
+    )
+    named = sf.when(sf.col("group_type") == CLASSIC, sf.col("assigned")).otherwise(named)
+    return members.crossJoin(sf.broadcast(names)).withColumn("assigned", named).drop("names")
+
+
+def group_generations(groups: DataFrame) -> DataFrame:
+    """Every recorded state of a group in order, with who joined and left since the one before.
+
+    A tombstone (the group was deleted, or forgotten when it had neither members nor offsets) is a row without
+    members.
+    """
+    in_order = Window.partitionBy("group").orderBy("src_offset")
+    ids = sf.coalesce(sf.transform("members", lambda member: member["member_id"]), sf.expr(_NO_NAMES))
+    before = sf.coalesce(sf.lag("member_ids").over(in_order), sf.expr(_NO_NAMES))
+    return (
+        groups.withColumn("at_ts", sf.coalesce("state_ts", "src_ts"))
+        .withColumn("member_ids", ids)
+        .withColumn("before", before)
+        .select(
+            "*",
+            sf.lag("generation").over(in_order).alias("previous_generation"),
+            sf.size(sf.array_except("member_ids", "before")).alias("joined"),
+            sf.size(sf.array_except("before", "member_ids")).alias("left"),
+            sf.size("before").alias("members_before"),
+            (sf.unix_millis("at_ts") - sf.unix_millis(sf.lag("at_ts").over(in_order))).alias(
+                "previous_lasted_ms"
+            ),
+        )
+        .withColumn("member_count", sf.size("member_ids"))
+    )
+
+
+def rebalances(generations: DataFrame) -> DataFrame:
+    """One row per new generation of a group: what it was (`kind`), who came and went, and how long the
+    state before it lasted. A state written again within a generation is none, and neither is a new
+    group's first state, which has no members.
+    """
+    previous = sf.col("previous_generation")
+    new = generations.where(~sf.col("tombstone") & (previous.isNull() | (sf.col("generation") != previous)))
+    came, empty = sf.col("members_before") == 0, sf.col("member_count") == 0
+    kind = sf.when(empty, "emptied").when(came, "formed").otherwise("rebalanced")
+    return new.withColumn("kind", kind).where(~(came & empty))
+
+
+def members(groups: DataFrame) -> DataFrame:
+    """Everyone who was ever a member: as last recorded, when first and last, and whether still `active`.
+
+    `last_seen_ts` is the time of the last state that lists the member; it goes on working until the next.
+    """
+    latest = members_seen(groups)
+    return with_activity(latest, groups)
+
+
+def members_seen(groups: DataFrame) -> DataFrame:
+    """Every member that these states list, as in the last of them, at `src_offset`."""
+    rows = groups.select(
+        "group",
+        "group_type",
+        "generation",
+        "src_offset",
+        sf.coalesce("state_ts", "src_ts").alias("first_seen_ts"),
+        sf.coalesce("state_ts", "src_ts").alias("last_seen_ts"),
+        sf.inline("members"),
+    )
+    return merged_members(rows.withColumn("pass", sf.lit(0)))
+
+
+def merged_members(rows: DataFrame) -> DataFrame:
+    """One row per member out of several, as in the newest of them; the times become the first and the last.
+
+    Of one state that several list (`pass` tells them apart) the last counts.
+    """
+    latest = rows.groupBy("group", "member_id").agg(
+        sf.max_by(sf.struct(*MEMBER_FIELDS), sf.struct("src_offset", "pass")).alias("last"),
+        sf.min("first_seen_ts").alias("first_seen_ts"),
+        sf.max("last_seen_ts").alias("last_seen_ts"),
+    )
+    return latest.select("group", "member_id", "last.*", "first_seen_ts", "last_seen_ts")
+
+
+def with_activity(seen: DataFrame, groups: DataFrame) -> DataFrame:
+    """Members with `active` (their group's newest state lists them) and how many partitions they have."""
+    newest = groups.groupBy("group").agg(sf.max("src_offset").alias("newest_state"))
+    return (
+        seen.join(newest, on="group", how="left")
+        .withColumn("active", sf.coalesce(sf.col("newest_state") == sf.col("src_offset"), sf.lit(False)))
+        .withColumn("assigned_partitions", assigned_partitions(sf.col("assigned")))
+        .drop("newest_state")
+    )
+
+
+def group_seed(records: DataFrame) -> DataFrame:
+    """What of these records all later states depend on: the newest classic state of a group, or its newest
+    epoch, each member's newest records until then, and all that came since.
+    """
+    version = sf.col("key_version")
+    of_group = Window.partitionBy("group")
+    is_epoch = version.isin(*EPOCH_KEYS)
+    epoch_at = sf.max(sf.when(is_epoch, sf.col("src_offset"))).over(of_group)
+    before = sf.coalesce(sf.col("src_offset") <= sf.col("epoch_at"), sf.lit(False))
+    of_key = Window.partitionBy("group", "key_version", "member_id", "is_before")
+    return (
+        records.where(version.isin(GROUP_METADATA_KEY, *EPOCH_KEYS, *MEMBER_KEYS, *ASSIGNMENT_KEYS))
+        .withColumn("epoch_at", epoch_at)
+        .withColumn("is_before", before)
+        .withColumn("newest", sf.max("src_offset").over(of_key))
+        .where(
+            (sf.col("src_offset") == sf.col("newest"))
+            | (~sf.col("is_before") & (version != GROUP_METADATA_KEY))
+        )
+        .select(*records.columns)
+    )
+
+
+def assigned_partitions(assigned: Column) -> Column:
+    """How many partitions an assignment has, each counted once; 0 for none."""
+    places = sf.transform(
+        assigned,
+        lambda part: sf.transform(part["partitions"], lambda number: sf.struct(part["topic"], number)),
+    )
+    return sf.coalesce(sf.size(sf.array_distinct(sf.flatten(places))), sf.lit(0))
+
+
+def current_groups(groups: DataFrame) -> DataFrame:
+    """The newest recorded state of every group; none where that is a tombstone."""
+    fields = ("tombstone", "generation", "protocol_type", "protocol", "leader", "state_ts", "members")
+    newest = groups.groupBy("group").agg(
+        sf.max_by(sf.struct(*fields, "src_ts", "src_offset"), sf.col("src_offset")).alias("newest")
+    )
+    return (
+        newest.select("group", "newest.*")
+        .where(~sf.col("tombstone"))
+        .drop("tombstone")
+        .withColumn("member_count", sf.coalesce(sf.size("members"), sf.lit(0)))
+    )
+
+
+def topic_consumers(current: DataFrame, everyone: DataFrame) -> DataFrame:
+    """Which group reads which topic, now: by what it committed, and by what its active members are assigned
+    or asked for.
+    """
+    committed = current.groupBy("topic", "group").agg(
+        sf.count("*").alias("committed_partitions"), sf.max("commit_ts").alias("last_commit_ts")
+    )
+    who = ("group", "member_id", "client_id", "client_host")
+    active = everyone.where("active")
+    wanted = active.select(*who, sf.explode("topics").alias("topic"))
+    parts = active.select(*who, sf.explode("assigned").alias("part")).select(
+        *who, sf.col("part.topic").alias("topic"), sf.explode_outer("part.partitions").alias("partition")
+    )
+    working = (
+        wanted.unionByName(parts, allowMissingColumns=True)
+        .groupBy("topic", "group")
+        .agg(
+            sf.countDistinct("member_id").alias("members"),
+            sf.countDistinct("partition").alias("assigned_partitions"),
+            sf.sort_array(sf.collect_set("client_id")).alias("client_ids"),
+            sf.sort_array(sf.collect_set("client_host")).alias("client_hosts"),
+        )
+    )
+    zero, no_names = sf.lit(0), sf.expr(_NO_NAMES)
+    return committed.join(working, on=["topic", "group"], how="full").select(
+        "topic",
+        "group",
+        sf.coalesce("committed_partitions", zero).alias("committed_partitions"),
+        sf.coalesce("assigned_partitions", zero).alias("assigned_partitions"),
+        sf.coalesce("members", zero).alias("members"),
+        sf.coalesce("client_ids", no_names).alias("client_ids"),
+        sf.coalesce("client_hosts", no_names).alias("client_hosts"),
+        "last_commit_ts",
+    )

@@ -1,0 +1,191 @@
+"""Reads `__consumer_offsets` and the topics that groups work on, from Redis or through the Kafka protocol."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.spark.session.kafka_cluster import cluster_of
+from korvet.spark.source.connection import OFFSETS_TOPIC, Address, connected, extents, load_topics
+from korvet.spark.source.settings import options_of
+from korvet.spark.source.source import FORMAT, SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Starts = Mapping[str, Mapping[int, int]]
+EARLIEST, LATEST = -2, -1
+# `start_offset` is the log start. From `known_from` to there each offset was a record's: what lies before a
+# log start on a topic with clock offsets may have been a gap.
+ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
+# No topic that counts from 0 gets as far, and no clock was set before (the year 2001).
+FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
+# Without it the connector's planner drops internal topics without a word.
+DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
+
+
+class TopicReader(Protocol):
+    """Where a report reads from."""
+
+    @property
+    def name(self) -> str:
+        """What to call it in the report."""
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`; None when it does not exist."""
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """Topic, partition, offset and timestamp of the records from these offsets on, where topics exist."""
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class RedisReader:
+    """Straight from the streams, by the format korvet."""
+
+    address: Address
+
+    @property
+    def name(self) -> str:
+        """The URL, which holds no password, and the keyspace."""
+        return f"{self.address.url}, keyspace {self.address.keyspace}"
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`; None when the keyspace has none yet."""
+        return self._load(spark, {OFFSETS_TOPIC: {}}) if OFFSETS_TOPIC in self._partitions() else None
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """The records from the given offsets on; other partitions of the topics are left out."""
+        existing = self._partitions()
+        starting = {
+            topic: {partition: parts.get(partition, LATEST) for partition in range(existing[topic])}
+            for topic, parts in starts.items()
+            if topic in existing
+        }
+        columns = ("topic", "partition", "offset", "timestamp")
+        if not starting:
+            return spark.createDataFrame([], SCHEMA).select(*columns)
+        return self._load(spark, starting).select(*columns)
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
+        with connected(self.address) as connection:
+            known = load_topics(connection, self.address)
+            wanted = [known[name] for name in sorted(topics) if name in known]
+            found = extents(connection, self.address, wanted)
+        rows = [
+            (
+                *extent.place,
+                extent.log_end,
+                extent.log_start,
+                0 if extent.origin.bias else min(extent.first_offset, extent.log_start),
+            )
+            for extent in found
+        ]
+        return spark.createDataFrame(rows, ENDS)
+
+    def _partitions(self) -> dict[str, int]:
+        with connected(self.address) as connection:
+            # Without it there would be a report of no groups.
+            topics = load_topics(connection, self.address, (OFFSETS_TOPIC,))
+            return {name: topic.partitions for name, topic in topics.items()}
+
+    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+        more = {
+            "topics": ",".join(starting),
+            "startingOffsets": json.dumps(starting),
+            # Commits on records that retention took since have lag all the same.
+            "failOnDataLoss": "false",
+        }
+        return spark.read.format(FORMAT).options(**options_of(self.address, more)).load()
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaReader:
+    """Through the Kafka protocol, by Spark's official connector; works on Kafka itself too.
+
+    Partitions are always assigned: subscribing joins a group and so writes into the topic that is read.
+    """
+
+    bootstrap: str
+
+    @property
+    def name(self) -> str:
+        """The bootstrap servers."""
+        return self.bootstrap
+
+    def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
+        """All of `__consumer_offsets`; None when the cluster has none yet.
+
+        Raises SourceError when no Kafka answers, JarsMissing in a session without the connector.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions([OFFSETS_TOPIC])
+        if not existing:
+            return None
+        return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
+
+    def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
+        """The records from the given offsets on, of those partitions that exist.
+
+        Raises as offsets_topic does.
+        """
+        columns = ("topic", "partition", "offset", "timestamp")
+        starting = self._existing(spark, starts)
+        if not starting:
+            return spark.createDataFrame([], SCHEMA).select(*columns)
+        return self._load(spark, starting).select(*columns)
+
+    def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
+        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist.
+
+        Raises as offsets_topic does.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions(topics)
+            places = [(topic, part) for topic in existing for part in existing[topic]]
+            starts, ends = cluster.extents(places), cluster.ends(places)
+        rows = []
+        for place, end in ends.items():
+            start = starts[place].first
+            rows.append((*place, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
+        return spark.createDataFrame(rows, ENDS)
+
+    def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
+        """The starts at which there is something to read, none before a partition's beginning.
+
+        The connector waits for a topic that does not exist, and refuses an offset outside a partition.
+        """
+        with cluster_of(spark, self.bootstrap) as cluster:
+            existing = cluster.partitions(starts)
+            places = [
+                (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
+            ]
+            extents = cluster.extents(places)
+        readable: dict[str, dict[int, int]] = {}
+        for (topic, partition), extent in extents.items():
+            start = max(starts[topic][partition], extent.first)
+            if start < extent.end:
+                readable.setdefault(topic, {})[partition] = start
+        return readable
+
+    def _load(self, spark: SparkSession, starting: Starts) -> DataFrame:
+        spark.conf.set(DEPRECATED_FETCHING, "true")
+        assign = {topic: sorted(parts) for topic, parts in starting.items()}
+        return (
+            spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("assign", json.dumps(assign))
+            .option("startingOffsets", json.dumps(starting))
+            .option("kafka.isolation.level", "read_committed")
+            .option("kafka.max.poll.records", "10000")
+            .option("kafka.allow.auto.create.topics", "false")
+            .option("includeHeaders", "true")
+            .option("failOnDataLoss", "false")
+            .load()
+        )

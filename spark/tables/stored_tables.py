@@ -1,0 +1,269 @@
+"""The tables of korvet.spark.tables.catalog, kept in a folder as Parquet and updated incrementally.
+
+    stored = StoredTables(spark, "/data/groups")
+    stored.update(
+        stream,
+        as_of_ms,
+        records=lambda starts: reader.records(spark, starts),
+        ends=lambda topics: reader.ends(spark, topics),
+    )
+    stored.read("group_status")
+
+A query with a checkpoint takes each record of the stream once. Histories are only added to, partitioned by
+day; what a later row depends on is kept beside them, small, so that no history is ever read again. Every
+batch writes files of its own number, from the state that the batch before it left: one that is cut off and
+runs again replaces what it wrote.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from korvet.spark.export.tables import smallest_offsets
+from korvet.spark.session.folders import Folder
+from korvet.spark.tables import anomalies, decode, health, membership, views
+from korvet.spark.tables.batch_tables import Views, dated, shaped
+from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
+from korvet.spark.tables.health import Rules
+from korvet.spark.tables.membership import IS_NEW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.tables.readers import Starts
+
+    RecordsFrom = Callable[[Starts], DataFrame]
+    EndsOf = Callable[[Collection[str]], DataFrame]
+
+CHECKPOINT: Final = "_checkpoint"
+STATE: Final = "_state"
+# What is kept between batches; the last one is written last and says that a batch is whole.
+COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE = "commits", "groups", "members", "done"
+STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE)
+# What states of groups do not depend on.
+NO_STATE: Final = ("key", "value", "data", "reason")
+BATCH: Final = "batch"
+AS_OF_DATE: Final = "as_of_date"
+
+
+class StoredTables:
+    """Tables in a folder that any file system of Spark's may hold. One process at a time may update them."""
+
+    def __init__(self, spark: SparkSession, folder: str, rules: Rules | None = None) -> None:
+        self._spark = spark
+        self._folder = Folder(spark, folder)
+        self._rules = rules or Rules()
+
+    def update(
+        self,
+        source: DataFrame,
+        as_of_ms: int,
+        *,
+        records: RecordsFrom | None = None,
+        ends: EndsOf | None = None,
+    ) -> None:
+        """Take what is new in `source`, a stream of `__consumer_offsets`, then add a snapshot as of a moment.
+
+        records: gives the topics' records from these offsets on; without it there is no lag and no status.
+        ends: gives the partitions of topics that exist, with where they begin and end then; without it no
+        commit is known to be out of them. Raises what the query fails with; a later call goes on from there.
+        """
+
+        def take(batch: DataFrame, number: int) -> None:
+            self._take(batch, number, ends)
+
+        checkpoint = self._folder.child(CHECKPOINT).location
+        query = (
+            source.writeStream.foreachBatch(take)
+            .option("checkpointLocation", checkpoint)
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        self._add_snapshot(as_of_ms, records, ends)
+
+    def read(self, name: str) -> DataFrame:
+        """One table of TABLES: histories and snapshots in full, of the others what holds now.
+
+        KeyError for another name. A batch that is not whole is not seen.
+        """
+        table = TABLES[name]
+        done = self._last_batch()
+        if table.kind == "current":
+            return self._state_views(done, 0).view(name)
+        if table.kind == "snapshot":
+            frame = self._files(self._spark, name, f"{table.schema}, {AS_OF_DATE} date")
+            return shaped(frame, table)
+        frame = self._files(self._spark, name, f"{table.schema}, {BATCH} bigint")
+        kept = frame.where(sf.col(BATCH) <= sf.lit(-1 if done is None else done))
+        if name == "commit_rate":
+            kept = kept.groupBy("group", "minute").agg(sf.sum("commits").alias("commits"))
+        return shaped(kept, table)
+
+    # A batch
+
+    def _take(self, batch: DataFrame, number: int, ends: EndsOf | None) -> None:
+        spark = batch.sparkSession
+        batch = batch.persist()
+        try:
+            commits = self._add(spark, "offset_commits", number, dated(decode.offset_commits(batch)))
+            self._add(spark, "quarantine", number, dated(decode.quarantine(batch)))
+            group_rows = decode.group_records(batch).persist()
+            try:
+                self._take_groups(spark, group_rows, number)
+            finally:
+                group_rows.unpersist()
+            self._take_commits(spark, commits, number, ends)
+        finally:
+            batch.unpersist()
+        self._mark_done(number)
+        self._forget(number - 2)
+
+    def _take_commits(
+        self, spark: SparkSession, commits: DataFrame, number: int, ends: EndsOf | None
+    ) -> None:
+        self._add(spark, "commit_rate", number, views.commit_rate(commits))
+        known = self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema)
+        both = _marked(known, commits)
+        # Looked at behind the commits that they judge.
+        places = (
+            None if ends is None else ends([row[0] for row in commits.select("topic").distinct().collect()])
+        )
+        odd = anomalies.anomalies(anomalies.moves(both), places, self._rules)
+        self._add(spark, "anomalies", number, odd.where(IS_NEW))
+        # The usual interval needs one commit more than intervals.
+        count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)
+        self._keep(health.recent_commits(both, count).drop(IS_NEW), COMMITS_STATE, number)
+
+    def _take_groups(self, spark: SparkSession, rows: DataFrame, number: int) -> None:
+        self._add(spark, "group_records", number, dated(rows))
+        needed = rows.drop(*NO_STATE)
+        both = _marked(self._state(spark, GROUPS_STATE, number - 1, needed.schema), needed)
+        states = membership.group_states(both).persist()
+        try:
+            generations = dated(membership.group_generations(states))
+            self._add(spark, "group_generations", number, generations.where(IS_NEW))
+            self._add(spark, "rebalances", number, membership.rebalances(generations).where(IS_NEW))
+            seen = membership.members_seen(states)
+            known = self._state(spark, MEMBERS_STATE, number - 1, seen.schema)
+            passes = known.withColumn("pass", sf.lit(0)).unionByName(seen.withColumn("pass", sf.lit(1)))
+            self._keep(membership.merged_members(passes), MEMBERS_STATE, number)
+        finally:
+            states.unpersist()
+        self._keep(membership.group_seed(both.drop(IS_NEW)), GROUPS_STATE, number)
+
+    # A snapshot
+
+    def _add_snapshot(self, as_of_ms: int, records: RecordsFrom | None, ends: EndsOf | None) -> None:
+        done = self._last_batch()
+        tables = self._state_views(done, as_of_ms, records, ends)
+        for name, table in TABLES.items():
+            if table.kind == "snapshot" and (records is not None or name not in NEED_RECORDS):
+                day = sf.to_date("as_of_ts").alias(AS_OF_DATE)
+                frame = tables.view(name).select("*", day, sf.lit(as_of_ms).alias("as_of_ms"))
+                _write(frame, self._folder.child(name).location, AS_OF_DATE, "as_of_ms")
+
+    def _state_views(
+        self,
+        batch: int | None,
+        as_of_ms: int,
+        records: RecordsFrom | None = None,
+        ends: EndsOf | None = None,
+    ) -> Views:
+        number = -1 if batch is None else batch
+        commits = self._state(self._spark, COMMITS_STATE, number, TABLES["offset_commits"].schema)
+        needed = StructType([field for field in decode.GROUP_TYPE if field.name not in NO_STATE])
+        states = membership.group_states(self._state(self._spark, GROUPS_STATE, number, needed))
+        seen = self._state(self._spark, MEMBERS_STATE, number, membership.members_seen(states).schema)
+        everyone = membership.with_topic_names(
+            membership.with_activity(seen, states), views.current_offsets(commits)
+        )
+        starts = {} if records is None else smallest_offsets(commits)
+        unread = None if records is None else records(starts)
+        places = None if records is None or ends is None else ends(starts)
+        return _StateViews((commits, states, everyone), unread, as_of_ms, places, self._rules)
+
+    # Files
+
+    def _add(self, spark: SparkSession, name: str, number: int, frame: DataFrame) -> DataFrame:
+        """Write a batch's rows of a history and give them back as read from there: each is computed once."""
+        table = TABLES[name]
+        by_day = ("src_date",) if any(column.name == "src_date" for column in table.columns) else ()
+        numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
+        _write(numbered, self._folder.child(name).location, *by_day, BATCH)
+        written = self._files(spark, name, f"{table.schema}, {BATCH} bigint")
+        return written.where(sf.col(BATCH) == number).drop(BATCH)
+
+    def _files(self, spark: SparkSession, name: str, schema: str) -> DataFrame:
+        location = self._folder.child(name)
+        if not location.exists():
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(location.location)
+
+    def _keep(self, frame: DataFrame, name: str, number: int) -> None:
+        frame.write.mode("overwrite").parquet(self._version(name, number).location)
+
+    def _state(self, spark: SparkSession, name: str, number: int, schema: str | StructType) -> DataFrame:
+        if number < 0:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).parquet(self._version(name, number).location)
+
+    def _version(self, name: str, number: int) -> Folder:
+        return self._folder.child(STATE).child(name).child(str(number))
+
+    def _mark_done(self, number: int) -> None:
+        done = self._version(DONE, number)
+        if not done.exists():
+            done.write_text("")
+
+    def _last_batch(self) -> int | None:
+        """The newest batch that is whole; None before the first."""
+        whole = self._folder.child(STATE).child(DONE).files()
+        return max((int(uri.rpartition("/")[2]) for uri in whole), default=None)
+
+    def _forget(self, number: int) -> None:
+        """Remove a state that no batch begins from any more."""
+        for name in STATES:
+            self._version(name, number).delete()
+
+
+class _StateViews(Views):
+    """The tables that hold now, from what is kept between batches."""
+
+    def __init__(
+        self,
+        state: tuple[DataFrame, DataFrame, DataFrame],
+        records: DataFrame | None,
+        as_of_ms: int,
+        ends: DataFrame | None,
+        rules: Rules,
+    ) -> None:
+        super().__init__(records, as_of_ms, ends, rules)
+        self._state = state
+
+    @property
+    def _offset_commits(self) -> DataFrame:
+        return self._state[0]
+
+    @property
+    def _states(self) -> DataFrame:
+        return self._state[1]
+
+    @property
+    def _members(self) -> DataFrame:
+        return self._state[2]
+
+
+def _marked(known: DataFrame, new: DataFrame) -> DataFrame:
+    return known.withColumn(IS_NEW, sf.lit(False)).unionByName(new.withColumn(IS_NEW, sf.lit(True)))
+
+
+def _write(frame: DataFrame, location: str, *by: str) -> None:
+    """Add to a partitioned table; partitions that the rows belong to are replaced."""
+    writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    writer.partitionBy(*by).parquet(location)

@@ -1,0 +1,134 @@
+"""How lag and commits went over time, in steps of equal length, for charts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from korvet.spark.tables.health import appended_ms
+from korvet.spark.tables.views import PLACE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MOST_STEPS = 96
+# Lengths of a step that people can think in, in s.
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time from `from_ms` to `as_of_ms`, in steps of `step_ms`; the last one may be shorter."""
+
+    from_ms: int
+    as_of_ms: int
+    step_ms: int
+
+    @classmethod
+    def over(cls, first_ms: int | None, as_of_ms: int, longest_ms: int) -> Span:
+        """Since the first commit, but no longer than asked, in at most MOST_STEPS whole steps."""
+        begin_ms = max(
+            as_of_ms - longest_ms, min(as_of_ms - 1000, as_of_ms if first_ms is None else first_ms)
+        )
+        length_ms = as_of_ms - begin_ms
+        fitting = [step for step in _STEPS_S if step * 1000 * (MOST_STEPS - 1) >= length_ms]
+        days = -(-length_ms // (86_400_000 * (MOST_STEPS - 1)))
+        step_ms = fitting[0] * 1000 if fitting else days * 86_400_000
+        return cls(begin_ms // step_ms * step_ms, as_of_ms, step_ms)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are."""
+        return -(-(self.as_of_ms - self.from_ms) // self.step_ms)
+
+    def end_ms(self, step: Column) -> Column:
+        """The end of a step, the report's time for the last one."""
+        return sf.least(sf.lit(self.from_ms) + (step + 1) * self.step_ms, sf.lit(self.as_of_ms))
+
+    def step_of(self, at_ms: Column) -> Column:
+        """The step that a time lies in, 0 for all that is earlier; an edge belongs to the step before it."""
+        step = sf.ceil((at_ms - self.from_ms) / sf.lit(self.step_ms)) - 1
+        return sf.least(sf.greatest(step, sf.lit(0)), sf.lit(self.steps - 1)).cast("int")
+
+
+def positions_over_time(commits: DataFrame, span: Span) -> DataFrame:
+    """What every place had committed at the end of each step: group, topic, partition, step, at_ms,
+    committed_offset. There is no row before the first commit, and none after a tombstone.
+    """
+    steps = sf.explode(sf.sequence(sf.lit(0), sf.lit(span.steps - 1))).alias("step")
+    # A commit without a usable time counts by its record's.
+    at_ms = sf.coalesce("commit_ms", sf.unix_millis("src_ts"))
+    newest = commits.groupBy(*PLACE, span.step_of(at_ms).alias("step")).agg(
+        sf.max_by(sf.struct("committed_offset", "tombstone"), "src_offset").alias("newest")
+    )
+    until_here = (
+        Window.partitionBy(*PLACE).orderBy("step").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    places = commits.select(*PLACE).distinct().select(*PLACE, steps)
+    filled = places.join(newest, on=[*PLACE, "step"], how="left").withColumn(
+        "newest", sf.last("newest", ignorenulls=True).over(until_here)
+    )
+    return filled.where(~sf.col("newest.tombstone")).select(
+        *PLACE, "step", span.end_ms(sf.col("step")).alias("at_ms"), "newest.committed_offset"
+    )
+
+
+def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
+    """Positions with `record_lag` and `lag_ms` as they were then.
+
+    `records` are the topics' records, those below a partition's smallest position may be left out. Unread at
+    a time are those appended until then, less those below the position; the first of them is the next one by
+    offset. Running counts over positions and records together: no join by range.
+    """
+    marks = positions.select("*", sf.col("committed_offset").alias("at_offset"), sf.lit(0).alias("is_record"))
+    entries = records.select(
+        "topic",
+        "partition",
+        sf.col("offset").alias("at_offset"),
+        appended_ms(sf.col("offset"), sf.col("timestamp")).alias("at_ms"),
+        sf.unix_millis("timestamp").alias("record_ms"),
+        sf.lit(1).alias("is_record"),
+    )
+    partition = Window.partitionBy("topic", "partition")
+    until_here = (Window.unboundedPreceding, Window.currentRow)
+    by_offset = partition.orderBy("at_offset", "is_record").rowsBetween(*until_here)
+    from_the_end = partition.orderBy(sf.col("at_offset").desc(), sf.col("is_record").desc())
+    by_time = partition.orderBy("at_ms", sf.col("is_record").desc()).rowsBetween(*until_here)
+    counted = marks.unionByName(entries, allowMissingColumns=True).select(
+        "*",
+        sf.sum("is_record").over(by_offset).alias("below"),
+        sf.sum("is_record").over(by_time).alias("appended"),
+        sf.last("record_ms", ignorenulls=True).over(from_the_end.rowsBetween(*until_here)).alias("first_ms"),
+    )
+    lag = sf.greatest(sf.col("appended") - sf.col("below"), sf.lit(0))
+    waiting = sf.greatest(sf.col("at_ms") - sf.col("first_ms"), sf.lit(0))
+    return (
+        counted.where(sf.col("is_record") == 0)
+        .withColumn("record_lag", lag)
+        .withColumn("lag_ms", sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(waiting))
+        .select(*PLACE, "step", "committed_offset", "record_lag", "lag_ms")
+    )
+
+
+def group_trends(lag: DataFrame, commits: DataFrame, span: Span) -> DataFrame:
+    """One row per group: `lag`, an array of (step, record_lag, lag_ms); `commits`, one of (step, commits).
+
+    The lag of a group is the sum of its partitions', its wait the longest. Steps without any are left out.
+    """
+    lags = (
+        lag.groupBy("group", "step")
+        .agg(sf.sum("record_lag").alias("record_lag"), sf.max("lag_ms").alias("lag_ms"))
+        .groupBy("group")
+        .agg(sf.collect_list(sf.struct("step", "record_lag", "lag_ms")).alias("lag"))
+    )
+    made = (
+        commits.where(~sf.col("tombstone") & (sf.col("commit_ms") > span.from_ms))
+        .groupBy("group", span.step_of(sf.col("commit_ms")).alias("step"))
+        .agg(sf.count("*").alias("commits"))
+        .groupBy("group")
+        .agg(sf.collect_list(sf.struct("step", "commits")).alias("commits"))
+    )
+    return lags.join(made, on="group", how="full")
