@@ -21,13 +21,21 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINK = re.compile(r"\]\(([^)#]+)(#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
+
+
+def sections(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_to_files(page):
-    broken = [link for link, _ in LINK.findall(page.read_text()) if not (page.parent / link).exists()]
-    assert broken == []
+def test_links_lead_to_files_and_sections(page):
+    links = LINK.findall(page.read_text())
+    assert [path for path, _ in links if not (page.parent / path).exists()] == []
+    targets = [(page.parent / path if path else page, section) for path, section in links if section]
+    assert [section for target, section in targets if section not in sections(target)] == []
 
 
 def test_readme_names_every_page():
