@@ -12,10 +12,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from korvet.offsets.record_types import GROUP_KEY_TYPES, MEMBER_KEY_TYPES, REGEX_KEY_TYPE
 from korvet.offsets.schema import (
-    GROUP_KEY_TYPES,
-    MEMBER_KEY_TYPES,
-    REGEX_KEY_TYPE,
     GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,

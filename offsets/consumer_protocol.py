@@ -24,7 +24,6 @@ __all__ = [
     "encode_subscription",
 ]
 
-PROTOCOL_TYPE: Final = "consumer"
 MAX_VERSION: Final = 3
 
 

@@ -249,6 +249,11 @@ class Layout:
         return shown
 
 
+def lay_out(of: type[Any], **fields: Any) -> None:
+    """Give a class its LAYOUT: the kinds of its fields in the order of the schema."""
+    of.LAYOUT = Layout(of, fields)
+
+
 # Where Kafka's name is not our own in another spelling.
 _NAMES: Final = {"metadata_version": "version"}
 

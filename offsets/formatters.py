@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from korvet.offsets.codec import decode_key, decode_value
@@ -27,8 +26,6 @@ from korvet.offsets.schema import (
     Value,
 )
 from korvet.offsets.wire import uuid_text
-
-Formatter = Callable[[bytes | None, bytes | None], str | None]
 
 # Jackson escapes quotes, backslashes and control characters, nothing else, with hexadecimal digits in
 # capitals (the json module writes them small).
@@ -94,13 +91,6 @@ def format_newer_group_record(key: bytes | None, value: bytes | None) -> str | N
     elif isinstance(decoded, GroupRegexKey):
         names["regularExpression"] = decoded.regular_expression
     return _record(decoded.version, _json(names), decode_value(decoded, value))
-
-
-FORMATTERS: Final[Mapping[str, Formatter]] = {
-    "offsets": format_offset_record,
-    "groups": format_group_record,
-}
-"""The formatters by the names that the command line gives them."""
 
 
 def _record(key_type: int, key_data: str, value: Value | None) -> str:

@@ -60,7 +60,7 @@ def offset_of(entry_id: str | bytes, bias: int = 0) -> int:
     Raises AddressError where the ID is malformed or names no offset: a sequence above MAX_SEQUENCE, as `XADD
     *` assigns under load, an offset beyond int64, or 0-0 on a dense topic.
     """
-    ms, seq = _parse(entry_id)
+    ms, seq = id_parts(entry_id)
     if seq > MAX_SEQUENCE:
         raise AddressError(f"entry {ms}-{seq} has a sequence above {MAX_SEQUENCE} and so no offset")
     offset = (ms << SEQUENCE_BITS | seq) - bias
@@ -75,7 +75,7 @@ def position_of(entry_id: str | bytes, bias: int = 0) -> int:
     a dense topic (a Redis group that has read nothing) is -1, just before the first offset. Raises
     AddressError where the ID is malformed or the position is beyond int64.
     """
-    ms, seq = _parse(entry_id)
+    ms, seq = id_parts(entry_id)
     packed = ms << SEQUENCE_BITS | seq if seq <= MAX_SEQUENCE else ms + 1 << SEQUENCE_BITS
     position = packed - bias
     if position > MAX_OFFSET:
@@ -83,12 +83,20 @@ def position_of(entry_id: str | bytes, bias: int = 0) -> int:
     return position
 
 
-def _check_offset(offset: int) -> None:
-    if not 0 <= offset <= MAX_OFFSET:
-        raise AddressError(f"offset {offset} is not in 0..{MAX_OFFSET}")
+def offset_after(entry_id: str | bytes, bias: int = 0) -> int:
+    """Return the lowest offset that an entry after `entry_id` can have. It may exceed MAX_OFFSET.
+
+    Redis refuses to add the entry 0-0, so 0-0 is the position before all entries, and offset 0 follows it.
+    Raises AddressError if the ID is malformed.
+    """
+    ms, seq = id_parts(entry_id)
+    if ms == seq == 0:
+        return 0
+    return (ms << SEQUENCE_BITS) + min(seq, MAX_SEQUENCE) + 1 - bias
 
 
-def _parse(entry_id: str | bytes) -> tuple[int, int]:
+def id_parts(entry_id: str | bytes) -> tuple[int, int]:
+    """Return (ms, sequence) of an entry ID. Raises AddressError if it is malformed."""
     text = entry_id if isinstance(entry_id, bytes) else entry_id.encode("ascii", "replace")
     left, _, right = text.partition(b"-")
     is_number = left.isdigit() and right.isdigit()
@@ -99,3 +107,8 @@ def _parse(entry_id: str | bytes) -> tuple[int, int]:
     if ms > MAX_ENTRY_ID_PART or seq > MAX_ENTRY_ID_PART:
         raise AddressError(f"entry ID {text.decode()} does not fit two unsigned 64 bit numbers")
     return ms, seq
+
+
+def _check_offset(offset: int) -> None:
+    if not 0 <= offset <= MAX_OFFSET:
+        raise AddressError(f"offset {offset} is not in 0..{MAX_OFFSET}")

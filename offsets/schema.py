@@ -9,7 +9,9 @@ be encoded to; for keys it doubles as the record type.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from korvet.offsets.record_types import REGEX_KEY_TYPE
 
 if TYPE_CHECKING:
     from korvet.offsets.group_records import GroupRecordValue
@@ -88,12 +90,6 @@ class GroupMetadataValue:
     members: tuple[MemberMetadata, ...]
     version: int = 3
     unknown_tags: TaggedFields = ()
-
-
-# Which names a key has behind the group's: none, a member id or a regular expression.
-GROUP_KEY_TYPES: Final = frozenset({3, 4, 6, 11, 12, 15, 17, 20, 23})
-MEMBER_KEY_TYPES: Final = frozenset({5, 7, 8, 10, 13, 14, 19, 21, 22})
-REGEX_KEY_TYPE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)

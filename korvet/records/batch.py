@@ -80,8 +80,12 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     """The append time that the batch itself says; -1 where Redis's clock says it."""
 
 
+# Records between two points of a log's index.
+SPAN_RECORDS: Final = 256
+
+
 class Span(NamedTuple):
-    """What a log's index is told of entries that follow one another."""
+    """The entries between two points of a log's index."""
 
     records: int
     entries: int

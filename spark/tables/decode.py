@@ -34,10 +34,8 @@ from korvet.offsets.group_records import (
     ShareAssignment,
     ShareEpoch,
     ShareMember,
-    StreamsEpoch,
-    StreamsMember,
-    group_type,
 )
+from korvet.offsets.record_types import group_type
 from korvet.offsets.schema import (
     GroupMemberKey,
     GroupMetadataKey,
@@ -47,6 +45,7 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
+from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
 from korvet.spark.records.entries import MAX_SPARK_MS
 from korvet.spark.tables.commits import SOURCES, Newest, read_commits, refused_commits

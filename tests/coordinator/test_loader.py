@@ -14,11 +14,11 @@ from korvet.groups.config import GroupConfig
 from korvet.groups.messages import FetchRequest
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
-from korvet.offsets.replay import OffsetsReplay
 from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCommitKey, OffsetCommitValue
 from korvet.records.kernel import encode_append_records
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from tests.support.offsets_replay import OffsetsReplay
 
 if TYPE_CHECKING:
     from korvet.coordinator.projector import NewestCommits

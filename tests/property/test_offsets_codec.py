@@ -32,10 +32,8 @@ from korvet.offsets.formatters import format_group_record, format_newer_group_re
 from korvet.offsets.group_records import VALUE_TYPES
 from korvet.offsets.packing import entry_id, offset_of, pack, position_of, unpack
 from korvet.offsets.partition import partition_for
-from korvet.offsets.replay import OffsetsReplay
+from korvet.offsets.record_types import GROUP_KEY_TYPES, MEMBER_KEY_TYPES
 from korvet.offsets.schema import (
-    GROUP_KEY_TYPES,
-    MEMBER_KEY_TYPES,
     GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -48,6 +46,7 @@ from korvet.offsets.schema import (
     UnknownKey,
     UnknownValue,
 )
+from tests.support.offsets_replay import OffsetsReplay
 
 if TYPE_CHECKING:
     from collections.abc import Callable

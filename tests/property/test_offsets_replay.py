@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from korvet.offsets.codec import encode_key, encode_value
-from korvet.offsets.replay import CommitTarget, OffsetsReplay
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from tests.support.offsets_replay import CommitTarget, OffsetsReplay
 from tests.unit.offsets.golden import CAPTURES, records, replayed
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from korvet.offsets.replay import OffsetsReplay
+from tests.support.offsets_replay import OffsetsReplay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

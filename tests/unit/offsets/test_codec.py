@@ -24,12 +24,9 @@ from korvet.offsets.group_records import (
     OwnedPartitions,
     TargetAssignment,
     TopicIdPartitions,
-    Topology,
 )
+from korvet.offsets.record_types import GROUP_KEY_TYPES, MEMBER_KEY_TYPES, REGEX_KEY_TYPE
 from korvet.offsets.schema import (
-    GROUP_KEY_TYPES,
-    MEMBER_KEY_TYPES,
-    REGEX_KEY_TYPE,
     GroupMemberKey,
     GroupMetadataKey,
     GroupMetadataValue,
@@ -43,6 +40,7 @@ from korvet.offsets.schema import (
     UnknownValue,
     Value,
 )
+from korvet.offsets.streams_records import Topology
 from tests.unit.offsets.golden import CAPTURES, records
 
 OFFSET_KEY = OffsetCommitKey("g", "orders", 3)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from korvet.offsets.codec import DecodeError, encode_key, encode_value
 from korvet.offsets.formatters import (
-    FORMATTERS,
-    Formatter,
     format_group_record,
     format_newer_group_record,
     format_offset_record,
@@ -23,6 +23,9 @@ from korvet.offsets.schema import (
 )
 from tests.unit.offsets.golden import CAPTURES, printed, records
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 OFFSET_KEY = encode_key(OffsetCommitKey("g", "t", 3))
 GROUP_KEY = encode_key(GroupMetadataKey("g"))
 
@@ -36,7 +39,9 @@ GROUP_KEY = encode_key(GroupMetadataKey("g"))
         (format_newer_group_record, "decoded_other"),
     ],
 )
-def test_golden_output(capture: str, formatter: Formatter, name: str) -> None:
+def test_golden_output(
+    capture: str, formatter: Callable[[bytes | None, bytes | None], str | None], name: str
+) -> None:
     ours = {}
     for record in records(capture):
         text = None if record.control else formatter(record.key, record.value)
@@ -138,9 +143,12 @@ def test_group_metadata_versions(version: int, data: str) -> None:
     assert format_group_record(GROUP_KEY, encode_value(value)) == expected
 
 
+FORMATTERS = (format_offset_record, format_group_record)
+
+
 def test_other_records_print_nothing() -> None:
     other = encode_key(UnknownKey(9, b"abc"))
-    for formatter in (*FORMATTERS.values(), format_newer_group_record):
+    for formatter in (*FORMATTERS, format_newer_group_record):
         assert formatter(other, b"\x00\x00x") is None
         assert formatter(None, b"x") is None
     assert format_offset_record(GROUP_KEY, None) is None
@@ -153,7 +161,7 @@ def test_versions_from_the_future_are_named() -> None:
 
 
 def test_damage_is_reported() -> None:
-    for formatter in FORMATTERS.values():
+    for formatter in FORMATTERS:
         with pytest.raises(DecodeError):
             formatter(b"", None)
     with pytest.raises(DecodeError):

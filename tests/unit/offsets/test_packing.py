@@ -9,6 +9,8 @@ from korvet.offsets.packing import (
     SEQUENCE_BITS,
     AddressError,
     entry_id,
+    id_parts,
+    offset_after,
     offset_of,
     pack,
     position_of,
@@ -76,6 +78,31 @@ def test_an_unaddressable_entry_has_a_position_but_no_offset(bias: int) -> None:
         offset_of("5-1024", bias)
     assert position_of("5-1024", bias) == pack(6, 0) - bias
     assert position_of(f"5-{(1 << 64) - 1}", bias) == pack(6, 0) - bias
+
+
+@pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("5-0", pack(5, 1)),
+        ("5-1023", pack(6, 0)),
+        ("5-1024", pack(6, 0)),
+        (f"5-{(1 << 64) - 1}", pack(6, 0)),
+        (b"0-1", 2),
+        (f"{(1 << 53) - 1}-1023", 1 << 63),
+    ],
+)
+def test_the_offset_after_an_entry(text: str | bytes, offset: int) -> None:
+    assert offset_after(text) == offset
+    assert offset_after(text, bias=1) == offset - 1
+
+
+def test_the_first_offset_follows_the_id_zero() -> None:
+    assert offset_after("0-0") == 0
+    assert offset_after("0-0", bias=1) == 0
+
+
+def test_the_parts_of_an_id() -> None:
+    assert id_parts("5-6") == id_parts(b"5-6") == (5, 6)
 
 
 def test_the_id_zero_is_before_the_first_offset_of_a_dense_topic() -> None:

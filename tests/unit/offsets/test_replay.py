@@ -12,7 +12,6 @@ from korvet.offsets.group_records import (
     ResolvedRegex,
     TargetEpoch,
 )
-from korvet.offsets.replay import CommitTarget, OffsetsReplay
 from korvet.offsets.schema import (
     GroupMemberKey,
     GroupMetadataKey,
@@ -24,6 +23,7 @@ from korvet.offsets.schema import (
     UnknownValue,
 )
 from korvet.offsets.wire import uuid_text
+from tests.support.offsets_replay import CommitTarget, OffsetsReplay
 from tests.unit.offsets.golden import CAPTURES, records, replayed, rows
 
 KEY = encode_key(OffsetCommitKey("g", "t", 0))
