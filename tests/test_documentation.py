@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
 def sections(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them: lower case, no punctuation, hyphens for spaces."""
+    """Returns the anchors of the headings of a page, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
