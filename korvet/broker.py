@@ -48,7 +48,8 @@ from korvet.transactions.config import TransactionConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from korvet.config import Address, Config
+    from korvet.config.address import Address
+    from korvet.config.settings import Config
     from korvet.storage.brokers.membership import Membership
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from kio.schema.index import api_key_map
 
 from korvet import api
 from korvet.cli.app import korvet as korvet_command
-from korvet.config import OF_A_LISTENER, settings
+from korvet.config.keys import OF_A_LISTENER, settings
 from korvet.protocol import registry
 from tools import compatibility, reference
 

@@ -15,7 +15,7 @@ import click
 
 from korvet import api
 from korvet.cli.app import korvet
-from korvet.config import settings
+from korvet.config.keys import settings
 from korvet.protocol import registry
 from korvet.spark.tables.catalog import TABLES
 from korvet.topics import configs

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from korvet import config as settings
 from korvet.api.common.config_resources import denial_of, may_configure
 from korvet.api.common.errors import error_code_of
+from korvet.config.keys import SECRETS, settings
 from korvet.groups.config import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation
@@ -46,7 +46,7 @@ _OF_GROUPS: Final = tuple(
 )
 _BROKERS_OF_GROUPS: Final = {
     setting.key: setting.field
-    for setting in settings.settings()
+    for setting in settings()
     if setting.key in {config.synonym for config in _OF_GROUPS}
 }
 
@@ -172,12 +172,12 @@ def _described(context: RequestContext, request: Any, views: Iterable[ConfigView
 def _broker_configs(context: RequestContext, request: Any, resource: Any) -> tuple[Any, ...]:
     results = []
     wanted = _wanted(resource)
-    for setting in settings.settings():
+    for setting in settings():
         if not wanted(setting.key):
             continue
         value = getattr(context.services.config, setting.field)
         # Shown as null, as Kafka shows its sensitive configs.
-        sensitive = setting.key in settings.SECRETS
+        sensitive = setting.key in SECRETS
         source = ConfigSource.DEFAULT if value == setting.default else ConfigSource.STATIC_BROKER
         shown = None if sensitive or value is None else _text(value)
         synonym = context.make("DescribeConfigsSynonym", name=setting.key, value=shown, source=source)

@@ -14,7 +14,7 @@ import click
 import msgspec
 
 from korvet.cli.client import ClientError
-from korvet.config import ConfigError
+from korvet.config.errors import ConfigError
 from korvet.embedded import EmbeddedServerError
 from korvet.storage.errors import StoreError
 

@@ -27,7 +27,7 @@ from kio.static.primitive import i8, i32
 from kio.static.protocol import RequestPayload, ResponsePayload
 
 from korvet.cli.security import ClientSecurity, CommandConfigError, from_environment
-from korvet.config import Address, parse_address
+from korvet.config.address import Address, parse_address
 from korvet.security.errors import InvalidCredentials
 
 CLIENT_ID = "korvet-cli"

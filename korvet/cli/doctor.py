@@ -17,7 +17,7 @@ from rich.progress import Progress
 from korvet.cli.options import json_option
 from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
-from korvet.config import redacted
+from korvet.config.address import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.words import clock, duration

@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.config import Address, Config, ConfigError, clean_environment, settings, variable_of
+from korvet.config.address import Address
+from korvet.config.errors import ConfigError
+from korvet.config.keys import clean_environment, settings, variable_of
 from korvet.embedded.shim import bound
 from korvet.security.listeners import parse_endpoints
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from korvet.config.settings import Config
     from korvet.security.listeners import Endpoint
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.embedded import socket_of
 
 

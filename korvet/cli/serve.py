@@ -18,11 +18,15 @@ from types import FrameType
 import click
 import uvloop
 
-from korvet import broker, config, logs
+from korvet import broker, logs
 from korvet.cli import processes
 from korvet.cli.processes import ProcessesError
 from korvet.cli.profile import profiled
-from korvet.config import Config, ConfigError
+from korvet.config.address import Address, redacted
+from korvet.config.errors import ConfigError
+from korvet.config.keys import find
+from korvet.config.loading import load
+from korvet.config.settings import Config
 from korvet.embedded import EmbeddedServer, EmbeddedServerError
 from korvet.embedded.probe import ProbeError
 from korvet.storage.errors import StoreError
@@ -87,7 +91,7 @@ def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **fla
     Several brokers share a keyspace, each with a node id and an address of its own: started one by one with
     the same --redis, or together with --processes.
     """
-    settings = config.load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
+    settings = load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
     logs.configure(settings.log_level)
     _keep_large_buffers()
     _allow_all_files()
@@ -116,7 +120,7 @@ def _set_flags(pairs: tuple[str, ...]) -> dict[str, object]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise ConfigError(f"--set {pair}: expected KEY=VALUE")
-        found = config.find(key)
+        found = find(key)
         if found is None:
             raise ConfigError(f"--set {pair}: unknown key {key!r}")
         listener, setting = found
@@ -189,8 +193,8 @@ def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
 
 def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str, int], None]:
     def ready(host: str, port: int) -> None:
-        store = f"data in {server.data_dir}" if server is not None else config.redacted(settings.redis or "")
-        click.echo(f"korvet is ready on {config.Address(host, port)} ({store})")
+        store = f"data in {server.data_dir}" if server is not None else redacted(settings.redis or "")
+        click.echo(f"korvet is ready on {Address(host, port)} ({store})")
 
     return ready
 

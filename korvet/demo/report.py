@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from korvet.config import clean_environment
+from korvet.config.keys import clean_environment
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.scenario import GroupClaim
 from korvet.demo.server import DemoServer

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import redis
 
-from korvet.config import clean_environment
+from korvet.config.keys import clean_environment
 from korvet.demo import kafka
 from korvet.demo.failure import DemoFailed, expect
 from korvet.demo.kafka import Member, Record

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from korvet.config import clean_environment
+from korvet.config.keys import clean_environment
 from korvet.demo.failure import DemoFailed
 from korvet.embedded import socket_of
 from korvet.embedded.shim import bound

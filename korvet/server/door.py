@@ -11,7 +11,7 @@ from korvet.security.sasl import SaslSession
 if TYPE_CHECKING:
     import asyncio
 
-    from korvet.config import Config
+    from korvet.config.settings import Config
     from korvet.security.authorizer import Access, Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.listeners import ListenerSpec

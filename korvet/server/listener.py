@@ -8,7 +8,7 @@ import resource
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.config import Address, Config
+from korvet.config.address import Address
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
@@ -19,6 +19,7 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from korvet.config.settings import Config
     from korvet.quotas.throttle import ClientQuotas
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials

@@ -9,10 +9,12 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from korvet.config import Config, ConfigError
+from korvet.config.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from korvet.config.settings import Config
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 # How often it is looked whether the files have changed.

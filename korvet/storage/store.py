@@ -45,7 +45,7 @@ from korvet.storage.log.tail_cache import DEFAULT_BYTES, TailBudget
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from korvet.config import Address
+    from korvet.config.address import Address
     from korvet.storage.catalogue import ConfigProblem
     from korvet.storage.keys import Keyspace
     from korvet.storage.link.address import RedisAddress

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from uuid import UUID
 
-    from korvet.config import Config
+    from korvet.config.settings import Config
     from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store

@@ -40,7 +40,7 @@ from korvet.topics.names import CollidingNames, check_topic_name
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
-    from korvet.config import Config
+    from korvet.config.settings import Config
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
     from korvet.topics.alterations import Alteration

@@ -12,7 +12,7 @@ from korvet.storage.errors import FencedEpoch, StorageError, TopicGone
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.config import Config
+    from korvet.config.settings import Config
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import TopicDirectory

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet import broker as running_broker
-from korvet.config import Config
+from korvet.config.settings import Config
 from tests.api.asking import Client, connect
 from tests.support.ports import free_port
 from tests.support.wire import advertised

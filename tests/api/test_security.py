@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.config import STANDARD_AUTHORIZER
+from korvet.config.checks import STANDARD_AUTHORIZER
 from korvet.protocol import registry
 from korvet.security.acls import CLUSTER_NAME, Operation, PatternType, Permission, ResourceType
 from korvet.security.decoys import Decoys

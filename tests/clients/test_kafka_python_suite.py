@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from korvet.config import STANDARD_AUTHORIZER
+from korvet.config.checks import STANDARD_AUTHORIZER
 from tests.support.processes import run
 from tests.support.servers import KorvetServer
 

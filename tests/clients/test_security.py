@@ -30,7 +30,8 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaConsumer, KafkaProducer
 
-from korvet.config import STANDARD_AUTHORIZER, clean_environment
+from korvet.config.checks import STANDARD_AUTHORIZER
+from korvet.config.keys import clean_environment
 from tests.api.asking import Client
 from tests.support.certificates import Authority
 from tests.support.polling import until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.config import Address
+from korvet.config.address import Address
 from korvet.coordinator.markers import LocalMarkers
 from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorService

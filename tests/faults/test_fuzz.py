@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet import broker as running_broker
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.server.connection import Slot
 from korvet.server.dispatch import Dispatcher
 from tests.support.mutations import FIRST_SEED, WAITING, Sent, mutated

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.records.kernel import encode_append_records
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from korvet import supervisor
-from korvet.config import Address
+from korvet.config.address import Address
 from korvet.records.kernel import encode_append_records
 from korvet.storage.brokers.assignment import NO_NODE, writer_epochs
 from korvet.storage.brokers.lease import NodeIdTaken

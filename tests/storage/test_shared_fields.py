@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from korvet.cli.doctor import check_shared
-from korvet.config import Address, Config
+from korvet.config.address import Address
+from korvet.config.settings import Config
 from korvet.groups.config import OwnConfigs
 from korvet.quotas.throttle import ClientQuotas
 from korvet.records.kernel import encode_append_records

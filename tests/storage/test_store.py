@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from korvet.config import Address
+from korvet.config.address import Address
 from korvet.records.kernel import encode_append_records
 from korvet.storage.brokers.lease import Holder
 from korvet.storage.errors import (

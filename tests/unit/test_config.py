@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from korvet import config
-from korvet.config import Address, Config, ConfigError
+from korvet.config.address import Address, parse_address, redacted
+from korvet.config.checks import STANDARD_AUTHORIZER
+from korvet.config.errors import ConfigError
+from korvet.config.keys import Setting, settings
+from korvet.config.loading import load
+from korvet.config.settings import Config
 
 PLAIN_USERS = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_alice="secret";'
 
@@ -17,7 +21,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def test_defaults_are_kafkas_where_kafka_has_them() -> None:
-    loaded = config.load()
+    loaded = load()
     assert loaded == Config()
     assert loaded.listen_address == Address("127.0.0.1", 9092)
     assert loaded.message_max_bytes == 1_048_588
@@ -31,7 +35,7 @@ def test_defaults_are_kafkas_where_kafka_has_them() -> None:
 def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     file = written(tmp_path, 'num.partitions = 2\ngroup.max.size = 2\nnode_id = 2\nkeyspace = "two"')
     environ = {"KORVET_NUM_PARTITIONS": "3", "KORVET_GROUP_MAX_SIZE": "3", "PATH": "/bin"}
-    loaded = config.load(file=file, environ=environ, flags={"num_partitions": 4, "listen": None})
+    loaded = load(file=file, environ=environ, flags={"num_partitions": 4, "listen": None})
     assert loaded.num_partitions == 4
     assert loaded.group_max_size == 3
     assert loaded.node_id == 2
@@ -49,11 +53,11 @@ def test_each_source_wins_over_the_one_before(tmp_path: Path) -> None:
     ],
 )
 def test_dotted_names_may_be_written_in_any_way_of_toml(tmp_path: Path, text: str) -> None:
-    assert config.load(file=written(tmp_path, text)).auto_create_topics_enable is False
+    assert load(file=written(tmp_path, text)).auto_create_topics_enable is False
 
 
-@pytest.mark.parametrize("setting", config.settings(), ids=lambda setting: setting.key)
-def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) -> None:
+@pytest.mark.parametrize("setting", settings(), ids=lambda setting: setting.key)
+def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None:
     texts = {
         "listen": "[::1]:0",
         "advertise": "kafka.example:9092",
@@ -79,7 +83,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
         "ssl_client_auth": "required",
         "ssl_enabled_protocols": "TLSv1.3",
         "ssl_principal_mapping_rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
-        "authorizer_class_name": config.STANDARD_AUTHORIZER,
+        "authorizer_class_name": STANDARD_AUTHORIZER,
         "super_users": "User:alice",
         "allow_everyone_if_no_acl_found": "true",
     }
@@ -90,7 +94,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: config.Setting) 
     }
     numeric = isinstance(setting.default, int)
     text = texts.get(setting.field, "1800001" if numeric else "other")
-    loaded = config.load(environ={setting.variable: text, **others.get(setting.field, {})})
+    loaded = load(environ={setting.variable: text, **others.get(setting.field, {})})
     value = getattr(loaded, setting.field)
     assert value != setting.default
     assert str(value).lower() == text.lower()
@@ -107,7 +111,7 @@ listener.name.out.side.sasl.enabled.mechanisms = "PLAIN"
 
 
 def test_a_listener_has_settings_of_its_own(tmp_path: Path) -> None:
-    loaded = config.load(
+    loaded = load(
         file=written(tmp_path, LISTENERS),
         environ={"KORVET_LISTENER_NAME_OUT_SIDE_CONNECTIONS_MAX_REAUTH_MS": "9"},
         flags={"listener.name.internal.sasl.enabled.mechanisms": "SCRAM-SHA-256"},
@@ -130,12 +134,12 @@ def test_a_listener_has_settings_of_its_own(tmp_path: Path) -> None:
 )
 def test_a_listeners_variable_that_does_not_fit_is_named(variable: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config.load(environ={variable: value})
+        load(environ={variable: value})
 
 
 def test_a_listeners_unknown_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown key 'listener\.name\.a\.num\.partitions'"):
-        config.load(file=written(tmp_path, "listener.name.a.num.partitions = 1"))
+        load(file=written(tmp_path, "listener.name.a.num.partitions = 1"))
 
 
 @pytest.mark.parametrize(
@@ -154,12 +158,12 @@ def test_a_listeners_unknown_key_is_named(tmp_path: Path) -> None:
 )
 def test_a_file_that_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config.load(file=written(tmp_path, text))
+        load(file=written(tmp_path, text))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
-        config.load(file=tmp_path / "none.toml")
+        load(file=tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +187,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 )
 def test_a_variable_that_does_not_fit_is_named(variable: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        config.load(environ={variable: value})
+        load(environ={variable: value})
 
 
 @pytest.mark.parametrize(
@@ -191,16 +195,16 @@ def test_a_variable_that_does_not_fit_is_named(variable: str, value: str, messag
     ["KORVET_REQUIRE_EXT", "KORVET_CONFIG", "KORVET_PORT", "KORVET_SERVICE_HOST", "KORVET_PORT_9092_TCP"],
 )
 def test_variables_of_others_are_left_alone(variable: str) -> None:
-    assert config.load(environ={variable: "tcp://10.0.0.1:9092"}) == Config()
+    assert load(environ={variable: "tcp://10.0.0.1:9092"}) == Config()
 
 
 def test_an_empty_variable_is_not_set() -> None:
-    assert config.load(environ={"KORVET_REDIS": ""}) == Config()
+    assert load(environ={"KORVET_REDIS": ""}) == Config()
 
 
 def test_a_flag_that_does_not_fit_is_named() -> None:
     with pytest.raises(ConfigError, match="--listen: expected HOST:PORT"):
-        config.load(flags={"listen": "nowhere"})
+        load(flags={"listen": "nowhere"})
 
 
 @pytest.mark.parametrize(
@@ -215,15 +219,15 @@ def test_a_flag_that_does_not_fit_is_named() -> None:
     ],
 )
 def test_passwords_are_not_shown(url: str, shown: str) -> None:
-    assert config.redacted(url) == shown
+    assert redacted(url) == shown
 
 
 @pytest.mark.parametrize("text", ["localhost:9092", "[::1]:9092", "0.0.0.0:0"])
 def test_addresses_are_printed_as_they_were_read(text: str) -> None:
-    assert str(config.parse_address(text)) == text
+    assert str(parse_address(text)) == text
 
 
 @pytest.mark.parametrize("assignors", ["sticky", "uniform,sticky", ","])
 def test_assignors_are_those_that_there_are(assignors: str) -> None:
     with pytest.raises(ConfigError, match=r"GROUP_CONSUMER_ASSIGNORS.*expected some of uniform, range"):
-        config.load(environ={"KORVET_GROUP_CONSUMER_ASSIGNORS": assignors})
+        load(environ={"KORVET_GROUP_CONSUMER_ASSIGNORS": assignors})

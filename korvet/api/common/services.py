@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from korvet.api.fetching.memory import FetchMemory
     from korvet.api.fetching.sessions import FetchSessions
     from korvet.api.producing.unpacking import Unpacking
-    from korvet.config import Config
+    from korvet.config.settings import Config
     from korvet.coordinator.markers import LocalMarkers
     from korvet.coordinator.service import CoordinatorService
     from korvet.coordinator.transactions import TransactionService

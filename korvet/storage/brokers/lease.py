@@ -20,7 +20,7 @@ from korvet.storage.link.clock import steady_s
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from korvet.config import Address
+    from korvet.config.address import Address
     from korvet.storage.store import Store
 
 _WAIT_STEP_S: Final = 0.2

@@ -27,7 +27,7 @@ from korvet.supervisor import keep, once
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from korvet.config import Address
+    from korvet.config.address import Address
     from korvet.storage.store import Store
 
 # Renewed several times within its length, so that one slow answer loses nothing.

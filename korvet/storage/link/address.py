@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from korvet.config import redacted
+from korvet.config.address import redacted
 from korvet.storage.errors import StoreError
 
 _DEFAULT_PORT: Final = 6379

@@ -9,7 +9,7 @@ import pytest
 
 from korvet.api import sasl_authenticate
 from korvet.api.common.password_checks import PasswordChecks
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.security.credentials import Credentials
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import SaslSession

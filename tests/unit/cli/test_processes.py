@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from korvet import config
 from korvet.cli.processes import broker_configs, environment
-from korvet.config import Config, ConfigError, ListenerSetting
+from korvet.config.errors import ConfigError
+from korvet.config.loading import load
+from korvet.config.settings import Config, ListenerSetting
 
 
 def test_ports_and_node_ids_count_up() -> None:
@@ -74,4 +75,4 @@ def test_a_process_reads_from_its_environment_what_it_was_told(monkeypatch: pyte
     environ = environment(told)
     assert environ["OTHER"] == "stays"
     assert "KORVET_CONFIG" not in environ
-    assert config.load(environ=environ) == told
+    assert load(environ=environ) == told

@@ -11,7 +11,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.context import RequestContext
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
 from korvet.protocol.schemas import request_class, response_class

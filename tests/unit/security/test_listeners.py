@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from korvet.config import Config, ConfigError, load
+from korvet.config.errors import ConfigError
+from korvet.config.loading import load
+from korvet.config.settings import Config
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
 
 

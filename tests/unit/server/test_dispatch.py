@@ -16,7 +16,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.context import RequestContext
-from korvet.config import Config
+from korvet.config.settings import Config
 from korvet.protocol import registry
 from korvet.protocol.schemas import request_class
 from korvet.quotas.throttle import ClientQuotas

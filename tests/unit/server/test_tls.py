@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.config import Config, ConfigError
+from korvet.config.errors import ConfigError
+from korvet.config.settings import Config
 from korvet.server.tls import ServerTls
 from tests.support.certificates import Authority
 

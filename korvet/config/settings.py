@@ -1,115 +1,30 @@
-"""The broker's settings: one frozen `Config`, put together from four sources.
+"""The broker's settings: one frozen `Config`.
 
-Later sources win: built-in defaults, then one TOML file, then `KORVET_...` environment variables, then flags
-of the command line. A key that does not exist or a value that does not fit is a `ConfigError` that names the
-source and the key.
-
-Settings that Kafka has carry Kafka's own dotted names. In TOML they may be written as dotted keys
-(`num.partitions = 3`), quoted keys or tables; in the environment `num.partitions` is `KORVET_NUM_PARTITIONS`.
+Settings that Kafka has carry Kafka's own dotted names.
 """
 
-import difflib
-import os
 import re
-import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
 
-from korvet.security.authorizer import parse_super_users
+from korvet.config.address import Address, parse_address
 from korvet.security.credentials import MECHANISMS
 from korvet.security.listeners import Endpoint, ListenerSpec, listeners, parse_endpoints, parse_protocol_map
-from korvet.security.plain import parse_jaas_users
-from korvet.security.principals import PrincipalMapper
-
-PREFIX = "KORVET_"
-
-# Variables that belong to other parts (the build, the tools) and are no settings.
-_OTHER_VARIABLES = re.compile(
-    r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|REDIS_PASSWORD|JDBC_PASSWORD|BROWSER|TEST_.*|DEV_.*)\Z"
-)
-# A Kubernetes service named "korvet" puts these into every container of its namespace.
-_SERVICE_LINKS = re.compile(r"KORVET_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT|PORT_\d+_.*)\Z")
-# Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
-_KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
-_REDIS_SCHEMES = ("redis", "rediss", "unix")
-# What is before the password of a URL's user, and of its query, and that.
-_USERS_PASSWORD = re.compile(r"(://[^:/?#]*:).*@")
-_QUERYS_PASSWORD = re.compile(r"([?&]password=)[^&#]*")
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
-
 Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
 # A coordinator's partitions are all read at a start.
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
-
-
-# What may hold a password.
-SECRETS = frozenset({"redis", "plain.sasl.jaas.config", "ssl.key.password"})
-# Kafka's name of the authorizer whose rules ours follows.
-STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-# What a listener may have of its own, as `listener.name.NAME.KEY`.
-OF_A_LISTENER = frozenset(
-    {
-        "connections.max.reauth.ms",
-        "max.connections",
-        "plain.sasl.jaas.config",
-        "sasl.enabled.mechanisms",
-        "ssl.cipher.suites",
-        "ssl.client.auth",
-        "ssl.enabled.protocols",
-        "ssl.key.password",
-        "ssl.keystore.location",
-        "ssl.principal.mapping.rules",
-        "ssl.truststore.location",
-    }
-)
-_LISTENER_NAME = "listener.name."
 # The name of the one listener where `listeners` is not set.
 _PLAINTEXT = "PLAINTEXT"
-
-# What assigns partitions in consumer groups.
-_ASSIGNORS = ("uniform", "range")
-
 # Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
 _PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used. The message names the source (file, variable, flag) and the key."""
-
-
-class Address(NamedTuple):
-    """A host and a TCP port, written `HOST:PORT` (an IPv6 host in brackets)."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-def parse_address(text: str) -> Address:
-    """Read `HOST:PORT` or `[IPV6]:PORT`; port 0 means any free port. Raises ValueError."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError(f"an IPv6 host must be in brackets, as in [::1]:9092, not {text!r}")
-    if not colon or not host:
-        raise ValueError(f"expected HOST:PORT, not {text!r}")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"expected a port from 0 to 65535, not {port!r}")
-    return Address(host, int(port))
 
 
 class ListenerSetting(NamedTuple):
@@ -121,12 +36,17 @@ class ListenerSetting(NamedTuple):
     value: object
 
 
-def _key(field: str) -> str:
+def in_variable(name: str) -> str:
+    """A key or a listener's name as a part of an environment variable's name."""
+    return re.sub(r"[.-]", "_", name).upper()
+
+
+def key_of(field: str) -> str:
     """The name of a field in files and documentation: dotted as in Kafka, except for our own few."""
     return field if field in _PLAIN_KEYS else field.replace("_", ".")
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_key):
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
     """All settings of one broker process. Units are last in the names: `_ms`, `_minutes`, `_bytes`."""
 
     listen: Annotated[str, Meta(description="Address to accept Kafka clients on, HOST:PORT.")] = (
@@ -507,7 +427,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def of_listener(self, name: str) -> "Config":
         """The settings as they are for one listener."""
         mine = {
-            each.field: each.value for each in self.listener_settings if each.listener == _in_variable(name)
+            each.field: each.value for each in self.listener_settings if each.listener == in_variable(name)
         }
         return msgspec.structs.replace(self, **mine) if mine else self
 
@@ -545,283 +465,3 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def advertise_address(self) -> Address | None:
         """`advertise`, taken apart; None when clients are to be told the address listened on."""
         return None if self.advertise is None else parse_address(self.advertise)
-
-
-class Setting(NamedTuple):
-    """One key of `Config`, as documentation and error messages name it."""
-
-    key: str
-    variable: str
-    field: str
-    type: object
-    default: object
-    description: str
-
-
-@cache
-def settings() -> tuple[Setting, ...]:
-    """All settings in the order of `Config`."""
-    return tuple(_settings())
-
-
-def _settings() -> Iterator[Setting]:
-    for field in msgspec.structs.fields(Config):
-        if field.name == "listener_settings":
-            continue
-        notes = [part for part in field.type.__metadata__ if isinstance(part, Meta)]
-        description = next((note.description for note in reversed(notes) if note.description), "")
-        key = field.encode_name
-        yield Setting(key, variable_of(key), field.name, field.type, field.default, description)
-
-
-def variable_of(key: str) -> str:
-    """The environment variable of a key: `num.partitions` is `KORVET_NUM_PARTITIONS`."""
-    return PREFIX + _in_variable(key)
-
-
-def _in_variable(name: str) -> str:
-    return re.sub(r"[.-]", "_", name).upper()
-
-
-def clean_environment() -> dict[str, str]:
-    """Ours without settings of korvet, which would lead to somebody's real data."""
-    own = {setting.variable for setting in _settings()} | {"KORVET_CONFIG"}
-    of_listeners = variable_of(_LISTENER_NAME)
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in own and not name.startswith(of_listeners)
-    }
-
-
-def redacted(url: str) -> str:
-    """A Redis URL without its password, for logs and messages."""
-    hidden = _USERS_PASSWORD.sub(r"\1***@", url)
-    return _QUERYS_PASSWORD.sub(r"\1***", hidden)
-
-
-# A setting and the listener whose it is, None for all.
-_Found = tuple[str | None, Setting]
-
-
-def find(key: str) -> _Found | None:
-    """The setting of that key, which may be one listener's; None where there is none."""
-    setting = next((setting for setting in _settings() if setting.key == key), None)
-    if setting is not None:
-        return None, setting
-    return _of_a_listener(variable_of(key)) if key.startswith(_LISTENER_NAME) else None
-
-
-def _of_a_listener(variable: str) -> _Found | None:
-    """What `KORVET_LISTENER_NAME_...` means; None where that is nothing."""
-    rest = variable.removeprefix(variable_of(_LISTENER_NAME))
-    if rest == variable:
-        return None
-    for setting in _settings():
-        name = rest.removesuffix("_" + _in_variable(setting.key))
-        if setting.key in OF_A_LISTENER and name and name != rest:
-            return name, setting
-    return None
-
-
-def load(
-    *,
-    file: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    flags: Mapping[str, object] | None = None,
-) -> Config:
-    """Build a `Config`; `flags` maps field names to values, None standing for a flag that was not given.
-
-    Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
-    """
-    by_key = {setting.key: setting for setting in settings()}
-    values: dict[str, object] = {}
-    of_listeners: dict[tuple[str, str], object] = {}
-    origins: dict[str, str] = {}
-
-    def take(found: _Found, raw: object, origin: str, *, text: bool) -> None:
-        listener, setting = found
-        value = _convert(setting, raw, origin, text=text)
-        if listener is None:
-            values[setting.field] = value
-            origins[setting.field] = origin
-        else:
-            of_listeners[listener, setting.field] = value
-
-    if file is not None:
-        for key, raw in _read_file(file):
-            found = find(key)
-            if found is None:
-                raise ConfigError(f"{file}: unknown key {key!r}{_suggestion(key, by_key)}")
-            take(found, raw, f"{file}: {key}", text=False)
-    for variable, found, raw in _read_environment(environ or {}, by_key):
-        take(found, raw, variable, text=True)
-    by_field = {setting.field: setting for setting in by_key.values()}
-    for field, flag in (flags or {}).items():
-        if flag is not None:
-            found = (None, by_field[field]) if field in by_field else _of_a_listener(variable_of(field))
-            assert found is not None
-            take(found, flag, f"--{field.replace('_', '-')}", text=True)
-
-    named = {by_field[field].key: value for field, value in values.items()}
-    own = [(listener, field, value) for (listener, field), value in of_listeners.items()]
-    config = msgspec.convert({**named, "listener.settings": own}, Config)
-    _check(config, lambda field: origins.get(field, "default"))
-    return config
-
-
-def _read_file(file: Path) -> Iterator[tuple[str, object]]:
-    try:
-        document = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not a TOML file: {error}") from error
-    seen: set[str] = set()
-    for key, raw in _flatten(document, ""):
-        if key in seen:
-            raise ConfigError(f"{file}: {key} is given twice")
-        seen.add(key)
-        yield key, raw
-
-
-def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flatten(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _read_environment(
-    environ: Mapping[str, str], by_key: Mapping[str, Setting]
-) -> Iterator[tuple[str, _Found, str]]:
-    by_variable = {setting.variable: setting for setting in by_key.values()}
-    for variable in sorted(environ):
-        if not variable.startswith(PREFIX):
-            continue
-        setting = by_variable.get(variable)
-        found = _of_a_listener(variable) if setting is None else (None, setting)
-        if found is not None:
-            if environ[variable]:  # compose files hand over variables that are not set as empty ones
-                yield variable, found, environ[variable]
-        elif not (_OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(variable)):
-            raise ConfigError(f"{variable}: unknown setting{_suggestion(variable, by_variable)}")
-
-
-def _suggestion(name: str, known: Mapping[str, Setting]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _convert(setting: Setting, raw: object, origin: str, *, text: bool) -> object:
-    value = raw
-    if text and isinstance(raw, str) and raw.isdecimal() and isinstance(setting.default, int):
-        value = int(raw)  # msgspec's lax mode does not read numbers into literals
-    try:
-        return msgspec.convert(value, setting.type, strict=not text)
-    except msgspec.ValidationError as error:
-        reason = str(error)
-    shown = "***" if setting.key in SECRETS else repr(raw)
-    raise ConfigError(f"{origin} = {shown}: {reason[:1].lower()}{reason[1:]}")
-
-
-def _check(config: Config, origin: Callable[[str], str]) -> None:
-    """What one value alone does not show. `origin` tells where a field's value came from."""
-    for field in ("listen", "advertise"):
-        text = getattr(config, field)
-        if text is not None:
-            try:
-                parse_address(text)
-            except ValueError as error:
-                raise ConfigError(f"{origin(field)}: {error}") from error
-    if config.advertise_address is not None and config.advertise_address.port == 0:
-        raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
-    _check_security(config, origin)
-    if not _KEYSPACE.match(config.keyspace):
-        raise ConfigError(
-            f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
-            f"got {config.keyspace!r}"
-        )
-    alias = config.offsets_topic_alias
-    if alias is not None and (alias == "__consumer_offsets" or not _KEYSPACE.match(alias)):
-        raise ConfigError(f"{origin('offsets_topic_alias')}: expected a topic name of its own, got {alias!r}")
-    if config.redis is not None:
-        _check_url(config.redis, origin("redis"))
-    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
-        raise ConfigError(
-            f"group.min.session.timeout.ms = {config.group_min_session_timeout_ms} "
-            f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
-            f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
-        )
-    assignors = config.consumer_assignors
-    unknown = sorted(set(assignors) - set(_ASSIGNORS))
-    if unknown or not assignors:
-        raise ConfigError(
-            f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
-            f"not {unknown[0] if unknown else 'none'}"
-        )
-
-
-def _check_security(config: Config, origin: Callable[[str], str]) -> None:
-    try:
-        specs = config.listener_specs
-    except ValueError as error:
-        raise ConfigError(f"{origin('listeners')}: {error}") from error
-    if config.listeners is None and config.advertised_listeners is not None:
-        raise ConfigError(f"{origin('advertised_listeners')}: there are no listeners to be advertised")
-    if config.listeners is not None and config.advertise is not None:
-        raise ConfigError(f"{origin('advertise')}: with listeners, addresses are in advertised.listeners")
-    names = {_in_variable(spec.name) for spec in specs}
-    for each in config.listener_settings:
-        if each.listener not in names:
-            raise ConfigError(f"listener.name.{each.listener.lower()}: there is no listener of that name")
-    for spec in specs:
-        _check_listener(config.of_listener(spec.name), spec, _origin_of_listener(config, spec, origin))
-    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
-        raise ConfigError(f"{origin('authorizer_class_name')}: expected {STANDARD_AUTHORIZER} or nothing")
-    _check_texts(config, {"super_users": parse_super_users}, origin)
-
-
-def _origin_of_listener(
-    config: Config, spec: ListenerSpec, origin: Callable[[str], str]
-) -> Callable[[str], str]:
-    own = {each.field for each in config.listener_settings if each.listener == _in_variable(spec.name)}
-    prefix = f"{_LISTENER_NAME}{spec.name.lower()}."
-    return lambda field: prefix + _key(field) if field in own else origin(field)
-
-
-def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
-    """config: as it is for the listener."""
-    if spec.encrypted and config.ssl_keystore_location is None:
-        raise ConfigError(f"{origin('listeners')}: a TLS listener needs ssl.keystore.location")
-    if config.ssl_client_auth != "none" and config.ssl_truststore_location is None:
-        raise ConfigError(f"{origin('ssl_client_auth')}: clients' certificates need ssl.truststore.location")
-    unknown = sorted(set(config.sasl_mechanisms) - set(MECHANISMS))
-    if unknown:
-        raise ConfigError(
-            f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
-        )
-    parsers: dict[str, Callable[[str], object]] = {
-        "plain_sasl_jaas_config": parse_jaas_users,
-        "ssl_principal_mapping_rules": PrincipalMapper,
-    }
-    _check_texts(config, parsers, origin)
-
-
-def _check_texts(
-    config: Config, parsers: Mapping[str, Callable[[str], object]], origin: Callable[[str], str]
-) -> None:
-    for field, parse in parsers.items():
-        try:
-            parse(getattr(config, field))
-        except ValueError as error:
-            raise ConfigError(f"{origin(field)}: {error}") from error
-
-
-def _check_url(url: str, origin: str) -> None:
-    scheme = url.strip().partition(":")[0].lower()
-    if scheme not in _REDIS_SCHEMES:
-        raise ConfigError(
-            f"{origin}: expected a URL starting with redis://, rediss:// or unix://, got {redacted(url)!r}"
-        )

@@ -1,0 +1,1 @@
+"""The broker's settings: declarations, keys, loading from files, variables and flags, and checks."""

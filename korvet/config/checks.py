@@ -1,0 +1,123 @@
+"""Checks of settings against each other, and of texts that have a grammar of their own."""
+
+import re
+from collections.abc import Callable, Mapping
+
+from korvet.config.address import parse_address, redacted
+from korvet.config.errors import ConfigError
+from korvet.config.keys import LISTENER_PREFIX
+from korvet.config.settings import Config, in_variable, key_of
+from korvet.security.authorizer import parse_super_users
+from korvet.security.credentials import MECHANISMS
+from korvet.security.listeners import ListenerSpec
+from korvet.security.plain import parse_jaas_users
+from korvet.security.principals import PrincipalMapper
+
+# Braces delimit Redis Cluster hash tags, a colon delimits the parts of our keys.
+_KEYSPACE = re.compile(r"[A-Za-z0-9._-]+\Z")
+_REDIS_SCHEMES = ("redis", "rediss", "unix")
+# What assigns partitions in consumer groups.
+_ASSIGNORS = ("uniform", "range")
+# Kafka's name of the authorizer whose rules ours follows.
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def check(config: Config, origin: Callable[[str], str]) -> None:
+    """What one value alone does not show. `origin` tells where a field's value came from."""
+    for field in ("listen", "advertise"):
+        text = getattr(config, field)
+        if text is not None:
+            try:
+                parse_address(text)
+            except ValueError as error:
+                raise ConfigError(f"{origin(field)}: {error}") from error
+    if config.advertise_address is not None and config.advertise_address.port == 0:
+        raise ConfigError(f"{origin('advertise')}: clients cannot connect to port 0")
+    _check_security(config, origin)
+    if not _KEYSPACE.match(config.keyspace):
+        raise ConfigError(
+            f"{origin('keyspace')}: expected letters, digits, dots, dashes and underscores, "
+            f"got {config.keyspace!r}"
+        )
+    alias = config.offsets_topic_alias
+    if alias is not None and (alias == "__consumer_offsets" or not _KEYSPACE.match(alias)):
+        raise ConfigError(f"{origin('offsets_topic_alias')}: expected a topic name of its own, got {alias!r}")
+    if config.redis is not None:
+        _check_url(config.redis, origin("redis"))
+    if config.group_min_session_timeout_ms > config.group_max_session_timeout_ms:
+        raise ConfigError(
+            f"group.min.session.timeout.ms = {config.group_min_session_timeout_ms} "
+            f"({origin('group_min_session_timeout_ms')}) is above group.max.session.timeout.ms = "
+            f"{config.group_max_session_timeout_ms} ({origin('group_max_session_timeout_ms')})"
+        )
+    assignors = config.consumer_assignors
+    unknown = sorted(set(assignors) - set(_ASSIGNORS))
+    if unknown or not assignors:
+        raise ConfigError(
+            f"{origin('group_consumer_assignors')}: expected some of {', '.join(_ASSIGNORS)}, "
+            f"not {unknown[0] if unknown else 'none'}"
+        )
+
+
+def _check_security(config: Config, origin: Callable[[str], str]) -> None:
+    try:
+        specs = config.listener_specs
+    except ValueError as error:
+        raise ConfigError(f"{origin('listeners')}: {error}") from error
+    if config.listeners is None and config.advertised_listeners is not None:
+        raise ConfigError(f"{origin('advertised_listeners')}: there are no listeners to be advertised")
+    if config.listeners is not None and config.advertise is not None:
+        raise ConfigError(f"{origin('advertise')}: with listeners, addresses are in advertised.listeners")
+    names = {in_variable(spec.name) for spec in specs}
+    for each in config.listener_settings:
+        if each.listener not in names:
+            raise ConfigError(f"listener.name.{each.listener.lower()}: there is no listener of that name")
+    for spec in specs:
+        _check_listener(config.of_listener(spec.name), spec, _origin_of_listener(config, spec, origin))
+    if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
+        raise ConfigError(f"{origin('authorizer_class_name')}: expected {STANDARD_AUTHORIZER} or nothing")
+    _check_texts(config, {"super_users": parse_super_users}, origin)
+
+
+def _origin_of_listener(
+    config: Config, spec: ListenerSpec, origin: Callable[[str], str]
+) -> Callable[[str], str]:
+    own = {each.field for each in config.listener_settings if each.listener == in_variable(spec.name)}
+    prefix = f"{LISTENER_PREFIX}{spec.name.lower()}."
+    return lambda field: prefix + key_of(field) if field in own else origin(field)
+
+
+def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
+    """config: as it is for the listener."""
+    if spec.encrypted and config.ssl_keystore_location is None:
+        raise ConfigError(f"{origin('listeners')}: a TLS listener needs ssl.keystore.location")
+    if config.ssl_client_auth != "none" and config.ssl_truststore_location is None:
+        raise ConfigError(f"{origin('ssl_client_auth')}: clients' certificates need ssl.truststore.location")
+    unknown = sorted(set(config.sasl_mechanisms) - set(MECHANISMS))
+    if unknown:
+        raise ConfigError(
+            f"{origin('sasl_enabled_mechanisms')}: expected some of {', '.join(MECHANISMS)}, not {unknown[0]}"
+        )
+    parsers: dict[str, Callable[[str], object]] = {
+        "plain_sasl_jaas_config": parse_jaas_users,
+        "ssl_principal_mapping_rules": PrincipalMapper,
+    }
+    _check_texts(config, parsers, origin)
+
+
+def _check_texts(
+    config: Config, parsers: Mapping[str, Callable[[str], object]], origin: Callable[[str], str]
+) -> None:
+    for field, parse in parsers.items():
+        try:
+            parse(getattr(config, field))
+        except ValueError as error:
+            raise ConfigError(f"{origin(field)}: {error}") from error
+
+
+def _check_url(url: str, origin: str) -> None:
+    scheme = url.strip().partition(":")[0].lower()
+    if scheme not in _REDIS_SCHEMES:
+        raise ConfigError(
+            f"{origin}: expected a URL starting with redis://, rediss:// or unix://, got {redacted(url)!r}"
+        )
