@@ -270,8 +270,8 @@ class FullReading(Reading):
         for part in self._parts:
             log = part.log
             assert log is not None
-            known = part.high_watermark, part.log_start, part.stable_end
-            if known != (log.log_end, log.log_start, log.known_stable_end):
+            known = part.high_watermark, part.log_start, part.last_stable_offset
+            if known != (log.log_end, log.log_start, log.last_stable_offset):
                 take_ends(part, log)
                 self._idle_answer = []
         if not self._idle_answer:

@@ -100,13 +100,13 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
         return _NONE
     if timestamp_ms in (_LATEST, _EARLIEST, _EARLIEST_LOCAL):
         bounds = await log.bounds()
-        end = bounds.stable_end if is_committed else bounds.log_end
+        end = bounds.last_stable_offset if is_committed else bounds.log_end
         return end if timestamp_ms == _LATEST else bounds.log_start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
         found = await log.offset_of_max_timestamp()
     else:
         found = await log.offset_for_timestamp(timestamp_ms)
-    if is_committed and found is not None and found[0] >= (await log.bounds()).stable_end:
+    if is_committed and found is not None and found[0] >= (await log.bounds()).last_stable_offset:
         return _NONE
     return _NONE if found is None else (found[0], found[1], log.leader_epoch)
 

@@ -27,7 +27,7 @@ from korvet.records.batch import BatchError
 from korvet.security.acls import Operation, ResourceType
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from korvet.api.producing.unpacking import Unpacked
     from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
     from korvet.security.authorizer import Access
+    from korvet.storage.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import Place
 
@@ -283,7 +284,7 @@ class _Produce(msgspec.Struct, eq=False):
         self._check_records(place, received, batch.form)
         stamp = None
         if header.producer_id >= 0:
-            stamp = ProducerStamp(
+            stamp = ProducerSequence(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
         self._pending += 1

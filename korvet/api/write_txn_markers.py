@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.log.partition_log import Marker
+from korvet.storage.log.appender import Marker
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext

@@ -18,14 +18,14 @@ from korvet.causes import Causes
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.link.futures import settle
-from korvet.storage.log.partition_log import Marker
+from korvet.storage.log.appender import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.log.partition_log import Marked
+    from korvet.storage.log.values import Marked
     from korvet.storage.store import Store
     from korvet.transactions.messages import Markers, TopicPartition
 

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.storage.errors import StorageError
 from korvet.storage.link.futures import settle
-from korvet.storage.log.partition_log import Marker  # noqa: TC001 - decoded
+from korvet.storage.log.appender import Marker  # noqa: TC001 - decoded
 from korvet.supervisor import once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 

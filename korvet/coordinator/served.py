@@ -30,7 +30,8 @@ from korvet.topics.configs import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Appended, ProducerSequence
 
 logger = logging.getLogger(__name__)
 
@@ -297,7 +298,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self._sent = batch
         self._send(batch)
 
-    def _send(self, batch: list[Pending], stamp: ProducerStamp | None = None) -> None:
+    def _send(self, batch: list[Pending], stamp: ProducerSequence | None = None) -> None:
         producer = None if stamp is None else (stamp.producer_id, stamp.producer_epoch)
         arguments = encode_append_records([each.encoded for each in batch], producer)
         self._log.append(arguments, stamp, partial(self._appended, batch), epoch=self._claim.epoch)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
     from korvet.storage.catalogue import Catalogue, Topic
-    from korvet.storage.log.partition_log import Marker
+    from korvet.storage.log.appender import Marker
     from korvet.storage.store import Store
 
 logger = logging.getLogger(__name__)

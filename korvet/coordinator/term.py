@@ -20,7 +20,8 @@ from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
-from korvet.storage.log.partition_log import Marker, ProducerStamp
+from korvet.storage.log.appender import Marker
+from korvet.storage.log.values import ProducerSequence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.served import EncodedRecord
     from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
     from korvet.groups.native import NativeGroup
-    from korvet.storage.log.partition_log import Marked
+    from korvet.storage.log.values import Marked
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join and its like."""
@@ -170,12 +171,12 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
     def _refuse(self, request: GroupRequest, error: ErrorCode) -> Reply:
         return refuse(request, error)
 
-    def _send(self, batch: list[Pending], stamp: ProducerStamp | None = None) -> None:
+    def _send(self, batch: list[Pending], stamp: ProducerSequence | None = None) -> None:
         apart = batch[0].step.apart
         if isinstance(apart, Marker):
             self._log.mark(apart, partial(self._marked, batch, apart), epoch=self._claim.epoch)
         elif isinstance(apart, tuple):
-            super()._send(batch, ProducerStamp(apart[0], apart[1], NO_SEQUENCE, True))
+            super()._send(batch, ProducerSequence(apart[0], apart[1], NO_SEQUENCE, True))
         else:
             super()._send(batch, stamp)
 

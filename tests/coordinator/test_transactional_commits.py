@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
-from korvet.storage.log.partition_log import Marker
+from korvet.storage.log.appender import Marker
 from tests.coordinator.conftest import TOPIC, Running, running
 
 if TYPE_CHECKING:

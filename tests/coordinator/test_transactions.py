@@ -25,7 +25,8 @@ from korvet.offsets.transaction_log import (
 )
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
-from korvet.storage.log.partition_log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.appender import Marker
+from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
 from korvet.transactions.messages import (
@@ -44,6 +45,7 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Server
 
 NAME = "payments"
@@ -75,10 +77,10 @@ class Running:
         )
         assert added.error is ErrorCode.none
         for number in range(PARTITIONS):
-            await self.write(number, ProducerStamp(*identity, 0, True))
+            await self.write(number, ProducerSequence(*identity, 0, True))
         return identity
 
-    async def write(self, partition: int, stamp: ProducerStamp) -> None:
+    async def write(self, partition: int, stamp: ProducerSequence) -> None:
         data = forms.whole_batch(
             [forms.Record(b"k", b"v", forms.BASE_MS)],
             attributes=16,
@@ -181,7 +183,7 @@ async def test_what_was_decided_is_completed_after_a_crash(
         assert await one.end(identity, committed) is ErrorCode.none
         for number in range(PARTITIONS):
             bounds = await one.log(number).bounds()
-            assert bounds.stable_end == bounds.log_end
+            assert bounds.last_stable_offset == bounds.log_end
 
 
 async def test_what_comes_next_waits_for_the_markers(
@@ -312,7 +314,7 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
                 forms.BASE_MS,
             )
             producer = None if producer_id is None else (producer_id, 0)
-            stamp = None if producer is None else ProducerStamp(*producer, -1, True)
+            stamp = None if producer is None else ProducerSequence(*producer, -1, True)
             await log.append_wait(encode_append_records([record], producer), stamp)
 
         await commit(1)

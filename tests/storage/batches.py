@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from aiokafka.record import MemoryRecords
 
 from korvet.records.kernel import parse_batch
-from korvet.storage.log.partition_log import ProducerStamp, ReceivedBatch
+from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import Appended, PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Appended
 
 
 class Record(NamedTuple):
@@ -41,7 +42,7 @@ def produce(
     followed: bool = False,
 ) -> None:
     """Append as a Produce request does."""
-    producer = ProducerStamp(*stamp) if stamp else None
+    producer = ProducerSequence(*stamp) if stamp else None
     log.append(log.encode(received(records)), producer, done, epoch=epoch, followed=followed)
 
 

@@ -23,7 +23,7 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
-from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp
+from korvet.storage.log.values import Appended, ProducerSequence
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.storage.catalogue import Topic
+    from korvet.storage.log.partition_log import PartitionLog
 
 MAX_SEQUENCE_NUMBER = 2**31 - 1
 
@@ -47,7 +48,7 @@ def append(
     stamp: tuple[int, int, int] | None = None,
     epoch: int | None = None,
 ) -> Appended:
-    producer = ProducerStamp(*stamp) if stamp else None
+    producer = ProducerSequence(*stamp) if stamp else None
     return bench.run(log.append_wait(batch(*[b"v"] * count), producer, epoch=epoch))
 
 
@@ -284,7 +285,7 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
                 finished.set_result(None)
 
         for number in range(300):
-            log.append(batch(b"%d" % number), ProducerStamp(1, 0, number), done)
+            log.append(batch(b"%d" % number), ProducerSequence(1, 0, number), done)
             if number % 60 == 30:
                 bench.store.links(log.stream).write.call("FUNCTION", "FLUSH")
             if number % 20 == 0:
@@ -301,15 +302,15 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             log = store.log(await store.catalogue.create("t", 1), 0)
-            await log.append_wait(batch(b"0"), ProducerStamp(1, 0, 0))
+            await log.append_wait(batch(b"0"), ProducerSequence(1, 0, 0))
             proxy.hold_replies()
-            lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1)))
+            lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1)))
             await until(lambda: server.client.xlen(log.stream) == 2)
             await proxy.cut()
             with pytest.raises(LinkLost):
                 await lost
             await store.links(log.stream).write.wait_connected(10_000)
-            again = await log.append_wait(batch(b"1"), ProducerStamp(1, 0, 1))
+            again = await log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1))
             assert again.duplicate
             assert server.client.xlen(log.stream) == 2
 

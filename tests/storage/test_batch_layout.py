@@ -21,7 +21,7 @@ from korvet.records.conversion import without_zstd
 from korvet.records.kernel import parse_batch
 from korvet.storage.errors import DamagedBatch, OutOfOrderSequence
 from korvet.storage.keys import Keyspace
-from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.storage.errors import StorageError
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench, Server
 
 Pair = tuple[bytes | None, bytes | None]
@@ -46,7 +47,7 @@ def batched(bench: Bench, name: str = "t", **options: Any) -> PartitionLog:
     return bench.log(name, storage_layout="batch", **options)
 
 
-async def append(log: PartitionLog, data: bytes, stamp: ProducerStamp | None = None) -> Appended:
+async def append(log: PartitionLog, data: bytes, stamp: ProducerSequence | None = None) -> Appended:
     """Append a producer's batch as Produce does."""
     header = parse_batch(data, 0)
     plain = decompress(header.codec, data[HEADER_BYTES:], ALL) if header.codec else None
@@ -404,15 +405,15 @@ def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
 def test_duplicates_and_sequences(bench: Bench) -> None:
     log = batched(bench)
     data = batch(pairs(b"a", b"b", b"c"))
-    first = bench.run(append(log, data, ProducerStamp(7, 0, 0)))
-    second = bench.run(append(log, data, ProducerStamp(7, 0, 3)))
-    again = [bench.run(append(log, data, ProducerStamp(7, 0, sequence))) for sequence in (0, 3)]
+    first = bench.run(append(log, data, ProducerSequence(7, 0, 0)))
+    second = bench.run(append(log, data, ProducerSequence(7, 0, 3)))
+    again = [bench.run(append(log, data, ProducerSequence(7, 0, sequence))) for sequence in (0, 3)]
     assert [(one.base_offset, one.duplicate) for one in again] == [
         (first.base_offset, True),
         (second.base_offset, True),
     ]
     with pytest.raises(OutOfOrderSequence):
-        bench.run(append(log, data, ProducerStamp(7, 0, 9)))
+        bench.run(append(log, data, ProducerSequence(7, 0, 9)))
     assert bench.run(log.count(0, log.log_end)) == 6
 
 

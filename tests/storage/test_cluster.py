@@ -17,7 +17,7 @@ from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import cluster
-from korvet.storage.log.partition_log import Appended, ReceivedBatch
+from korvet.storage.log.values import Appended, ReceivedBatch
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
 from tests.api.batches import batch

@@ -17,8 +17,10 @@ from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
 from korvet.storage.log import partition_log
+from korvet.storage.log.appender import Marker
 from korvet.storage.log.committed import Committed, read_committed
-from korvet.storage.log.partition_log import Marker, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.partition_log import PartitionLog
+from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from korvet.storage.store import Store
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
@@ -87,7 +89,7 @@ class Log:
         if producer_id >= 0:
             sequence = self.sequences.get(producer_id, 0)
             self.sequences[producer_id] = sequence + len(pairs)
-            stamp = ProducerStamp(producer_id, 0, sequence, True)
+            stamp = ProducerSequence(producer_id, 0, sequence, True)
         data = forms.whole_batch(
             [forms.Record(*pair, forms.BASE_MS) for pair in pairs],
             attributes=16 if stamp else 0,
@@ -438,7 +440,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
 
     def write(key: bytes, producer_id: int) -> None:
         arguments = encode_append_records([(key, b"v", forms.BASE_MS)], (producer_id, 0))
-        bench.run(state.append_wait(arguments, ProducerStamp(producer_id, 0, -1, True)))
+        bench.run(state.append_wait(arguments, ProducerSequence(producer_id, 0, -1, True)))
 
     def mark(producer_id: int, *, committed: bool) -> None:
         outcome = bench.run(outcome_of(partial(state.mark, Marker(producer_id, 0, committed, 1))))
@@ -456,7 +458,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
     there = {name for name, _ in bench.client.xrange(state.stream)}
     assert set(latest.values()) <= there
     newest = max(offset_of(name, 1) for name in latest.values())
-    assert newest < bench.run(state.stable_end()) == 15
+    assert newest < bench.run(state.read_last_stable_offset()) == 15
     # Four more are left with one record each, and that of an aborted one without any.
     assert bench.run(work.compact(RULES, NOW_MS + RETENTION_MS)) == 1
 

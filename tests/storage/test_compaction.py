@@ -631,7 +631,7 @@ def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str
             log = store.log(await store.catalogue.create("t", 1, **options), 0)
             for _ in range(2):
                 await append_batch(log, batch([(b"k", b"1"), (b"k", b"2")]))
-            assert await log.stable_end() == 4
+            assert await log.read_last_stable_offset() == 4
             proxy.hold_replies()
             waiting = asyncio.create_task(append_batch(log, batch([(b"k", b"3")])))
             await until_async(lambda: asyncio.to_thread(is_there), 20, "Redis has it")
@@ -640,7 +640,7 @@ def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str
             proxy.release()
             assert (await waiting).base_offset == 4
             assert log._appender.unsettled_from is None
-            assert await log.stable_end() == 5
+            assert await log.read_last_stable_offset() == 5
 
     def is_there() -> bool:
         return bool(server.client.xlen(f"{prefix}:t:0") == 3)

@@ -28,7 +28,7 @@ from korvet.storage.errors import (
     WrongType,
 )
 from korvet.storage.link.library import library_source
-from korvet.storage.log.partition_log import Appended, PartitionLog, ReceivedBatch
+from korvet.storage.log.values import Appended, ReceivedBatch
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server, calls_of
 from tests.storage.proxy import proxied_store, until
@@ -37,6 +37,8 @@ from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from korvet.storage.log.partition_log import PartitionLog
 
 Outcome = Appended | StorageError
 

@@ -30,7 +30,7 @@ from tests.storage.proxy import until
 if TYPE_CHECKING:
     import pytest
 
-    from korvet.storage.log.partition_log import Appended
+    from korvet.storage.log.values import Appended
 
 # Small limits, so that a short run crosses them all.
 _LUA_LIMITS = {

@@ -17,7 +17,8 @@ from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
 
 if TYPE_CHECKING:
-    from korvet.storage.log.partition_log import Fetched, PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Fetched
     from tests.storage.conftest import Bench, Server
 
 RECORDS = 600

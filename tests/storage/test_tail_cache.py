@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from korvet.records import kernel
 from korvet.records.compression import decompress
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.log.partition_log import Appended, PartitionLog, ProducerStamp, ReceivedBatch
+from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import Bench, Server
@@ -31,12 +31,14 @@ from tests.storage.proxy import proxied_store, until
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from korvet.storage.log.partition_log import PartitionLog
+
 ALL = 1 << 40
 HEADER_BYTES = 61
 _serial = itertools.count()
 
 
-async def append(log: PartitionLog, data: bytes, stamp: ProducerStamp | None = None) -> Appended:
+async def append(log: PartitionLog, data: bytes, stamp: ProducerSequence | None = None) -> Appended:
     """Append a producer's batch as Produce does."""
     header = kernel.parse_batch(data, 0)
     plain = decompress(header.codec, memoryview(data)[HEADER_BYTES:], 1 << 24) if header.codec else None
@@ -154,7 +156,7 @@ def test_a_repeated_batch_is_not_kept_twice(bench: Bench) -> None:
 
     async def work() -> None:
         sent = values(b"a", producer=(7, 0, 0))
-        stamp = ProducerStamp(7, 0, 0)
+        stamp = ProducerSequence(7, 0, 0)
         first = await append(log, sent, stamp)
         held_bytes = log.tail.held_bytes
         again = await append(log, sent, stamp)

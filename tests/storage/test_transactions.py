@@ -18,29 +18,24 @@ from korvet.storage.errors import (
     OutOfOrderSequence,
     StorageError,
 )
+from korvet.storage.log.appender import Marker
 from korvet.storage.log.committed import Committed, cached_committed, read_committed
-from korvet.storage.log.partition_log import (
-    Appended,
-    Marked,
-    Marker,
-    PartitionLog,
-    ProducerStamp,
-    ReceivedBatch,
-)
 from korvet.storage.log.transactions import Aborted, parse_aborted
+from korvet.storage.log.values import Appended, Marked, ProducerSequence, ReceivedBatch
 from tests.storage.conftest import calls_of
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.storage.log.partition_log import PartitionLog
     from tests.storage.conftest import Bench
 
 LAYOUTS = pytest.mark.parametrize("layout", ["record", "batch"])
 ASSIGNMENTS = pytest.mark.parametrize("assignment", ["clock", "dense"])
 
 
-def received(values: tuple[bytes, ...], stamp: ProducerStamp) -> ReceivedBatch:
+def received(values: tuple[bytes, ...], stamp: ProducerSequence) -> ReceivedBatch:
     records = [forms.Record(None, value, forms.BASE_MS) for value in values]
     data = forms.whole_batch(
         records,
@@ -60,7 +55,7 @@ async def outcome_of(begin: Callable[[Callable[[Any], None]], None]) -> Any:
 
 
 def append_to(
-    log: PartitionLog, batch: ReceivedBatch, stamp: ProducerStamp, done: Callable[[Any], None]
+    log: PartitionLog, batch: ReceivedBatch, stamp: ProducerSequence, done: Callable[[Any], None]
 ) -> None:
     log.append(log.encode(batch), stamp, done)
 
@@ -76,7 +71,7 @@ class Producer:
         self.sequence = 0
 
     async def append_wait(self, *values: bytes, transactional: bool = True) -> Appended:
-        stamp = ProducerStamp(self.producer_id, self.epoch, self.sequence, transactional)
+        stamp = ProducerSequence(self.producer_id, self.epoch, self.sequence, transactional)
 
         appended: Appended = await outcome_of(partial(append_to, self.log, received(values, stamp), stamp))
         self.sequence += len(values)
@@ -92,9 +87,9 @@ class Producer:
         return marked
 
 
-def stable_ends(bench: Bench, log: PartitionLog) -> tuple[int, int]:
+def last_stable_offsets(bench: Bench, log: PartitionLog) -> tuple[int, int]:
     """What the leader believes and what Redis says."""
-    return log.known_stable_end, bench.run(log.bounds()).stable_end
+    return log.last_stable_offset, bench.run(log.bounds()).last_stable_offset
 
 
 def aborted_in_redis(bench: Bench, log: PartitionLog) -> list[Aborted]:
@@ -112,16 +107,16 @@ def test_a_log_is_stable_up_to_its_oldest_open_transaction(
     one, two = Producer(bench, log, 1), Producer(bench, log, 2)
     bench.run(log.bounds())
     plain = Producer(bench, log, 3).append(b"plain", transactional=False)
-    assert stable_ends(bench, log) == (plain.base_offset + 1,) * 2
+    assert last_stable_offsets(bench, log) == (plain.base_offset + 1,) * 2
     first = one.append(b"a", b"b")
     second = two.append(b"c")
     one.append(b"d")
-    assert stable_ends(bench, log) == (first.previous_end,) * 2
+    assert last_stable_offsets(bench, log) == (first.previous_end,) * 2
     marked = one.mark(committed=False)
-    assert (marked.first_offset, marked.stable_end) == (first.previous_end, second.previous_end)
-    assert stable_ends(bench, log) == (second.previous_end,) * 2
+    assert (marked.first_offset, marked.last_stable_offset) == (first.previous_end, second.previous_end)
+    assert last_stable_offsets(bench, log) == (second.previous_end,) * 2
     done = two.mark()
-    assert stable_ends(bench, log) == (done.offset + 1, log.log_end)
+    assert last_stable_offsets(bench, log) == (done.offset + 1, log.log_end)
     if assignment == "dense":
         assert (marked.offset, done.offset) == (5, 6)
     wanted = [Aborted(marked.offset, first.previous_end, 1, second.previous_end)]
@@ -160,13 +155,13 @@ def test_retention_keeps_what_is_open(bench: Bench, layout: str) -> None:
     assert len(aborted_in_redis(bench, log)) == 3
     bench.run(log.trim(0, None, 2**53))
     assert log.log_start <= first
-    assert stable_ends(bench, log) == (first, first)
+    assert last_stable_offsets(bench, log) == (first, first)
     assert len(aborted_in_redis(bench, log)) < 3
     assert bench.run(log.delete_before(first + 1)) >= first
     left.mark()
     bench.run(log.trim(0, None, 2**53))
     assert log.log_start == log.log_end
-    assert (stable_ends(bench, log), aborted_in_redis(bench, log)) == ((log.log_end,) * 2, [])
+    assert (last_stable_offsets(bench, log), aborted_in_redis(bench, log)) == ((log.log_end,) * 2, [])
 
 
 def committed_of(
@@ -218,7 +213,7 @@ def test_committed_records_and_no_others(bench: Bench, layout: str, assignment: 
         for offset, wanted in ((begin, [b"1", b"2", b"3", b"4", b"5"]), (middle, [b"5"]), (held, [])):
             committed = committed_of(bench, log, offset, from_cache=from_cache)
             assert values_of(committed) == wanted
-            assert committed.stable_end == held
+            assert committed.last_stable_offset == held
     log.tail.clear()
     log.transactions.forget()
     assert values_of(committed_of(bench, log, begin)) == [b"1", b"2", b"3", b"4", b"5"]
@@ -287,8 +282,8 @@ def test_nothing_lies_between_what_is_decided_and_an_open_transaction(bench: Ben
     # There is a gap, and readers are told of none: librdkafka takes an empty batch for one that is too large.
     for from_cache in (True, False):
         committed = committed_of(bench, log, end, from_cache=from_cache)
-        assert (committed.batches, committed.stable_end) == ([], end)
-    assert bench.run(log.bounds()).stable_end == end
+        assert (committed.batches, committed.last_stable_offset) == ([], end)
+    assert bench.run(log.bounds()).last_stable_offset == end
     producer.mark()
     assert values_of(committed_of(bench, log, end)) == [b"open"]
 
@@ -304,7 +299,7 @@ def test_a_reader_gets_past_deleted_records_to_an_open_transaction(bench: Bench)
     committed = committed_of(bench, log, gone)
     ((header, _),) = forms.split(b"".join(committed.batches))
     assert (header.record_count, header.base_offset + header.last_offset_delta) == (0, gone)
-    assert committed.stable_end == gone + 1 <= held
+    assert committed.last_stable_offset == gone + 1 <= held
 
 
 def test_a_marker_that_is_repeated_leaves_no_trace(bench: Bench) -> None:
@@ -314,7 +309,7 @@ def test_a_marker_that_is_repeated_leaves_no_trace(bench: Bench) -> None:
     producer.mark()
     length = bench.client.xlen(log.stream)
     again = producer.mark()
-    assert (again.offset, again.first_offset, again.stable_end) == (-1, -1, log.log_end)
+    assert (again.offset, again.first_offset, again.last_stable_offset) == (-1, -1, log.log_end)
     assert bench.client.xlen(log.stream) == length
     producer.append(b"b")  # the sequence goes on, as the epoch does
     assert Producer(bench, log, 99).mark(committed=False).offset == -1
@@ -348,7 +343,7 @@ def test_markers_keep_their_place_among_appends(bench: Bench) -> None:
     async def all_at_once() -> list[Any]:
         calls = []
         for number in range(12):
-            stamp = ProducerStamp(1, 0, number, True)
+            stamp = ProducerSequence(1, 0, number, True)
             batch = received((b"%d" % number,), stamp)
             calls.append(outcome_of(partial(append_to, log, batch, stamp)))
             if number % 3 == 2:
@@ -373,7 +368,7 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
 
     def write(key: bytes, producer_id: int | None = None) -> int:
         producer = None if producer_id is None else (producer_id, 0)
-        stamp = None if producer is None else ProducerStamp(*producer, -1, True)
+        stamp = None if producer is None else ProducerSequence(*producer, -1, True)
         arguments = encode_append_records([(key, b"v", forms.BASE_MS)], producer)
         return bench.run(log.append_wait(arguments, stamp)).base_offset
 

@@ -23,7 +23,7 @@ from korvet.records.runs import records_of
 
 if TYPE_CHECKING:
     from korvet.groups.messages import Record
-    from korvet.storage.log.partition_log import ReceivedBatch
+    from korvet.storage.log.values import ReceivedBatch
 
 
 def read_put(received: ReceivedBatch, partition: int, partitions: int) -> tuple[str, PutRequest]:

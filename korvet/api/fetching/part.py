@@ -30,6 +30,7 @@ class FetchedPart:
         "heard",
         "high_watermark",
         "index",
+        "last_stable_offset",
         "leader_epoch",
         "listener",
         "log",
@@ -37,7 +38,6 @@ class FetchedPart:
         "max_bytes",
         "offset",
         "size_bytes",
-        "stable_end",
         "told_high_watermark",
         "told_log_start",
         "topic",
@@ -76,16 +76,16 @@ class FetchedPart:
         self.batches: Sequence[bytes] = ()
         self.size_bytes = 0
         self.high_watermark = -1
-        self.stable_end = -1
+        self.last_stable_offset = -1
         self.log_start = -1
         self.aborted: Sequence[Aborted] = ()
 
-    def take(self, batches: Sequence[bytes], log_end: int, log_start: int, stable_end: int) -> None:
+    def take(self, batches: Sequence[bytes], log_end: int, log_start: int, last_stable_offset: int) -> None:
         """Record batches were found, in any number of pieces."""
         self.batches = batches
         self.size_bytes = sum(map(len, batches))
         self.high_watermark = log_end
-        self.stable_end = stable_end
+        self.last_stable_offset = last_stable_offset
         self.log_start = log_start
 
     def replace(self, batches: Sequence[bytes]) -> None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
     from korvet.api.fetching.part import FetchedPart
     from korvet.protocol.registry import Respond
-    from korvet.storage.log.partition_log import Fetched, PartitionLog
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Fetched
 
 # Older versions may belong to clients that do not know the codec (KIP-110).
 _ZSTD_SINCE: Final = 10
@@ -242,7 +243,7 @@ class Reading(Deadline):
             batches = log.cached(part.offset, limit, room_bytes, zstd=self._takes_zstd)
             if batches is None:
                 return False
-            part.take(batches, log.log_end, log.log_start, log.known_stable_end)
+            part.take(batches, log.log_end, log.log_start, log.last_stable_offset)
         if not part.batches and self._reading > 1 and not self._is_at_end(part, log):
             # Too large for the room left, some of which reads under way may give back.
             self._unread.append(part)
@@ -252,7 +253,7 @@ class Reading(Deadline):
         """Whether there is nothing for this reader to read there yet."""
         if not self._is_committed:
             return part.offset == log.log_end
-        return log.stable_end_is_newest and log.known_stable_end <= part.offset <= log.log_end
+        return log.last_stable_offset_is_current and log.last_stable_offset <= part.offset <= log.log_end
 
     def read_done(self) -> None:
         """One read is over; the last one decides."""
@@ -411,7 +412,7 @@ class Reading(Deadline):
 
 def take_ends(part: FetchedPart, log: PartitionLog) -> None:
     """Nothing was read: where the log begins and ends is what was found."""
-    part.take((), log.log_end, log.log_start, log.known_stable_end)
+    part.take((), log.log_end, log.log_start, log.last_stable_offset)
 
 
 def _forget_batches(parts: Iterable[FetchedPart]) -> None:
@@ -446,7 +447,7 @@ class _Taker:
             _take_committed(part, outcome)
         else:
             assert part.log is not None
-            part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.known_stable_end)
+            part.take([outcome.data], outcome.log_end, outcome.log_start, part.log.last_stable_offset)
         pending.read_done()
 
     def __del__(self) -> None:
@@ -455,5 +456,5 @@ class _Taker:
 
 
 def _take_committed(part: FetchedPart, outcome: Committed) -> None:
-    part.take(outcome.batches, outcome.log_end, outcome.log_start, outcome.stable_end)
+    part.take(outcome.batches, outcome.log_end, outcome.log_start, outcome.last_stable_offset)
     part.aborted = outcome.aborted

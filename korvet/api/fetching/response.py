@@ -50,7 +50,7 @@ def encode_response(
         text.append(_topic_name(topic, flexible))
         text.append(length(len(found), flexible))
         for part in found:
-            text.append(_PARTITION.pack(part.index, part.error, part.high_watermark, part.stable_end))
+            text.append(_PARTITION.pack(part.index, part.error, part.high_watermark, part.last_stable_offset))
             if version >= LOG_START_SINCE:
                 text.append(_INT64.pack(part.log_start))
             if is_committed and part.aborted:

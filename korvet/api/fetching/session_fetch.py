@@ -252,7 +252,7 @@ class SessionReading(Reading):
         return (
             part.offset == log.log_end == part.told_high_watermark
             and part.told_log_start == log.log_start
-            and (not self._is_committed or log.stable_end_is_newest)
+            and (not self._is_committed or log.last_stable_offset_is_current)
         )
 
 

@@ -115,7 +115,7 @@ class Compactor:
 
     async def _compact(self, rules: CompactionRules, now_ms: int) -> int:
         text, stable = await asyncio.gather(
-            self._read("HGET", self._meta, "compacted"), self._log.stable_end()
+            self._read("HGET", self._meta, "compacted"), self._log.read_last_stable_offset()
         )
         checkpoint = Checkpoint.decode(text)
         sweep = checkpoint.sweep_is_due(now_ms, rules.delete_retention_ms)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets, Span
+from korvet.records.batch import AppendArguments, AppendCommands, Span
 from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.errors import (
@@ -44,14 +44,15 @@ from korvet.storage.errors import (
 from korvet.storage.link.redis_link import answer, parse_reply
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.storage.log.layouts import layout_of
+from korvet.storage.log.values import Appended, Form, Marked, ProducerSequence, ReceivedBatch
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.storage.link.redis_link import Payload
-    from korvet.storage.log.layouts import Form
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Form
     from korvet.storage.store import Store
 
 log = logging.getLogger(__name__)
@@ -97,15 +98,6 @@ _SETTLE_TIMEOUT_S: Final = 10.0
 _SETTLE_POLL_S: Final = 0.05
 
 
-class ProducerStamp(msgspec.Struct, frozen=True, gc=False):
-    """An idempotent producer's mark on a batch (KIP-98)."""
-
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    transactional: bool = False
-
-
 class Marker(msgspec.Struct, frozen=True, gc=False):
     """The end of a producer's transaction in a partition (WriteTxnMarkers)."""
 
@@ -113,47 +105,6 @@ class Marker(msgspec.Struct, frozen=True, gc=False):
     producer_epoch: int
     committed: bool
     coordinator_epoch: int
-
-
-class Marked(msgspec.Struct, frozen=True, gc=False):
-    """A marker that took effect."""
-
-    offset: int
-    """Of the marker; -1 where no transaction of the producer was open: then there is none."""
-    first_offset: int
-    """Where the transaction began; -1 without one."""
-    previous_end: int
-    """The log end before."""
-    stable_end: int
-    """The last stable offset with it."""
-    append_ms: int
-    """Redis's clock."""
-
-
-class Appended(msgspec.Struct, frozen=True, gc=False):
-    """An append that took effect. The records have the offsets base_offset, base_offset + 1 and so on."""
-
-    base_offset: int
-    log_start: int
-    previous_end: int
-    """The log end before: smaller than base_offset where there is a gap, which clock topics always have."""
-    append_ms: int
-    """Redis's clock."""
-    lead_ms: int
-    """How far the newest offset is ahead of Redis's clock."""
-    duplicate: bool
-    """The same batch was appended before; base_offset is the original one."""
-    stable_end: int
-    """The last stable offset of the log with these records; -1 if that is not known."""
-
-
-class ReceivedBatch(msgspec.Struct, frozen=True, gc=False):
-    """A record batch as a producer sent it."""
-
-    data: Octets
-    header: BatchHeader
-    plain: bytes | None
-    """The decompressed records where the batch has a codec."""
 
 
 class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -169,7 +120,7 @@ class _Append(msgspec.Struct, eq=False):
     received: ReceivedBatch | None
     """None for records of the broker's own."""
     form: Form
-    stamp: ProducerStamp | None
+    stamp: ProducerSequence | None
     epoch: int | str
     followed: bool
     done: Callable[[Appended | StorageError], None]
@@ -251,7 +202,7 @@ class _Group:
                     append_ms,
                     first.lead_ms,
                     duplicate=False,
-                    stable_end=first.stable_end,
+                    last_stable_offset=first.last_stable_offset,
                 )
             )
         return outcomes
@@ -359,7 +310,7 @@ class Appender:
     def append(
         self,
         batch: AppendArguments | EncodedBatch,
-        stamp: ProducerStamp | None,
+        stamp: ProducerSequence | None,
         epoch: int | None,
         done: Callable[[Appended | StorageError], None],
         *,
@@ -513,11 +464,11 @@ class Appender:
 
     def _outcome(self, numbers: tuple[int, ...], form: Form) -> tuple[Appended, bool]:
         """What an append function says of the batch of this form, and whether the index lacks entries."""
-        base, previous_end, start, append_ms, lead_ms, duplicate, behind, stable_end = numbers
+        base, previous_end, start, append_ms, lead_ms, duplicate, behind, last_stable_offset = numbers
         self._log.links.clock.observe(append_ms)
         if form.append_ms >= 0:
             append_ms = form.append_ms
-        outcome = Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1, stable_end)
+        outcome = Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1, last_stable_offset)
         return outcome, behind == 1
 
     def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
@@ -578,7 +529,7 @@ class Appender:
 
     def _mark_done(self, mark: _Mark, reply: memoryview) -> None:
         try:
-            offset, previous_end, start, append_ms, stable_end, first, behind = parse_reply(reply)
+            offset, previous_end, start, append_ms, last_stable_offset, first, behind = parse_reply(reply)
         except (TypeError, ValueError):
             self._failed(mark, self._irregular(reply))
             return
@@ -586,7 +537,7 @@ class Appender:
         log.links.clock.observe(append_ms)
         if offset >= 0 and self._scripts == 0:
             self._next = offset + 1 + log.bias
-        marked = Marked(offset, first, previous_end, stable_end, append_ms)
+        marked = Marked(offset, first, previous_end, last_stable_offset, append_ms)
         log.marked(mark.marker, marked, start, behind=bool(behind))
         answer(mark.done, marked)
 
@@ -798,7 +749,7 @@ class Appender:
             return None
         base = form.position - self._log.bias
         append_ms = now_ms if form.append_ms < 0 else form.append_ms
-        return Appended(base, start, base, append_ms, 0, duplicate=False, stable_end=-1)
+        return Appended(base, start, base, append_ms, 0, duplicate=False, last_stable_offset=-1)
 
 
 def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
@@ -820,7 +771,7 @@ def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
     return marks + _mark_of(first, counts)
 
 
-def _follows(stamp: ProducerStamp, last: ProducerStamp, count: int) -> bool:
+def _follows(stamp: ProducerSequence, last: ProducerSequence, count: int) -> bool:
     """Whether a batch continues what its producer has sent in a batch of so many records before it."""
     if stamp.producer_id == -1 or last.base_sequence == -1:
         return stamp.producer_id == last.producer_id == -1
@@ -832,7 +783,7 @@ def _follows(stamp: ProducerStamp, last: ProducerStamp, count: int) -> bool:
     )
 
 
-def _mark_of(first: ProducerStamp, counts: list[int]) -> bytes:
+def _mark_of(first: ProducerSequence, counts: list[int]) -> bytes:
     """See check_marks of lua/append.lua."""
     newest = b""
     if len(counts) > 1:
@@ -847,4 +798,4 @@ def _mark_of(first: ProducerStamp, counts: list[int]) -> bytes:
     )
 
 
-_NO_PRODUCER: Final = ProducerStamp(-1, -1, -1)
+_NO_PRODUCER: Final = ProducerSequence(-1, -1, -1)

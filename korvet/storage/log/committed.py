@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.log.reader import Fetched
+    from korvet.storage.log.values import Fetched
 
 # RecordBatch: base offset, length; the length leaves both out. Then where the last offset's delta is.
 _HEAD: Final = struct.Struct(">qi")
@@ -37,7 +37,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """In any number of pieces."""
     aborted: list[Aborted]
     """The transactions with records in them that were aborted."""
-    stable_end: int
+    last_stable_offset: int
     """The last stable offset that they are cut at."""
     log_start: int
     log_end: int
@@ -65,23 +65,23 @@ def cached_committed(
     """What is known here from `offset` on, at once; None where Redis has to be asked. See
     PartitionLog.cached.
     """
-    stable_end = log.known_stable_end
+    last_stable_offset = log.last_stable_offset
     if offset < log.log_start:
         return None
-    if offset >= stable_end:
-        if not log.stable_end_is_newest:
+    if offset >= last_stable_offset:
+        if not log.last_stable_offset_is_current:
             return None
         if offset < log.log_end:
-            return Committed([], [], stable_end, log.log_start, log.log_end)
-    aborted = log.transactions.aborted_from(offset) if offset < stable_end else []
+            return Committed([], [], last_stable_offset, log.log_start, log.log_end)
+    aborted = log.transactions.aborted_from(offset) if offset < last_stable_offset else []
     if aborted is None:
         return None
     pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
     if pieces is None:
         return None
     if not pieces:
-        return Committed([], [], stable_end, log.log_start, log.log_end)
-    return _committed(log, offset, pieces, stable_end, aborted)
+        return Committed([], [], last_stable_offset, log.log_start, log.log_end)
+    return _committed(log, offset, pieces, last_stable_offset, aborted)
 
 
 def read_committed(
@@ -101,12 +101,12 @@ class _Read:
         "_aborted",
         "_done",
         "_fetched",
+        "_last_stable_offset",
         "_log",
         "_max_bytes",
         "_offset",
         "_proven_end",
         "_retractions",
-        "_stable_end",
         "_waits",
     )
 
@@ -124,14 +124,14 @@ class _Read:
         self._waits = 0
         self._fetched: Fetched | StorageError | None = None
         self._aborted: list[Aborted] | StorageError | None = None
-        self._stable_end = 0
+        self._last_stable_offset = 0
         self._retractions = 0
         self._proven_end = 0
 
     def start(self) -> None:
         """Ask first where the log is stable, unless that is known to be further on than the offset."""
         log = self._log
-        if log.refusal is None and self._offset >= log.transactions.stable_end:
+        if log.refusal is None and self._offset >= log.transactions.last_stable_offset:
             log.links.read_functions.send(log.bounds_payload(), self._bounds_arrived)
         else:
             self._read()
@@ -142,15 +142,15 @@ class _Read:
             return
         log = self._log
         bounds = log.take_bounds(parse_reply(reply))
-        if bounds.stable_end <= self._offset <= bounds.log_end:
-            self._done(Committed([], [], bounds.stable_end, bounds.log_start, log.log_end))
+        if bounds.last_stable_offset <= self._offset <= bounds.log_end:
+            self._done(Committed([], [], bounds.last_stable_offset, bounds.log_start, log.log_end))
         else:
             self._read()
 
     def _read(self) -> None:
         log = self._log
         # Taken before the reading: all that lies before it is decided, and is read as it was decided.
-        self._stable_end = log.known_stable_end
+        self._last_stable_offset = log.last_stable_offset
         self._proven_end = log.transactions.proven_end
         self._retractions = log.transactions.retractions
         self._aborted = log.transactions.aborted_from(self._offset)
@@ -192,21 +192,21 @@ class _Read:
         assert aborted is not None
         assert not isinstance(aborted, StorageError)
         pieces = [fetched.data] if fetched.data else []
-        self._done(_committed(self._log, self._offset, pieces, self._stable_end, aborted))
+        self._done(_committed(self._log, self._offset, pieces, self._last_stable_offset, aborted))
 
 
 def _committed(
     log: PartitionLog,
     offset: int,
     pieces: list[bytes],
-    stable_end: int,
+    last_stable_offset: int,
     aborted: list[Aborted],
 ) -> Committed:
-    kept, behind = cut_batches(pieces, stable_end)
+    kept, behind = cut_batches(pieces, last_stable_offset)
     if behind < 0:
         # A reader in a gap before an open transaction gets to where the log is stable, all the same.
-        gap = (
-            [empty_batch(offset, stable_end - 1, log.leader_epoch)] if offset < stable_end and pieces else []
-        )
-        return Committed(gap, [], stable_end, log.log_start, log.log_end)
-    return Committed(kept, overlapping(aborted, behind), stable_end, log.log_start, log.log_end)
+        gap: list[bytes] = []
+        if pieces and offset < last_stable_offset:
+            gap = [empty_batch(offset, last_stable_offset - 1, log.leader_epoch)]
+        return Committed(gap, [], last_stable_offset, log.log_start, log.log_end)
+    return Committed(kept, overlapping(aborted, behind), last_stable_offset, log.log_start, log.log_end)

@@ -17,9 +17,9 @@ from korvet.storage.log.tail_cache import as_stored
 if TYPE_CHECKING:
     from korvet.records.batch import RecordSummary
     from korvet.storage.log.appender import Marker
-    from korvet.storage.log.partition_log import PartitionLog, ReceivedBatch
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Form, ReceivedBatch
 
-Form = AppendArguments | AppendCommands
 
 # RecordBatch (KIP-98): base offset, length, leader epoch | magic, CRC | attributes | last offset delta, base
 # timestamp | largest timestamp | producer, record count, records. The CRC covers what is behind it.

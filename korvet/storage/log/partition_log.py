@@ -13,8 +13,6 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendCommands
 from korvet.records.kernel import pack
@@ -29,19 +27,10 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.futures import settle
 from korvet.storage.link.redis_link import parse_reply
-from korvet.storage.log.appender import (
-    Appended,
-    Appender,
-    EncodedBatch,
-    Marked,
-    Marker,
-    ProducerStamp,
-    ReceivedBatch,
-)
+from korvet.storage.log.appender import Appender, EncodedBatch, Marker
 from korvet.storage.log.entries import first_record
 from korvet.storage.log.layouts import control_batch
 from korvet.storage.log.readahead import ReadAhead
-from korvet.storage.log.reader import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Fetched
 from korvet.storage.log.tail_cache import TailCache
 from korvet.storage.log.transactions import (
     Aborted,
@@ -52,6 +41,16 @@ from korvet.storage.log.transactions import (
     parse_open,
     parse_producer,
 )
+from korvet.storage.log.values import (
+    BOUNDS_FRESH_S,
+    DEFAULT_AVERAGE_BYTES,
+    Appended,
+    Bounds,
+    Fetched,
+    Marked,
+    ProducerSequence,
+    ReceivedBatch,
+)
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
@@ -59,19 +58,9 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import AppendArguments
     from korvet.storage.catalogue import Topic
-    from korvet.storage.log.layouts import Form
+    from korvet.storage.log.values import Form
     from korvet.storage.store import Store
 
-__all__ = [
-    "Appended",
-    "Bounds",
-    "Fetched",
-    "Marked",
-    "Marker",
-    "PartitionLog",
-    "ProducerStamp",
-    "ReceivedBatch",
-]
 
 log = logging.getLogger(__name__)
 
@@ -94,29 +83,13 @@ _MOST_DAMAGED_TOLD: Final = 1_000
 _AVERAGE_WEIGHT: Final = 0.25
 
 
-class Bounds(msgspec.Struct, frozen=True, gc=False):
-    """Both ends of a log, and what it holds. Reads are valid from log_start to log_end inclusive."""
-
-    log_start: int
-    log_end: int
-    entries: int
-    payload_bytes: int
-    """Bytes of all fields and values, as far as the index knows."""
-    epoch: int | None
-    """The writers' epoch; None where none was acquired."""
-    last_id: bytes
-    """Redis's last generated entry ID."""
-    stable_end: int
-    """The last stable offset: where the oldest open transaction begins, else log_end."""
-
-
 class PartitionLog:
     """The log of one partition. Made by Store.log; use from one event loop only.
 
     `log_start` and `log_end` are what is known here; before the first answer of Redis they are 0 (`loaded`
     False). An append whose connection breaks ends with LinkLost and may or may not have taken effect:
-    repeating it is safe for batches with a ProducerStamp, which are recognised; for others the outcome stays
-    unknown.
+    repeating it is safe for batches with a ProducerSequence, which are recognised; for others the outcome
+    stays unknown.
     """
 
     __slots__ = (
@@ -274,7 +247,7 @@ class PartitionLog:
     def append(
         self,
         batch: AppendArguments | EncodedBatch,
-        producer: ProducerStamp | None,
+        producer: ProducerSequence | None,
         done: Callable[[Appended | StorageError], None],
         *,
         epoch: int | None = None,
@@ -315,13 +288,13 @@ class PartitionLog:
         """Take over what a marker has changed; `behind` says that the index lacks entries."""
         if behind:
             self._fold_soon()
-        previous_end, stable_end = marked.previous_end, marked.stable_end
+        previous_end, last_stable_offset = marked.previous_end, marked.last_stable_offset
         if marked.offset < 0:
-            self._ends_known(log_start, previous_end, stable_end)
+            self._ends_known(log_start, previous_end, last_stable_offset)
             return
         aborted = None
         if not marker.committed:
-            aborted = Aborted(marked.offset, marked.first_offset, marker.producer_id, stable_end)
+            aborted = Aborted(marked.offset, marked.first_offset, marker.producer_id, last_stable_offset)
         self.transactions.ended(previous_end, marked.offset, aborted)
         # On dense topics an entry's ID is no time, and readers are told what it says.
         entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
@@ -329,7 +302,7 @@ class PartitionLog:
         if self.keeps_batches:
             batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
         self.tail.extend(marked.offset, 1, previous_end, batch)
-        self._ends_known(log_start, marked.offset + 1, stable_end)
+        self._ends_known(log_start, marked.offset + 1, last_stable_offset)
 
     def took_effect(self, outcome: Appended, form: Form, batch: bytes | None, *, behind: bool) -> None:
         """Take over what an append has changed; `behind` says that the index lacks entries.
@@ -357,7 +330,7 @@ class PartitionLog:
             self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
             self.transactions.appended(outcome.previous_end, end)
         # The reply may be that of a whole group, which ends later.
-        self._ends_known(outcome.log_start, end, min(outcome.stable_end, end))
+        self._ends_known(outcome.log_start, end, min(outcome.last_stable_offset, end))
 
     def lost_track(self) -> None:
         """Nobody knows what became of an append: what is cached may end before it."""
@@ -379,7 +352,11 @@ class PartitionLog:
         return await self._store.claim(self._topic, self.partition, self.leader_epoch, anew=True)
 
     async def append_wait(
-        self, arguments: AppendArguments, producer: ProducerStamp | None = None, *, epoch: int | None = None
+        self,
+        arguments: AppendArguments,
+        producer: ProducerSequence | None = None,
+        *,
+        epoch: int | None = None,
     ) -> Appended:
         """As `append`, awaited; raises what `append` would give to `done`."""
         outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
@@ -478,9 +455,7 @@ class PartitionLog:
 
     def take_bounds(self, reply: list[Any]) -> Bounds:
         """Take over what korvet_bounds says."""
-        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end, stable_end = (
-            reply
-        )
+        start, end, entries, payload_bytes, largest, epoch, _, last_id, behind, deleted_end, stable = reply
         self.largest_bytes = max(self.largest_bytes, largest)
         if entries and not self.loaded:
             self.average_bytes = payload_bytes / entries
@@ -490,8 +465,8 @@ class PartitionLog:
         if not entries or end < self.tail.start:
             self.tail.clear()
         self.tail.cut(deleted_end)
-        self._ends_known(start, end, stable_end)
-        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable_end)
+        self._ends_known(start, end, stable)
+        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable)
 
     async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
         """The latest leader epoch up to this one, and where it ended: the log end of the present one, the
@@ -524,10 +499,10 @@ class PartitionLog:
         """The packed call of korvet_bounds."""
         return pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
 
-    def _ends_known(self, start: int, end: int, stable_end: int = -1) -> None:
+    def _ends_known(self, start: int, end: int, last_stable_offset: int = -1) -> None:
         """A reply stated log start and log end, and the last stable offset unless that is -1."""
         has_begun_later = start > self.log_start
-        is_news = stable_end >= 0 and self.transactions.proven(stable_end, end)
+        is_news = last_stable_offset >= 0 and self.transactions.proven(last_stable_offset, end)
         if not self.loaded:
             self.loaded = True
             self.log_start = start
@@ -693,11 +668,11 @@ class PartitionLog:
                     await self._forget_aborted()
                     return int(start)
 
-    async def stable_end(self) -> int:
+    async def read_last_stable_offset(self) -> int:
         """The offset before which no transaction is open (the last stable offset), read from Redis, but for
         appends whose outcome may yet have to be read back. Raises StorageError.
         """
-        end = (await self.bounds()).stable_end
+        end = (await self.bounds()).last_stable_offset
         unsettled = self._appender.unsettled_from
         return end if unsettled is None else min(end, unsettled - self.bias)
 
@@ -763,12 +738,12 @@ class PartitionLog:
         return self._store.keyspace.aborted(self._topic.name, self.partition)
 
     @property
-    def known_stable_end(self) -> int:
+    def last_stable_offset(self) -> int:
         """The last stable offset as far as it is proven here."""
-        return max(self.transactions.stable_end, self.log_start)
+        return max(self.transactions.last_stable_offset, self.log_start)
 
     @property
-    def stable_end_is_newest(self) -> bool:
+    def last_stable_offset_is_current(self) -> bool:
         """Whether that is the last stable offset of all of the log that is known here; else Redis has to be
         asked (`bounds`).
         """

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.storage.log.reader import Fetched, Read
+from korvet.storage.log.reader import Read
+from korvet.storage.log.values import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,6 +12,7 @@ from korvet.records.kernel import entries_to_batches, offset_behind, pack
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
 from korvet.storage.link.redis_link import parse_reply
 from korvet.storage.log.entries import empty_batch
+from korvet.storage.log.values import BOUNDS_FRESH_S, Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
 
-DEFAULT_AVERAGE_BYTES: Final = 256.0
 # Field names, lengths and IDs around a record's payload in a reply, roughly.
 _ENTRY_OVERHEAD_BYTES: Final = 64
 _MOST_ENTRIES: Final = 8192
@@ -27,26 +27,8 @@ _MOST_ENTRIES: Final = 8192
 _FEW_ENTRIES: Final = 64
 # A reply may become this large in the worst case; beyond, the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20
-# Records deleted at the log's start by native clients are noticed after this time at the latest.
-BOUNDS_FRESH_S: Final = 1.0
 # The last entry ID that an exact offset names: 2^53 - 1.
 _LAST_ID: Final = "8796093022207-1023"
-
-
-class Fetched(msgspec.Struct, frozen=True, gc=False):
-    """Record batches read from a log."""
-
-    data: bytes
-    """Record batches (magic 2) one after the other; empty at the log end."""
-    record_count: int
-    first_offset: int
-    """Of the first record, which may lie before what was asked for, in a batch; -1 without records."""
-    last_offset: int
-    """Of the last record, or of the gap that was skipped; -1 where there is neither."""
-    next_offset: int
-    """Where to read on."""
-    log_start: int
-    log_end: int
 
 
 class Read:

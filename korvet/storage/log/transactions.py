@@ -32,7 +32,7 @@ class Aborted(NamedTuple):
     first_offset: int
     """Where it began: the log end before its first record."""
     producer_id: int
-    stable_end: int
+    last_stable_offset: int
     """The last stable offset once the marker was there."""
 
 
@@ -85,7 +85,7 @@ class TransactionIndex:
     to requests for markers.
     """
 
-    __slots__ = ("_aborted", "known_from", "known_to", "proven_end", "retractions", "stable_end")
+    __slots__ = ("_aborted", "known_from", "known_to", "last_stable_offset", "proven_end", "retractions")
 
     def __init__(self) -> None:
         self.retractions = 0
@@ -97,7 +97,7 @@ class TransactionIndex:
     def forget(self) -> None:
         """Nothing is known, as when another server took over, which may lack what was written last."""
         self.retractions += 1
-        self.stable_end = -1
+        self.last_stable_offset = -1
         """The last stable offset: every transaction that began before it is decided; -1 while not known."""
         self.proven_end = -1
         """Where the log ended when that was so."""
@@ -105,13 +105,13 @@ class TransactionIndex:
         self.known_from = -1
         self.known_to = -1
 
-    def proven(self, stable_end: int, log_end: int) -> bool:
+    def proven(self, last_stable_offset: int, log_end: int) -> bool:
         """One reply stated both the log end and the last stable offset. Returns whether the known last stable
         offset has grown.
         """
-        has_grown = stable_end > self.stable_end
+        has_grown = last_stable_offset > self.last_stable_offset
         if has_grown:
-            self.stable_end = stable_end
+            self.last_stable_offset = last_stable_offset
         self.proven_end = max(self.proven_end, log_end)
         return has_grown
 
@@ -191,20 +191,20 @@ def overlapping(aborted: list[Aborted], end: int) -> list[Aborted]:
     for each in aborted:
         if each.first_offset < end:
             found.append(each)
-        if each.stable_end >= end:
+        if each.last_stable_offset >= end:
             break
     return found
 
 
 def member_of(aborted: Aborted) -> bytes:
     """A member of the sorted set; its score is the marker's offset."""
-    return b"%d %d %d" % (aborted.producer_id, aborted.first_offset, aborted.stable_end)
+    return b"%d %d %d" % (aborted.producer_id, aborted.first_offset, aborted.last_stable_offset)
 
 
 def parse_aborted(members: list[bytes]) -> list[Aborted]:
     """Members and scores of the sorted set (ZRANGEBYSCORE ... WITHSCORES)."""
     found = []
     for member, score in zip(members[::2], members[1::2], strict=True):
-        producer_id, first, stable_end = map(int, member.split())
-        found.append(Aborted(int(score), first, producer_id, stable_end))
+        producer_id, first, last_stable_offset = map(int, member.split())
+        found.append(Aborted(int(score), first, producer_id, last_stable_offset))
     return found

@@ -31,7 +31,7 @@ class Log:
         self.replies: dict[str, deque[Callable[[], object]]] = {"write": deque(), "read": deque()}
 
     @property
-    def stable_end(self) -> int:
+    def last_stable_offset(self) -> int:
         return min(self.open.values(), default=self.end)
 
     def append(self, producer: int, gap: int, records: int) -> None:
@@ -48,19 +48,19 @@ class Log:
             return
         first = self.open.pop(producer)
         self.end = offset + 1
-        aborted = None if committed else Aborted(offset, first, producer, self.stable_end)
+        aborted = None if committed else Aborted(offset, first, producer, self.last_stable_offset)
         self.aborted += [] if aborted is None else [aborted]
         self._replied("write", previous_end, (offset, aborted))
 
     def _replied(self, link: str, previous_end: int, marker: tuple[int, Aborted | None] | None) -> None:
-        end, stable_end = self.end, self.stable_end
+        end, last_stable_offset = self.end, self.last_stable_offset
 
         def arrive() -> None:
             if marker is None:
                 self.index.appended(previous_end, end)
             else:
                 self.index.ended(previous_end, *marker)
-            self.index.proven(stable_end, end)
+            self.index.proven(last_stable_offset, end)
 
         self.replies[link].append(arrive)
 
@@ -68,14 +68,14 @@ class Log:
         self.end += gap + 1
 
     def ask_bounds(self) -> None:
-        end, stable_end = self.end, self.stable_end
-        self.replies["read"].append(lambda: self.index.proven(stable_end, end))
+        end, last_stable_offset = self.end, self.last_stable_offset
+        self.replies["read"].append(lambda: self.index.proven(last_stable_offset, end))
 
     def ask_markers(self, first: int) -> None:
         """As a reader from this offset on does, who knows by then where the log is stable."""
         told = [each for each in self.aborted if each.last_offset >= first]
         proven_end, retractions = self.index.proven_end, self.index.retractions
-        if first < self.index.stable_end:
+        if first < self.index.last_stable_offset:
 
             def arrive() -> None:
                 if self.index.retractions == retractions:
@@ -130,19 +130,19 @@ def test_nothing_is_known_that_is_not_true(steps: list[tuple[object, ...]]) -> N
     index = log.index
     for step in steps:
         take(log, step)
-        assert index.stable_end <= log.stable_end
-        for first in range(max(index.stable_end, 0)):
+        assert index.last_stable_offset <= log.last_stable_offset
+        for first in range(max(index.last_stable_offset, 0)):
             known = index.aborted_from(first)
             if known is not None:
                 there = [each for each in log.aborted if each.last_offset >= first]
-                for end in (first + 1, index.stable_end):
+                for end in (first + 1, index.last_stable_offset):
                     assert overlapping(known, end) == overlapping(there, end)
     log.ask_bounds()
     for link in ("write", "read"):
         while log.replies[link]:
             log.arrive(link)
-    assert (index.stable_end, index.proven_end) == (log.stable_end, log.end)
-    if log.stable_end > 0:
+    assert (index.last_stable_offset, index.proven_end) == (log.last_stable_offset, log.end)
+    if log.last_stable_offset > 0:
         log.ask_markers(0)
         log.arrive("read")
         assert index.aborted_from(0) is not None
@@ -164,15 +164,15 @@ def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> 
     log.append(0, 0, 1)
     log.arrive("write")
     log.append(1, 0, 5)
-    assert log.index.stable_end == 1
+    assert log.index.last_stable_offset == 1
     log.ask_bounds()
     log.arrive("read")
-    assert (log.index.stable_end, log.index.proven_end) == (1, 6)
+    assert (log.index.last_stable_offset, log.index.proven_end) == (1, 6)
     log.mark(1, 0, committed=False)
     log.ask_bounds()
     log.arrive("read")
     # All is decided, but how has yet to be asked.
-    assert (log.index.stable_end, log.index.aborted_from(1)) == (7, None)
+    assert (log.index.last_stable_offset, log.index.aborted_from(1)) == (7, None)
     log.arrive("write")
     log.arrive("write")
     assert log.index.aborted_from(1) == log.aborted

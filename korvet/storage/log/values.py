@@ -1,0 +1,101 @@
+"""The values that a partition's log takes and returns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
+
+Form = AppendArguments | AppendCommands
+"""A batch encoded for Redis: for the append script, or for the guard."""
+
+DEFAULT_AVERAGE_BYTES: Final = 256.0
+"""The assumed size of an entry until the log is known."""
+BOUNDS_FRESH_S: Final = 1.0
+"""How long both ends of a log may be unread: records that native clients delete at its start are noticed
+after this time at the latest.
+"""
+
+
+class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
+    """Where a batch belongs in the sequence of its idempotent producer (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool = False
+
+
+class ReceivedBatch(msgspec.Struct, frozen=True, gc=False):
+    """A record batch as a producer sent it."""
+
+    data: Octets
+    header: BatchHeader
+    plain: bytes | None
+    """The decompressed records if the batch has a codec, else None."""
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    """An append that took effect. The records have the offsets base_offset, base_offset + 1 and so on."""
+
+    base_offset: int
+    log_start: int
+    previous_end: int
+    """The log end offset before the append. On clock topics it is usually smaller than base_offset."""
+    append_ms: int
+    """The append time by Redis's clock."""
+    lead_ms: int
+    """How far the newest offset is ahead of Redis's clock."""
+    duplicate: bool
+    """Whether the same batch was appended before; base_offset is the original one then."""
+    last_stable_offset: int
+    """The last stable offset of the log that includes these records; -1 if it is unknown."""
+
+
+class Marked(msgspec.Struct, frozen=True, gc=False):
+    """A marker that took effect."""
+
+    offset: int
+    """The marker's offset; -1 if the producer had no open transaction, so that no marker was written."""
+    first_offset: int
+    """Where the transaction began; -1 without a transaction."""
+    previous_end: int
+    """The log end offset before the marker."""
+    last_stable_offset: int
+    """The last stable offset after the marker."""
+    append_ms: int
+    """The append time by Redis's clock."""
+
+
+class Fetched(msgspec.Struct, frozen=True, gc=False):
+    """Record batches read from a log."""
+
+    data: bytes
+    """Record batches (magic 2) one after the other; empty at the log end."""
+    record_count: int
+    first_offset: int
+    """The first record's offset, which may lie before the requested one in a batch; -1 without records."""
+    last_offset: int
+    """The offset of the last record, or of the end of a skipped gap; -1 with neither."""
+    next_offset: int
+    """The offset of the next read."""
+    log_start: int
+    log_end: int
+
+
+class Bounds(msgspec.Struct, frozen=True, gc=False):
+    """Both ends of a log, and what the log holds. Reads are valid from log_start to log_end inclusive."""
+
+    log_start: int
+    log_end: int
+    entries: int
+    payload_bytes: int
+    """Bytes of all field names and values, as far as the index covers them."""
+    epoch: int | None
+    """The writers' epoch; None if none was acquired."""
+    last_id: bytes
+    """Redis's last generated entry ID."""
+    last_stable_offset: int
+    """The start of the oldest open transaction, else log_end."""
