@@ -144,10 +144,10 @@ def tables() -> str:
     for table in TABLES.values():
         columns = [(f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns]
         parts.append(
-            f"### {table.name}\n\n{table.about} ({table.kind})\n\n"
+            f"#### {table.name}\n\n{table.about} ({table.kind})\n\n"
             + _table(("column", "type", "meaning"), columns)
         )
-    return "\n".join(parts)
+    return "\n\n".join(parts)
 
 
 def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The tables that come out of `__consumer_offsets`: what each is called, and its columns.
+"""The tables that Spark makes of `__consumer_offsets`: their names and columns.
 
-A contract: batch_tables and stored_tables give exactly these columns, in this order and of these types.
-Pure data, without Spark.
+batch_tables and stored_tables return exactly these columns, in this order and of these types. Pure data,
+without Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STATUSES: Final = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND", "AHEAD", "LOST")
-"""Of a partition, the worst last; a group has that of its worst partition."""
+"""The statuses of a partition, worst last. A group has the status of its worst partition."""
 PLACE_COLUMNS: Final = """
     group string: the consumer group
     topic string: the topic it reads
@@ -27,11 +27,11 @@ SOURCE_COLUMNS: Final = """
 COMMIT_COLUMNS: Final = """
     committed_offset bigint: the next offset to read
     leader_epoch int: -1 for none
-    metadata string: what the client added
+    metadata string: the client's text
     commit_ms bigint: time of the commit, ms
-    commit_ts timestamp: the same; null where Spark has no such time
+    commit_ts timestamp: the same; null if Spark can't represent that time
     expire_ms bigint: the commit's own expiry time, -1 for none
-    topic_id binary: 16 bytes, null when not recorded
+    topic_id binary: 16 bytes; null if not recorded
 """
 MEMBER_STRUCT: Final = "array<struct<topic:string,partitions:array<int>>>"
 
@@ -47,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a table is, and how it is kept up to date.
+    """A table, and how it is kept up to date.
 
     kind: `history` (rows are only added), `current` (one row per key as of now), `sums` (numbers that add up)
     or `snapshot` (one row per key and time of update).
@@ -60,7 +60,7 @@ class Table:
 
     @property
     def schema(self) -> str:
-        """As Spark's DDL."""
+        """The columns as Spark's DDL."""
         return ", ".join(f"`{column.name}` {column.type}" for column in self.columns)
 
 
@@ -78,12 +78,12 @@ _AS_OF: Final = "as_of_ts timestamp: the time that the row holds for\n"
 _MEMBER: Final = f"""
     instance_id string: `group.instance.id` of a static member
     client_id string: `client.id`
-    client_host string: where it came from
-    session_timeout_ms int: as it asked
-    rebalance_timeout_ms int: as it asked
-    topics array<string>: its subscription; null when that can't be read
-    assigned {MEMBER_STRUCT}: its assignment; null when that can't be read
-    assigned_partitions int: how many those are
+    client_host string: the client's address
+    session_timeout_ms int: requested by the client
+    rebalance_timeout_ms int: requested by the client
+    topics array<string>: its subscription; null if unreadable
+    assigned {MEMBER_STRUCT}: its assignment; null if unreadable
+    assigned_partitions int: number of assigned partitions
 """
 
 _ALL: Final = (
@@ -99,21 +99,21 @@ _ALL: Final = (
         value_version int: 0 to 4
         """
         + SOURCE_COLUMNS
-        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+        + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
         "current_offsets",
         "current",
-        "The newest commit of every group and partition; none where it is a tombstone.",
+        "The newest commit of every group and partition; no row if it is a tombstone.",
         PLACE_COLUMNS + COMMIT_COLUMNS + SOURCE_COLUMNS,
     ),
     _table(
         "record_lag",
         "snapshot",
-        "Unread records, counted: those at or beyond the committed offset.",
+        "The number of unread records: those at or after the committed offset.",
         PLACE_COLUMNS
         + "committed_offset bigint: the next offset to read\n"
-        + "record_lag bigint: unread records; gaps and deleted records are none\n"
+        + "record_lag bigint: unread records; gaps and deleted records don't count\n"
         + _AS_OF,
     ),
     _table(
@@ -123,19 +123,19 @@ _ALL: Final = (
         PLACE_COLUMNS
         + """
         committed_offset bigint: the next offset to read
-        first_unread_offset bigint: null when all is read
+        first_unread_offset bigint: null if everything is read
         first_unread_ts timestamp: its timestamp
-        lag_ms bigint: as_of_ts minus that, never negative; 0 when all is read
+        lag_ms bigint: as_of_ts minus that timestamp, never negative; 0 if everything is read
         """
         + _AS_OF,
     ),
     _table(
         "commit_rate",
         "sums",
-        "Commits per group and minute; minutes without one have no row.",
+        "Commits per group and minute; minutes without a commit have no row.",
         """
         group string: the consumer group
-        minute timestamp: beginning of the minute, by commit time
+        minute timestamp: start of the minute, by commit time
         commits bigint: one for every partition committed
         """,
     ),
@@ -147,33 +147,33 @@ _ALL: Final = (
         group string: the group
         group_type string: classic, consumer (KIP-848), share (KIP-932) or streams (KIP-1071)
         key_version int: the record type, 2 to 23
-        member_id string: of records on one member
+        member_id string: the member, if the record is about one
         data string: key and value as JSON
         tombstone boolean: the value is null
         """
         + SOURCE_COLUMNS
-        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+        + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
         "group_generations",
         "history",
-        "Every recorded state of a group, with who joined and left since the one before.",
+        "Every recorded state of a group, with the members that joined and left since the previous state.",
         """
         group string: the consumer group
         group_type string: classic, consumer (KIP-848), share (KIP-932) or streams (KIP-1071)
-        generation int: generation of a classic group, epoch of the others
+        generation int: generation of a classic group, epoch of other groups
         protocol_type string: `consumer`, `connect` ...; empty for a group that only commits
         protocol string: the assignor
         leader string: member id of the leader
-        at_ts timestamp: when the group came into this state
-        member_count int: how many members
-        member_ids array<string>: who
-        joined int: members that the state before did not have
-        left int: members of the state before that are gone
+        at_ts timestamp: when the group entered this state
+        member_count int: number of members
+        member_ids array<string>: their member ids
+        joined int: members that the previous state did not have
+        left int: members of the previous state that are gone
         tombstone boolean: the group was removed
         """
         + SOURCE_COLUMNS
-        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+        + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
         "rebalances",
@@ -183,31 +183,31 @@ _ALL: Final = (
         group string: the consumer group
         group_type string: as in group_generations
         kind string: formed (there were no members), rebalanced, or emptied (none are left)
-        generation int: the new one
-        previous_generation int: null for the first on record
+        generation int: the new generation
+        previous_generation int: null for the first recorded generation
         protocol string: the assignor
         member_count int: members now
-        joined int: members that came
-        left int: members that went
+        joined int: members that joined
+        left int: members that left
         at_ts timestamp: when the generation began
-        previous_lasted_ms bigint: how long the state before it had lasted
+        previous_lasted_ms bigint: duration of the previous state
         """
         + SOURCE_COLUMNS
-        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+        + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
         "members",
         "current",
-        "Everyone who was ever a member, as last recorded.",
+        "Every member that a group ever had, as last recorded.",
         """
         group string: the consumer group
-        member_id string: the coordinator's name for it
+        member_id string: its id, from the coordinator or the client
         group_type string: as in group_generations
         """
         + _MEMBER
         + """
-        generation int: the last that it was in
-        active boolean: it is in the group's newest state
+        generation int: the last generation that contains it
+        active boolean: the group's newest state contains it
         first_seen_ts timestamp: time of the first state that lists it
         last_seen_ts timestamp: time of the last state that lists it
         """,
@@ -215,18 +215,18 @@ _ALL: Final = (
     _table(
         "partition_status",
         "snapshot",
-        "Burrow's verdict on every committed partition, with what it rests on.",
+        "Burrow's status of every committed partition, with the underlying numbers.",
         PLACE_COLUMNS
         + """
         status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         committed_offset bigint: the next offset to read
         record_lag bigint: unread records
-        lost_records bigint: records deleted before they were read, at most; null where that is not known
-        lag_ms bigint: how long the first of them has been waiting
+        lost_records bigint: upper bound of records deleted before they were read; null if unknown
+        lag_ms bigint: how long the first unread record has been waiting
         commits bigint: commits in the window
-        complete double: those as a part of a full window
-        first_commit_ts timestamp: the oldest in the window
-        last_commit_ts timestamp: the newest
+        complete double: commits as a fraction of a full window
+        first_commit_ts timestamp: the oldest commit in the window
+        last_commit_ts timestamp: the newest commit in the window
         """
         + _AS_OF,
     ),
@@ -242,18 +242,18 @@ _ALL: Final = (
         + """
         topics bigint: topics with committed offsets
         partitions bigint: partitions with committed offsets
-        record_lag bigint: unread records of all
-        lost_records bigint: records deleted before they were read, of all
-        time_lag_ms bigint: the longest wait of any
-        worst_topic string: the partition that the status is of
-        worst_partition int: the partition that the status is of
-        complete double: the least complete window
+        record_lag bigint: unread records of all partitions
+        lost_records bigint: records deleted before they were read, of all partitions
+        time_lag_ms bigint: the longest wait of any partition
+        worst_topic string: topic of the partition with this status
+        worst_partition int: the partition with this status
+        complete double: fraction of the least complete window
         last_commit_ts timestamp: the newest commit
-        commit_age_ms bigint: how long ago
+        commit_age_ms bigint: time since that commit
         member_count int: members in the newest state
-        generation int: of the newest state
-        protocol_type string: of the newest state
-        protocol string: of the newest state
+        generation int: generation of the newest state
+        protocol_type string: protocol type of the newest state
+        protocol string: assignor of the newest state
         """
         + _AS_OF,
     ),
@@ -263,12 +263,12 @@ _ALL: Final = (
         "Groups without members that have not committed for `stale_ms`.",
         """
         group string: the consumer group
-        idle_ms bigint: since the last commit, or the last state when there is none
-        last_commit_ts timestamp: null when it holds no offset
+        idle_ms bigint: time since the last commit, or since the last state if there is no commit
+        last_commit_ts timestamp: null if the group has no offset
         topics bigint: topics with committed offsets
         partitions bigint: partitions with committed offsets
-        generation int: of the last state; null when it never had one
-        protocol_type string: of the last state
+        generation int: generation of the last state; null if there was none
+        protocol_type string: protocol type of the last state
         """
         + _AS_OF,
     ),
@@ -278,59 +278,59 @@ _ALL: Final = (
         "Offsets that the coordinator removes within `expiring_ms`, by Kafka's rules.",
         PLACE_COLUMNS
         + """
-        committed_offset bigint: what will be forgotten
-        commit_ts timestamp: when it was committed
-        expires_ts timestamp: when it may be removed
-        expires_in_ms bigint: until then; negative when it is due
+        committed_offset bigint: the offset that will be removed
+        commit_ts timestamp: time of the commit
+        expires_ts timestamp: when the offset may be removed
+        expires_in_ms bigint: time until then; negative if it is due
         """
         + _AS_OF,
     ),
     _table(
         "topic_consumers",
         "current",
-        "Which group reads which topic, and who its active members are.",
+        "Which group reads which topic, with its active members.",
         """
         topic string: the topic
         group string: the consumer group
         committed_partitions bigint: partitions with a committed offset
-        assigned_partitions bigint: partitions that active members are assigned
-        members bigint: active members that are assigned or subscribed to the topic
-        client_ids array<string>: theirs, sorted
-        client_hosts array<string>: theirs, sorted
+        assigned_partitions bigint: partitions assigned to active members
+        members bigint: active members with an assignment in, or a subscription to, the topic
+        client_ids array<string>: their client ids, sorted
+        client_hosts array<string>: their hosts, sorted
         last_commit_ts timestamp: the newest commit on the topic
         """,
     ),
     _table(
         "anomalies",
         "history",
-        "What is odd about a commit.",
+        "Unusual commits.",
         PLACE_COLUMNS
         + """
         kind string: rewind, gap, lost_records, past_end or unknown_partition
-        committed_offset bigint: what was committed
-        previous_offset bigint: the commit before
-        interval_ms bigint: time since the commit before
-        usual_interval_ms bigint: the median of up to ten intervals before; null below three
-        end_offset bigint: the partition's log end when looked at; null when it does not exist
-        lost_records bigint: records deleted before they were read, at most; null where that is not known
+        committed_offset bigint: the committed offset
+        previous_offset bigint: the previously committed offset
+        interval_ms bigint: time since the previous commit
+        usual_interval_ms bigint: the median of up to ten previous intervals; null below three
+        end_offset bigint: the partition's log end when it was looked up; null if the partition doesn't exist
+        lost_records bigint: upper bound of records deleted before they were read; null if unknown
         commit_ms bigint: time of the commit, ms
         commit_ts timestamp: the same
         """
         + SOURCE_COLUMNS
-        + "src_date date: day of src_ts (UTC), which the stored table is partitioned by",
+        + "src_date date: day of src_ts (UTC); the stored table is partitioned by it",
     ),
     _table(
         "quarantine",
         "history",
-        "Every record that can't be read.",
+        "Every unreadable record.",
         """
-        key binary: as it is
-        value binary: as it is
+        key binary: the record's key
+        value binary: the record's value
         """
         + SOURCE_COLUMNS
         + """
-        reason string: no key, damaged, or a version from the future
-        src_date date: day of src_ts (UTC), which the stored table is partitioned by
+        reason string: no key, damaged, or an unknown version
+        src_date date: day of src_ts (UTC); the stored table is partitioned by it
         """,
     ),
 )
