@@ -22,11 +22,6 @@ from korvet.protocol.registry import Respond, submit_api
 if TYPE_CHECKING:
     from korvet.api.common.context import Client, RequestContext
 
-# FetchRequest.json: max wait, min bytes, max bytes, isolation level and session id; a replica id came before
-# them, which is a tagged field by now.
-_EPOCH_AT: Final = 4 + 4 + 4 + 1 + 4
-_REPLICA_BYTES: Final = 4
-_REPLICA_TAGGED_SINCE: Final = 15
 # A request of more partitions does not stay with its connection: each takes 250 bytes.
 _MOST_KEPT: Final = 10_000
 # Nor do so many changes stay with their session once they are made.
@@ -68,28 +63,15 @@ def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
         return
     epoch = request.session_epoch if context.api_version >= SESSIONS_SINCE else FINAL_EPOCH
     if epoch not in (FINAL_EPOCH, INITIAL_EPOCH):
-        resume(context, request, epoch, respond)
+        _resume(context, request, epoch, respond)
         return
     if context.api_version >= SESSIONS_SINCE and request.session_id != NO_SESSION:
         context.services.fetch_sessions.close(request.session_id)
     _read_all(context, request, respond, opens=epoch == INITIAL_EPOCH)
 
 
-def is_incremental(context: RequestContext, request: Any) -> bool:
-    """Whether the request goes on with a session."""
-    return context.api_version >= SESSIONS_SINCE and request.session_epoch > INITIAL_EPOCH
-
-
-def epoch_position(api_version: int) -> int:
-    """Where the session's epoch is in a request's body (FetchRequest.json)."""
-    return _EPOCH_AT if api_version >= _REPLICA_TAGGED_SINCE else _REPLICA_BYTES + _EPOCH_AT
-
-
-def resume(context: RequestContext, request: Any, epoch: int, respond: Respond) -> None:
-    """Go on with a session; `epoch` stands for the request's."""
-    kept: Reading | None = context.client.kept
-    if kept is not None and kept.request is request and kept.go_on(epoch, respond):
-        return
+def _resume(context: RequestContext, request: Any, epoch: int, respond: Respond) -> None:
+    """Continue a session with an incremental fetch."""
     sessions = context.services.fetch_sessions
     by_id = context.api_version >= TOPIC_IDS_SINCE
     try:

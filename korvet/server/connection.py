@@ -135,43 +135,6 @@ class Repeat:
         return True
 
 
-class NextFetch:
-    """The next fetch of a session in which nothing changes: the same but for correlation id and epoch."""
-
-    __slots__ = ("_after", "_before", "_epoch_at", "_head", "_size", "_submit", "_tags")
-
-    def __init__(
-        self, frame: memoryview, epoch_at: int, flexible: bool, submit: Callable[[int, Slot], None]
-    ) -> None:
-        """frame: the request without its length, the epoch being at `epoch_at`; submit(epoch, slot) handles
-        it.
-        """
-        self._size = len(frame)
-        self._epoch_at = epoch_at
-        self._head = bytes(frame[:CORRELATION_AT])
-        self._before = bytes(frame[CORRELATION_AT + 4 : epoch_at])
-        self._after = bytes(frame[epoch_at + 4 :])
-        self._tags = b"\x00" if flexible else b""
-        self._submit = submit
-
-    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
-        """Handle the frame from begin to end if it is such a fetch."""
-        position = begin + CORRELATION_AT
-        if not (
-            end - begin == self._size
-            and buffer.endswith(self._after, begin, end)
-            and buffer.startswith(self._before, position + 4, end)
-            and buffer.startswith(self._head, begin, end)
-        ):
-            return False
-        (epoch,) = _LENGTH.unpack_from(buffer, begin + self._epoch_at)
-        if epoch <= 0:
-            return False
-        slot.header = bytes(buffer[position : position + 4]) + self._tags
-        self._submit(epoch, slot)
-        return True
-
-
 class Repeatable(Protocol):
     """A request of which the next one of its API is probably a repetition."""
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api import fetch
 from korvet.api.common.context import RequestContext
 from korvet.api.common.errors import asked_by, error_code_of
 from korvet.api.common.offset_commit_form import AskedCommit, CommitForms
@@ -24,7 +23,7 @@ from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, 
 from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
-from korvet.server.connection import CORRELATION_AT, NextFetch, Repeat
+from korvet.server.connection import CORRELATION_AT, Repeat
 from korvet.server.throttle import ThrottledSlot
 from korvet.server.turns import Turns
 from korvet.slices import sliced
@@ -46,8 +45,6 @@ _PRODUCE: Final = 0
 _FETCH: Final = 1
 _OFFSET_COMMIT: Final = 8
 _API_VERSIONS: Final = 18
-# Fetch of a consumer at the end of its partitions, and Heartbeat: sent again and again, hardly ever changed.
-_REPEATED: Final = frozenset((_FETCH, 12))
 # A larger request does not stay with its connection: a Fetch of some thousand partitions.
 _LARGEST_REPEATED: Final = 128 * 1024
 _LENGTH: Final = struct.Struct(">i")
@@ -116,9 +113,7 @@ class Dispatcher:
             self._note_commit(connection, api, context, request, frame, position)
             self._submit(api, context, request, slot)
         elif api.submit is not None:
-            if api_key == _FETCH and fetch.is_incremental(context, request):
-                self._note_fetch(connection, api, context, request, frame, position)
-            elif api_key in _REPEATED and len(frame) <= _LARGEST_REPEATED:
+            if api_key == _FETCH and len(frame) <= _LARGEST_REPEATED:
                 again = partial(self._submit, api, context, request)
                 connection.repeats[api_key] = Repeat(frame, responses.flexible, again)
             self._submit(api, context, request, slot)
@@ -179,28 +174,6 @@ class Dispatcher:
             known = _RepeatedCommit(forms, frame, context.schema.flexible, submit)
             connection.repeats[api.key] = known
         known.forms.note(request, frame)
-
-    def _note_fetch(
-        self,
-        connection: Connection,
-        api: registry.Api,
-        context: RequestContext,
-        request: Any,
-        frame: memoryview,
-        position: int,
-    ) -> None:
-        """Know the next one that changes nothing in its session."""
-        if request.topics or request.forgotten_topics_data:
-            return
-
-        def resume(epoch: int, slot: Slot) -> None:
-            try:
-                fetch.resume(context, request, epoch, slot)
-            except Exception as error:  # noqa: BLE001 - answered and logged
-                slot(self._refusal(api, context, request, error))
-
-        epoch_at = position + fetch.epoch_position(context.api_version)
-        connection.repeats[api.key] = NextFetch(frame, epoch_at, context.schema.flexible, resume)
 
     def _submit_produce(
         self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int

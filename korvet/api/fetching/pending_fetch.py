@@ -133,10 +133,6 @@ class Reading(Deadline):
         """Begin again with the same request; False where that is not as good as a new one."""
         return False
 
-    def go_on(self, epoch: int, respond: Respond) -> bool:
-        """The same where the request goes on with a session by that epoch."""
-        return False
-
     def release(self) -> None:
         """The client is gone, or asks for something else: nobody waits any more."""
         raise NotImplementedError

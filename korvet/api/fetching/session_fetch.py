@@ -92,18 +92,6 @@ class SessionReading(Reading):
         self._belong_to(context.client)
         self._start(respond)
 
-    def go_on(self, epoch: int, respond: Respond) -> bool:
-        """See Reading; for a request that changes nothing, on the connection that has the session."""
-        session, access = self._session, self._access
-        if session.epoch != epoch or session.reader is not self:
-            return False
-        if access is not None and access.version != self._access_version:
-            return False
-        services = self._context.services
-        services.fetch_sessions.go_on(session, services.deadlines.now() * 1000)
-        self._start(respond)
-        return True
-
     def _start(self, respond: Respond) -> None:
         self._begin(respond)
         if not self._open_parts and not self._is_short:
