@@ -8,7 +8,7 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet import api
 from korvet.api.common.password_checks import PasswordChecks
@@ -24,7 +24,7 @@ from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
 from korvet.embedded import socket_of
 from korvet.embedded.room import Room
-from korvet.groups.config import GroupConfig, MigrationPolicy
+from korvet.groups.config import GroupConfig
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
 from korvet.security.credentials import Credentials
@@ -54,75 +54,96 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Produced bytes on their way to Redis before clients are held back: enough to keep Redis busy, no more.
+# Produced bytes in flight to Redis before clients are held back: enough to keep Redis busy, no more.
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _COLLECTION_THRESHOLD: Final = 100_000
-# How often free space is looked at: half of the reserve is for what is written in between.
+# Interval of checks of the free disk space: half of the reserve is for what is written between two checks.
 _ROOM_POLL_S: Final = 0.1
 
 
-async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
-    """Serve until cancelled. `ready(host, port)` is called once clients are accepted, with the address told
-    to them.
+class _Parts(NamedTuple):
+    """What one broker consists of."""
 
-    Raises StoreError when Redis can't be used, ConfigError when TLS files can't, and OSError
-    when an address can't be listened on.
+    config: Config
+    listener: Listener
+    store: Store
+    member: Membership
+    security: SecurityStore
+    groups: GroupConfig
+    coordinator: CoordinatorService
+    markers: LocalMarkers
+    mailbox: Mailbox
+    peers: Peers
+    transactions: TransactionService
+    topics: TopicDirectory
+
+
+async def run(config: Config, redis_url: str, ready: Callable[[str, int], None]) -> None:
+    """Serve until cancelled. `ready(host, port)` is called once clients are accepted, with the advertised
+    address.
+
+    Raises StoreError if Redis cannot be used, ConfigError if a TLS file cannot be used, and OSError if an
+    address cannot be listened on.
     """
     api.load_all()
     authorizer, credentials, quotas = _authorizer(config), Credentials(), ClientQuotas()
     listener = Listener(config, authorizer, credentials, quotas)
     try:
         endpoints = await listener.bind()
-        endpoint = next(iter(endpoints.values()))
         store = await _open_store(config, redis_url, endpoints)
-        groups = _group_config(config)
+        groups = GroupConfig.from_settings(config)
         security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
-        coordinator = CoordinatorService(
-            store,
-            store.catalogue,
-            groups,
-            topic_partitions=config.offsets_topic_num_partitions,
-            message_max_bytes=config.message_max_bytes,
-        )
-        markers = LocalMarkers(store, store.catalogue, coordinator)
-        assert store.membership is not None
-        mailbox = Mailbox(store, store.membership)
-        peers = Peers(store, mailbox, markers)
-        transactions = TransactionService(
-            store,
-            store.catalogue,
-            _transaction_config(config),
-            MarkerWriter(peers.mark),
-            peers,
-            topic_partitions=config.transaction_state_log_num_partitions,
-            message_max_bytes=config.message_max_bytes,
-        )
-        beside = [keep("mail", mailbox.run)]
-        room = _room(config, redis_url)
-        if room is not None:
-            beside.append(keep("disk space", partial(_watch_room, store, room)))
+        parts = _assemble(config, listener, store, security, groups)
+        tasks = _server_tasks(parts, redis_url)
         try:
-            await _run(
-                config,
-                store,
-                security,
-                groups,
-                coordinator,
-                transactions,
-                markers,
-                listener,
-                lambda: ready(*endpoint),
-            )
+            await _run(parts, partial(ready, *next(iter(endpoints.values()))))
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-            await transactions.close()
-            await peers.close()
-            await coordinator.close()
+            await _end(tasks)
+            await parts.transactions.close()
+            await parts.peers.close()
+            await parts.coordinator.close()
             await store.close()
     finally:
         await listener.stop()
+
+
+def _assemble(
+    config: Config, listener: Listener, store: Store, security: SecurityStore, groups: GroupConfig
+) -> _Parts:
+    assert store.membership is not None
+    coordinator = CoordinatorService(
+        store,
+        store.catalogue,
+        groups,
+        topic_partitions=config.offsets_topic_num_partitions,
+        message_max_bytes=config.message_max_bytes,
+    )
+    markers = LocalMarkers(store, store.catalogue, coordinator)
+    mailbox = Mailbox(store, store.membership)
+    peers = Peers(store, mailbox, markers)
+    transactions = TransactionService(
+        store,
+        store.catalogue,
+        TransactionConfig.from_settings(config),
+        MarkerWriter(peers.mark),
+        peers,
+        topic_partitions=config.transaction_state_log_num_partitions,
+        message_max_bytes=config.message_max_bytes,
+    )
+    return _Parts(
+        config=config,
+        listener=listener,
+        store=store,
+        member=store.membership,
+        security=security,
+        groups=groups,
+        coordinator=coordinator,
+        markers=markers,
+        mailbox=mailbox,
+        peers=peers,
+        transactions=transactions,
+        topics=TopicDirectory(store, config, coordinator),
+    )
 
 
 async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Address]) -> Store:
@@ -143,118 +164,111 @@ async def _open_store(config: Config, redis_url: str, endpoints: Mapping[str, Ad
     )
 
 
-async def _run(
-    config: Config,
-    store: Store,
-    security: SecurityStore,
-    groups: GroupConfig,
-    coordinator: CoordinatorService,
-    transactions: TransactionService,
-    markers: LocalMarkers,
-    listener: Listener,
-    ready: Callable[[], None],
-) -> None:
-    member = store.membership
-    assert member is not None
-    topics = TopicDirectory(store, config, coordinator)
-    follower = _Follower(topics, coordinator, transactions, member)
+async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
+    member = parts.member
+    changes = _ChangeListener(parts)
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     member.on_lost = lambda error: None if lost.done() else lost.set_exception(StoreError(str(error)))
-    spare_the_collector()
-    await _load(security, coordinator, transactions, topics, follower, member)
-    services = Services(
-        config=config,
-        cluster_id=store.cluster_id,
-        membership=member,
-        topics=topics,
-        coordinator=coordinator,
-        groups=groups,
-        transactions=transactions,
-        markers=markers,
-        security=security,
-        password_checks=PasswordChecks(),
-        quotas=security.quotas,
-        new_producer_id=store.new_producer_id,
-        clock_ns=time.time_ns,
-        deadlines=Deadlines(asyncio.get_running_loop()),
-        fetch_memory=FetchMemory(config.fetch_buffer_bytes, asyncio.get_running_loop()),
-        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
-        unpacking=Unpacking(config.decompression_buffer_bytes, asyncio.get_running_loop()),
-    )
-    security.quotas.on_change = listener.forget_repeats
+    freeze_long_lived_objects()
+    await _load(parts, changes)
+    services = _services(parts)
+    parts.security.quotas.on_change = parts.listener.forget_repeats
     backpressure = Backpressure(_IN_FLIGHT_BYTES)
-    scheduling = partial(keep_scheduling, backpressure, config.bulk_scheduling_bytes_per_second)
-    housekeeping = [
-        *_housekeeping(config, store, security, topics, coordinator),
-        keep("scheduling", scheduling),
-    ]
+    tasks = _housekeeping(parts, backpressure)
     try:
-        spare_the_collector()
-        # Others send clients to us already, who are told what is still being loaded.
-        await listener.start(Dispatcher(services, backpressure))
+        freeze_long_lived_objects()
+        # Other brokers send clients to this broker already; it reports to them what is still being loaded.
+        await parts.listener.start(Dispatcher(services, backpressure))
         if not member.alone:
-            await coordinator.wait_loaded()
+            await parts.coordinator.wait_loaded()
             await member.made_known()
         ready()
         await lost
     finally:
-        for task in housekeeping:
-            task.cancel()
-        await asyncio.gather(*housekeeping, return_exceptions=True)
+        await _end(tasks)
         if not member.alone:
-            # Others take over while clients still hear from us that they should ask them.
+            # Other brokers take over while this broker still redirects clients to them.
             await member.leave()
-        await listener.stop()
+        await parts.listener.stop()
         services.password_checks.close()
         services.unpacking.close()
-        await follower.close()
+        await changes.close()
 
 
-async def _load(
-    security: SecurityStore,
-    coordinator: CoordinatorService,
-    transactions: TransactionService,
-    topics: TopicDirectory,
-    follower: _Follower,
-    member: Membership,
-) -> None:
-    """Read the keyspace and begin to follow it. Raises StoreError."""
+def _services(parts: _Parts) -> Services:
+    loop = asyncio.get_running_loop()
+    config = parts.config
+    return Services(
+        config=config,
+        cluster_id=parts.store.cluster_id,
+        membership=parts.member,
+        topics=parts.topics,
+        coordinator=parts.coordinator,
+        groups=parts.groups,
+        transactions=parts.transactions,
+        markers=parts.markers,
+        security=parts.security,
+        password_checks=PasswordChecks(),
+        quotas=parts.security.quotas,
+        new_producer_id=parts.store.new_producer_id,
+        clock_ns=time.time_ns,
+        deadlines=Deadlines(loop),
+        fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
+        fetch_sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
+        unpacking=Unpacking(config.decompression_buffer_bytes, loop),
+    )
+
+
+async def _load(parts: _Parts, changes: _ChangeListener) -> None:
+    """Read the keyspace and follow its changes from then on. Raises StoreError."""
     try:
-        await security.refresh()
-        await coordinator.start()
-        transactions.follow_assignment()
-        member.attach(follower)
-        member.begin()
-        if member.alone:
-            await coordinator.wait_loaded()
-            await topics.finish_deletes()
+        await parts.security.refresh()
+        await parts.coordinator.start()
+        parts.transactions.follow_assignment()
+        parts.member.attach(changes)
+        parts.member.begin()
+        if parts.member.alone:
+            await parts.coordinator.wait_loaded()
+            await parts.topics.finish_deletes()
     except StorageError as error:
         raise StoreError(f"the keyspace cannot be loaded: {error}") from error
 
 
-def _housekeeping(
-    config: Config,
-    store: Store,
-    security: SecurityStore,
-    topics: TopicDirectory,
-    coordinator: CoordinatorService,
-) -> list[asyncio.Task[None]]:
-    """The work beside that for clients."""
+def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
+    """The tasks that run from the opening of the store to its closing."""
+    tasks = [keep("mail", parts.mailbox.run)]
+    room = _room(parts.config, redis_url)
+    if room is not None:
+        tasks.append(keep("disk space", partial(_watch_room, parts.store, room)))
+    return tasks
+
+
+def _housekeeping(parts: _Parts, backpressure: Backpressure) -> list[asyncio.Task[None]]:
+    """The background work while clients are served."""
+    config, security, topics = parts.config, parts.security, parts.topics
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
+    scheduling = partial(keep_scheduling, backpressure, config.bulk_scheduling_bytes_per_second)
     tasks = [
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
-        keep("compaction", LogCleaner(store, topics, config, _now_ms).run),
-        keep("watch for evictions", EvictionWatch(store.router).run),
+        keep("compaction", LogCleaner(parts.store, topics, config, _now_ms).run),
+        keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
+        keep("scheduling", scheduling),
     ]
     if config.native_groups_enable:
-        exporter = NativeExporter(store, coordinator, config.native_groups_interval_ms)
+        exporter = NativeExporter(parts.store, parts.coordinator, config.native_groups_interval_ms)
         tasks.append(keep("Redis groups", exporter.run))
     return tasks
 
 
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _room(config: Config, redis_url: str) -> Room | None:
-    """The free space of the disk that Redis writes to, if it is the embedded server of our data folder."""
+    """The free space of the disk that Redis writes to; None unless Redis is the embedded server."""
     folder = Path(config.data_dir).absolute()
     if not redis_url.startswith("unix://") or redis_url != f"unix://{socket_of(folder)}":
         return None
@@ -262,7 +276,7 @@ def _room(config: Config, redis_url: str) -> Room | None:
 
 
 async def _watch_room(store: Store, room: Room) -> None:
-    """Refuse clients' records while the disk has nothing but its reserve, which groups and brokers need."""
+    """Refuse clients' records while only the reserve of the disk is left, which groups and brokers need."""
     while True:
         if room.look():
             refusal = NoRoom(
@@ -276,50 +290,41 @@ async def _watch_room(store: Store, room: Room) -> None:
         await asyncio.sleep(_ROOM_POLL_S)
 
 
-class _Follower:
-    """What topics and coordinator do when other brokers have changed something."""
+class _ChangeListener:
+    """What topics and coordinators do when other brokers have changed something."""
 
-    def __init__(
-        self,
-        topics: TopicDirectory,
-        coordinator: CoordinatorService,
-        transactions: TransactionService,
-        member: Membership,
-    ) -> None:
-        self._topics = topics
-        self._coordinator = coordinator
-        self._transactions = transactions
-        self._member = member
+    def __init__(self, parts: _Parts) -> None:
+        self._parts = parts
         self._finishing: asyncio.Task[None] | None = None
 
     def follow_assignment(self) -> None:
-        """Coordinate what is ours now."""
-        self._coordinator.follow_assignment()
-        self._transactions.follow_assignment()
+        """Coordinate the groups and transactions of the partitions that this broker leads now."""
+        self._parts.coordinator.follow_assignment()
+        self._parts.transactions.follow_assignment()
 
     async def settle(self) -> None:
-        """Return once our groups are loaded and know of deleted topics no more. Raises StorageError."""
-        # Another broker may have made the topic.
-        self._transactions.follow_assignment()
-        await self._coordinator.wait_loaded()
+        """Return once this broker's groups are loaded, without deleted topics. Raises StorageError."""
+        # Another broker may have created `__transaction_state`.
+        self._parts.transactions.follow_assignment()
+        await self._parts.coordinator.wait_loaded()
         try:
-            await self._topics.forget_deleted()
+            await self._parts.topics.forget_deleted()
         except CoordinatorError as error:
             raise StorageFault(f"offsets of a deleted topic cannot be forgotten: {error}") from error
         busy = self._finishing is not None and not self._finishing.done()
-        if self._member.controls and not busy and self._topics.deletes_are_pending:
+        if self._parts.member.controls and not busy and self._parts.topics.deletes_are_pending:
             self._finishing = once("deletions", self._finish_deletes())
 
     async def close(self) -> None:
-        """End what is under way; it is finished by another broker, or after the next start."""
+        """Cancel deletions in progress; another broker finishes them, or this one after its next start."""
         if self._finishing is not None:
             self._finishing.cancel()
             await asyncio.gather(self._finishing, return_exceptions=True)
 
     async def _finish_deletes(self) -> None:
-        """Those that another broker began; it may have died since."""
+        """Finish the deletions that another broker began; that broker may have died since."""
         try:
-            await self._topics.finish_deletes()
+            await self._parts.topics.finish_deletes()
         except (StorageError, CoordinatorError) as error:
             log.warning("a deletion is not finished yet: %s", error)
 
@@ -332,41 +337,11 @@ def _authorizer(config: Config) -> Authorizer | None:
     )
 
 
-def _group_config(config: Config) -> GroupConfig:
-    return GroupConfig(
-        min_session_timeout_ms=config.group_min_session_timeout_ms,
-        max_session_timeout_ms=config.group_max_session_timeout_ms,
-        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-        max_size=config.group_max_size,
-        offset_metadata_max_units=config.offset_metadata_max_bytes,
-        offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-        offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
-        commit_value_version=config.offsets_commit_value_version,
-        assignors=config.consumer_assignors,
-        consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-        consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-        consumer_min_session_timeout_ms=config.group_consumer_min_session_timeout_ms,
-        consumer_max_session_timeout_ms=config.group_consumer_max_session_timeout_ms,
-        consumer_min_heartbeat_interval_ms=config.group_consumer_min_heartbeat_interval_ms,
-        consumer_max_heartbeat_interval_ms=config.group_consumer_max_heartbeat_interval_ms,
-        consumer_max_size=config.group_consumer_max_size,
-        consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
-        migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
-    )
+def freeze_long_lived_objects() -> None:
+    """Exclude objects that live as long as the process from garbage collections, and collect less often.
 
-
-def _transaction_config(config: Config) -> TransactionConfig:
-    return TransactionConfig(
-        max_timeout_ms=config.transaction_max_timeout_ms,
-        id_expiration_ms=config.transactional_id_expiration_ms,
-    )
-
-
-def spare_the_collector() -> None:
-    """Keep what lives as long as the process out of garbage collections, and collect less often.
-
-    Requests make few cycles, and a collection over all topics and groups would stall every client. Loading
-    them makes none: with Python's own threshold a third of it would go into looking for some.
+    Requests create few reference cycles, and a collection over all topics and groups would stall every
+    client. Loading creates none: with Python's own threshold, collections would take a third of its time.
     """
     gc.collect()
     gc.freeze()

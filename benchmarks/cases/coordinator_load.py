@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
-from korvet.broker import spare_the_collector
+from korvet.broker import freeze_long_lived_objects
 from korvet.coordinator.service import OFFSETS_TOPIC, CoordinatorService
 from korvet.embedded import socket_of
 from korvet.groups.config import GroupConfig
@@ -95,7 +95,7 @@ async def load(server: KorvetServer, commits: Commits) -> tuple[float, float]:
     store = await Store.open(f"unix://{socket_of(server.data_dir)}", Keyspace(KEYSPACE))
     await fill(store, commits)
     service = CoordinatorService(store, store.catalogue, GroupConfig())
-    spare_the_collector()
+    freeze_long_lived_objects()
     async with probed() as late_s:
         began = time.perf_counter()
         await service.start()

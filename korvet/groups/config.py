@@ -10,6 +10,8 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from korvet.config.settings import Config
+
 INT32_MAX = 2**31 - 1
 SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL_MS: Final = "consumer.heartbeat.interval.ms"
@@ -103,6 +105,30 @@ class GroupConfig(msgspec.Struct, frozen=True):
     regex_refresh_interval_ms: int = 10_000  # not a setting in Kafka either
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL  # group.consumer.migration.policy
     own: OwnConfigs = msgspec.field(default_factory=OwnConfigs)
+
+    @classmethod
+    def from_settings(cls, settings: Config) -> GroupConfig:
+        """The part of the broker's settings that is about groups."""
+        return cls(
+            min_session_timeout_ms=settings.group_min_session_timeout_ms,
+            max_session_timeout_ms=settings.group_max_session_timeout_ms,
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            max_size=settings.group_max_size,
+            offset_metadata_max_units=settings.offset_metadata_max_bytes,
+            offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+            offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+            commit_value_version=settings.offsets_commit_value_version,
+            assignors=settings.consumer_assignors,
+            consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+            consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+            consumer_min_session_timeout_ms=settings.group_consumer_min_session_timeout_ms,
+            consumer_max_session_timeout_ms=settings.group_consumer_max_session_timeout_ms,
+            consumer_min_heartbeat_interval_ms=settings.group_consumer_min_heartbeat_interval_ms,
+            consumer_max_heartbeat_interval_ms=settings.group_consumer_max_heartbeat_interval_ms,
+            consumer_max_size=settings.group_consumer_max_size,
+            consumer_assignment_interval_ms=settings.group_consumer_assignment_interval_ms,
+            migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+        )
 
     def session_timeout_ms(self, group_id: str) -> int:
         """How long a member of that consumer group may be silent."""
