@@ -42,7 +42,8 @@ from korvet.spark.session import jars as jar_sets
 from korvet.spark.session.jars import fetch_jars, fetch_package, find_jars, jars_folder
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import is_submitted
-from korvet.spark.source.connection import OFFSETS_TOPIC, check_keyspace, connected
+from korvet.spark.source.connection import connected
+from korvet.spark.source.topics import OFFSETS_TOPIC, check_keyspace
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import KafkaReader, RedisReader
 
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.source.connection import Address
+    from korvet.spark.source.address import Address
 
 DEFAULT_EVERY = "10 seconds"
 AWAIT_S = 1

@@ -23,7 +23,8 @@ from korvet.spark.session.failures import in_one_line
 from korvet.spark.session.jars import JarsMissing
 from korvet.spark.session.redaction import redacted
 from korvet.spark.session.session import JavaMissing, build_session, is_submitted, submitted_session
-from korvet.spark.source.connection import DEFAULT_KEYSPACE, Address, Secret, SourceError, Tls, split_url
+from korvet.spark.source.address import DEFAULT_KEYSPACE, Address, Secret, Tls, split_url
+from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -40,7 +40,6 @@ LONG_FILES = {
     "spark/cli.py": "",
     "spark/records/entries.py": "",
     "spark/records/kernel.py": "",
-    "spark/source/connection.py": "",
     "tests/api/test_security.py": "",
     "tests/coordinator/test_exporter.py": "",
     "tests/faults/test_brokers.py": "",

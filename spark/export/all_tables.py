@@ -11,7 +11,8 @@ from korvet.spark.export.tables import table_named
 from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics
 from korvet.spark.session.folders import Folder
-from korvet.spark.source.connection import OFFSETS_TOPIC, SourceError
+from korvet.spark.source.errors import SourceError
+from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.stored_tables import CHECKPOINT, StoredTables
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.source.connection import Address
+    from korvet.spark.source.address import Address
 
 # The first update has all there is, and a batch is held by Spark while its tables are made.
 BATCH_RECORDS: Final = 5_000_000

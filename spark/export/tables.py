@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
 from korvet.spark.export.target import ExportError
 from korvet.spark.export.topics import stream_topics
-from korvet.spark.source.connection import OFFSETS_TOPIC, Address
 from korvet.spark.source.source import SCHEMA
+from korvet.spark.source.topics import OFFSETS_TOPIC
 from korvet.spark.tables import decode, health
 from korvet.spark.tables.batch_tables import Tables, shaped
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES, Table
+from korvet.spark.tables.readers import smallest_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from korvet.spark.tables.readers import Starts, TopicReader
+    from korvet.spark.source.address import Address
+    from korvet.spark.tables.readers import TopicReader
 
 # Their rows come from one record each, so that they can be added as records come.
 GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
@@ -55,16 +56,6 @@ def stream_table(
     source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
     rows = GROWING[name](source)
     return shaped(rows.withColumn("src_date", sf.to_date("src_ts")), table)
-
-
-def smallest_offsets(commits: DataFrame) -> Starts:
-    """Where reading must begin in each committed partition so that every lag can be counted."""
-    starts: dict[str, dict[int, int]] = defaultdict(dict)
-    smallest = commits.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
-    for row in smallest.collect():
-        # A partition with nothing but tombstones has no smallest one.
-        starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
-    return dict(starts)
 
 
 def growing_table(name: str) -> Table:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.spark.source.connection import Address, connected, load_topics, select_topics
+from korvet.spark.source.connection import connected
 from korvet.spark.source.settings import SourceOptions, options_of
 from korvet.spark.source.source import FORMAT
+from korvet.spark.source.topics import load_topics, select_topics
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.source.address import Address
 
 
 def read_topics(

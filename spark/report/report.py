@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from korvet.spark.export.tables import smallest_offsets
 from korvet.spark.report.page import render, series
 from korvet.spark.report.words import clock
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import TABLES
+from korvet.spark.tables.readers import smallest_offsets
 
 if TYPE_CHECKING:
     from datetime import datetime

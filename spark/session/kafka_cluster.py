@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from korvet.spark.session.failures import root_of
 from korvet.spark.session.jars import JarsMissing
-from korvet.spark.source.connection import SourceError
+from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -57,34 +57,43 @@ class Cluster:
                 name: sorted(part.partition() for part in described[name].partitions()) for name in described
             }
 
-    def extents(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
+    def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
         """Where these partitions begin and end (ListOffsets, read_committed); all must exist."""
         with _failures(self._bootstrap):
             spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
-            first = self._offsets(places, spec.earliest(), committed)
-            end = self._offsets(places, spec.latest(), committed)
-        return {place: Extent(first[place], end[place]) for place in places}
+            first = self._offsets(topic_partitions, spec.earliest(), committed)
+            end = self._offsets(topic_partitions, spec.latest(), committed)
+        return {
+            topic_partition: Extent(first[topic_partition], end[topic_partition])
+            for topic_partition in topic_partitions
+        }
 
-    def ends(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def ends(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Where these partitions end, open transactions included (ListOffsets); all must exist."""
         with _failures(self._bootstrap):
             latest = self._kafka.clients.admin.OffsetSpec.latest()
-            return self._offsets(places, latest, self._levels.READ_UNCOMMITTED)
+            return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
 
     @property
     def _levels(self) -> Any:
         return self._kafka.common.IsolationLevel
 
     def _offsets(
-        self, places: Sequence[tuple[str, int]], spec: Any, level: Any
+        self, topic_partitions: Sequence[tuple[str, int]], spec: Any, level: Any
     ) -> dict[tuple[str, int], int]:
         asked = self._java.HashMap()
-        keys = {place: self._kafka.common.TopicPartition(*place) for place in places}
+        keys = {
+            topic_partition: self._kafka.common.TopicPartition(*topic_partition)
+            for topic_partition in topic_partitions
+        }
         for key in keys.values():
             asked.put(key, spec)
         options = self._kafka.clients.admin.ListOffsetsOptions(level)
         answers = self._admin.listOffsets(asked, options)
-        return {place: answers.partitionResult(key).get().offset() for place, key in keys.items()}
+        return {
+            topic_partition: answers.partitionResult(key).get().offset()
+            for topic_partition, key in keys.items()
+        }
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import korvet
 from korvet.spark.source.source import KorvetDataSource
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _launch_environment(*, quiet: bool) -> Iterator[Path | None]:
     import tempfile  # noqa: PLC0415 (only here, not on executors)
 
     saved = dict(os.environ)
-    root = str(Path(__file__).absolute().parents[2])
+    root = str(Path(korvet.__file__).absolute().parents[1])
     with tempfile.TemporaryDirectory(prefix="korvet-spark-") as folder:
         logging_conf = None
         if quiet:

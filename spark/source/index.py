@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from korvet.spark.source.connection import SourceError
+from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -10,20 +10,13 @@ from typing import TYPE_CHECKING
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.spark.records.entries import columns_of
-from korvet.spark.source.connection import (
-    DataLoss,
-    Extent,
-    SourceError,
-    StreamRange,
-    extents,
-    load_topics,
-    pages,
-    select_topics,
-    start_offset,
-)
+from korvet.spark.source.errors import DataLoss, SourceError
+from korvet.spark.source.extents import Extent, StreamRange, extents, start_offset
 from korvet.spark.source.index import Index, Point
+from korvet.spark.source.pages import pages
 from korvet.spark.source.settings import EARLIEST, LATEST
 from korvet.spark.source.tasks import plan
+from korvet.spark.source.topics import load_topics, select_topics
 from korvet.spark.source.transactions import OpenTransactions, is_transactional
 
 if TYPE_CHECKING:
@@ -31,8 +24,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import InputPartition
 
-    from korvet.spark.source.connection import Connection, Place, TopicInfo
+    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.extents import TopicPartition
     from korvet.spark.source.settings import Positions, SourceOptions
+    from korvet.spark.source.topics import TopicInfo
 
 # Ranges of fewer records share a task, since a task costs more than reading them.
 TASK_RECORDS = 100_000
@@ -48,7 +43,7 @@ class Selection:
     """The topics that a read takes, and how far each of their partitions reaches now."""
 
     topics: Mapping[str, TopicInfo]
-    extents: Mapping[Place, Extent]
+    extents: Mapping[TopicPartition, Extent]
     transactional: bool
     """Whether the keyspace coordinates transactions."""
 
@@ -66,15 +61,15 @@ def select(connection: Connection, options: SourceOptions, *, missing: bool = Fa
     else:
         names = [name for name in wanted.names if name in known] if missing else list(wanted.names)
         topics = select_topics(known, names, options.address)
-    for topic, partition in wanted.places or ():
+    for topic, partition in wanted.topic_partitions or ():
         if topic in known and partition >= known[topic].partitions:
             raise SourceError(
                 f"assign names {topic}-{partition}; {topic} has {known[topic].partitions} partitions"
             )
-    found = extents(connection, options.address, topics, wanted.places)
+    found = extents(connection, options.address, topics, wanted.topic_partitions)
     return Selection(
         {topic.name: topic for topic in topics},
-        {extent.place: extent for extent in found},
+        {extent.topic_partition: extent for extent in found},
         # Also if its field can't be read.
         bool(connection.call("HEXISTS", options.address.topics_key, TRANSACTION_TOPIC)),
     )
@@ -91,9 +86,9 @@ def check_named(positions: Positions, selection: Selection) -> None:
 
 def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
     """The offset at which to begin. Raises SourceError where no record is that new and that is an error."""
-    time_ms = positions.time_of(extent.place)
+    time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
-        wanted = positions.offset_of(extent.place)
+        wanted = positions.offset_of(extent.topic_partition)
         return {EARLIEST: extent.log_start, LATEST: extent.log_end}.get(wanted, wanted)
     found = first_since(connection, extent, time_ms)
     if found is None and positions.no_match == "error":
@@ -106,9 +101,9 @@ def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
 
 def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
     """The offset before which to end, not behind the log's end."""
-    time_ms = positions.time_of(extent.place)
+    time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
-        wanted = positions.offset_of(extent.place)
+        wanted = positions.offset_of(extent.topic_partition)
         return extent.log_end if wanted == LATEST else min(wanted, extent.log_end)
     found = first_since(connection, extent, time_ms)
     return extent.log_end if found is None else found
@@ -116,7 +111,7 @@ def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
 
 def check_loss(extent: Extent, start: int) -> None:
     """Raises DataLoss where records from `start` on may be gone."""
-    topic, partition = extent.place
+    topic, partition = extent.topic_partition
     if start < extent.log_start:
         raise DataLoss(
             f"{topic}-{partition} begins at offset {extent.log_start} by now: what was between {start} "

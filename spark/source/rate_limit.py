@@ -7,25 +7,29 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from korvet.offsets.packing import AddressError, offset_of
-from korvet.spark.source.connection import pages, start_offset
+from korvet.spark.source.extents import start_offset
 from korvet.spark.source.index import Index
+from korvet.spark.source.pages import pages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.spark.records.replies import Entry
-    from korvet.spark.source.connection import Connection, Place, StreamRange
+    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.extents import StreamRange, TopicPartition
 
 
-def shares(available: Mapping[Place, int], records: int) -> dict[Place, int]:
+def shares(available: Mapping[TopicPartition, int], records: int) -> dict[TopicPartition, int]:
     """So many records, divided among partitions in proportion to what each has, about; what rounding leaves
     goes to those that have most.
     """
     total = max(1, sum(available.values()))
-    found = {place: count * records // total for place, count in available.items()}
+    found = {topic_partition: count * records // total for topic_partition, count in available.items()}
     left = records - sum(found.values())
-    for place in sorted(available, key=lambda place: (-available[place], place))[:left]:
-        found[place] += 1
+    for topic_partition in sorted(
+        available, key=lambda topic_partition: (-available[topic_partition], topic_partition)
+    )[:left]:
+        found[topic_partition] += 1
     return found
 
 

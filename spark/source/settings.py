@@ -7,17 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from korvet.spark.source.connection import (
-    DEFAULT_KEYSPACE,
-    DEFAULT_URL,
-    Address,
-    Place,
-    Secret,
-    SourceError,
-    Tls,
-)
+from korvet.spark.source.address import DEFAULT_KEYSPACE, DEFAULT_URL, Address, Secret, Tls
+from korvet.spark.source.errors import SourceError
+
+if TYPE_CHECKING:
+    from korvet.spark.source.extents import TopicPartition
 
 EARLIEST = -2
 LATEST = -1
@@ -91,18 +87,18 @@ class Positions:
     timestamp: int | None = None
     no_match: Literal["error", "latest"] = "latest"
 
-    def time_of(self, place: Place) -> int | None:
+    def time_of(self, topic_partition: TopicPartition) -> int | None:
         """The time that decides for a partition; None where an offset does."""
-        topic, partition = place
+        topic, partition = topic_partition
         return self.timestamps.get(topic, {}).get(partition, self.timestamp)
 
-    def offset_of(self, place: Place) -> int:
+    def offset_of(self, topic_partition: TopicPartition) -> int:
         """The offset for a partition for which no time decides."""
-        topic, partition = place
+        topic, partition = topic_partition
         return self.offsets.get(topic, {}).get(partition, self.default)
 
     @property
-    def named(self) -> list[Place]:
+    def named(self) -> list[TopicPartition]:
         """All partitions that are named individually."""
         named = (self.offsets, self.timestamps)
         return [(topic, part) for limits in named for topic in limits for part in limits[topic]]
@@ -114,7 +110,7 @@ class Topics:
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
-    places: frozenset[Place] | None = None
+    topic_partitions: frozenset[TopicPartition] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,18 +311,18 @@ def _topics(given: Mapping[str, str]) -> Topics:
 
 def _assigned(text: str) -> Topics:
     document = _document("assign", text, '{"orders": [0, 1]}')
-    places: set[Place] = set()
+    topic_partitions: set[TopicPartition] = set()
     for topic, partitions in document.items():
         listed = partitions if isinstance(partitions, list) else []
         numbers = [one for one in listed if type(one) is int and one >= 0]
-        places.update((topic, number) for number in numbers)
+        topic_partitions.update((topic, number) for number in numbers)
         if not numbers or len(numbers) < len(listed):
             raise SourceError(
                 'assign is JSON like {"orders": [0, 1]}, with a list of partitions for each topic'
             )
     if not document:
         raise SourceError("assign names no topic")
-    return Topics(names=tuple(document), places=frozenset(places))
+    return Topics(names=tuple(document), topic_partitions=frozenset(topic_partitions))
 
 
 def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting", "ending"]) -> Positions:
@@ -364,7 +360,9 @@ def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting"
 
 def _check_end(found: Positions, end: str) -> None:
     begins = [
-        place for place in found.named if found.offset_of(place) == EARLIEST and found.time_of(place) is None
+        topic_partition
+        for topic_partition in found.named
+        if found.offset_of(topic_partition) == EARLIEST and found.time_of(topic_partition) is None
     ]
     if end == "ending" and (found.default == EARLIEST or begins):
         where = f" for {begins[0][0]}-{begins[0][1]}" if begins else ""
@@ -381,12 +379,14 @@ def _check_values(name: str, limits: Limits, least: int, what: str) -> None:
 
 
 def _check_selected(found: Positions, topics: Topics) -> None:
-    for topic in {place[0] for place in found.named} if topics.names else ():
+    for topic in {topic_partition[0] for topic_partition in found.named} if topics.names else ():
         if topic not in topics.names:
             raise SourceError(f"{found.option} names the topic {topic}, which is not one that is read")
-    for place in found.named if topics.places is not None else ():
-        if topics.places is not None and place not in topics.places:
-            raise SourceError(f"{found.option} names {place[0]}-{place[1]}, which is not assigned")
+    for topic_partition in found.named if topics.topic_partitions is not None else ():
+        if topics.topic_partitions is not None and topic_partition not in topics.topic_partitions:
+            raise SourceError(
+                f"{found.option} names {topic_partition[0]}-{topic_partition[1]}, which is not assigned"
+            )
 
 
 def _limits(name: str, text: str, example: str) -> dict[str, dict[int, int]]:

@@ -29,7 +29,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import SEQUENCE_BITS
-from korvet.spark.source.connection import SourceError, connected
+from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.planning import (
     begin,
     check_loss,
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.types import StructType
 
-    from korvet.spark.source.connection import Connection, StreamRange
+    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.planning import Selection
 
 FORMAT = "korvet"

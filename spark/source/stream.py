@@ -16,7 +16,9 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from korvet.spark.source.connection import DataLoss, StreamRange, connected
+from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import DataLoss
+from korvet.spark.source.extents import StreamRange
 from korvet.spark.source.planning import (
     begin,
     check_loss,
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql.types import StructType
 
-    from korvet.spark.source.connection import Connection, Extent, Place
+    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.extents import Extent, TopicPartition
     from korvet.spark.source.planning import Selection
     from korvet.spark.source.settings import SourceOptions
 
@@ -60,7 +63,7 @@ class Progress:
     """
 
     ids: Mapping[str, str]
-    positions: Mapping[Place, Position]
+    positions: Mapping[TopicPartition, Position]
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> Progress:
@@ -93,7 +96,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._goal: Progress | None = None
-        self._open: dict[Place, OpenTransactions] = {}
+        self._open: dict[TopicPartition, OpenTransactions] = {}
         self._triggered_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -103,11 +106,11 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             selection = select(connection, options)
             check_named(options.starting, selection)
             positions = {}
-            for place, extent in selection.extents.items():
+            for topic_partition, extent in selection.extents.items():
                 start = begin(connection, options.starting, extent)
                 if options.fail_on_data_loss:
                     check_loss(extent, start)
-                positions[place] = _position(extent, start)
+                positions[topic_partition] = _position(extent, start)
             return Progress(_ids(selection), positions).dump()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
@@ -124,14 +127,20 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             selection = select(connection, self._options, missing=True)
             self._goal = Progress(
                 _ids(selection),
-                {place: Position(one.log_end, one.added) for place, one in selection.extents.items()},
+                {
+                    topic_partition: Position(one.log_end, one.added)
+                    for topic_partition, one in selection.extents.items()
+                },
             )
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
         """The ends of all partitions now, for the query's progress."""
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
-            ends = {place: Position(one.log_end, one.added) for place, one in selection.extents.items()}
+            ends = {
+                topic_partition: Position(one.log_end, one.added)
+                for topic_partition, one in selection.extents.items()
+            }
             return Progress(_ids(selection), ends).dump()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
@@ -141,17 +150,24 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             selection = select(connection, self._options, missing=True)
             self._check_topics(begun, selection)
             fresh = self._fresh(connection, begun, selection)
-            ends = {**begun.positions, **{place: end for place, (_, end) in fresh.items()}}
-            unread = {
-                place: part for place, (part, _) in fresh.items() if part.start_offset < part.end_offset
+            ends = {
+                **begun.positions,
+                **{topic_partition: end for topic_partition, (_, end) in fresh.items()},
             }
-            available = {place: max(1, part.records) for place, part in unread.items()}
+            unread = {
+                topic_partition: part
+                for topic_partition, (part, _) in fresh.items()
+                if part.start_offset < part.end_offset
+            }
+            available = {topic_partition: max(1, part.records) for topic_partition, part in unread.items()}
             if self._waits(sum(available.values()), limit):
                 return start
             if isinstance(limit, ReadMaxRows):
                 allowed = shares(available, limit.max_rows)
-                for place, part in unread.items():
-                    ends[place] = _limited(connection, begun, part, ends[place], allowed[place])
+                for topic_partition, part in unread.items():
+                    ends[topic_partition] = _limited(
+                        connection, begun, part, ends[topic_partition], allowed[topic_partition]
+                    )
             found = Progress({**begun.ids, **_ids(selection)}, ends).dump()
         if found == start:
             return start
@@ -182,29 +198,29 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _fresh(
         self, connection: Connection, begun: Progress, selection: Selection
-    ) -> dict[Place, tuple[StreamRange, Position]]:
+    ) -> dict[TopicPartition, tuple[StreamRange, Position]]:
         """What there is to read behind the positions, and where each partition ends."""
         found = {}
-        for place, extent in selection.extents.items():
+        for topic_partition, extent in selection.extents.items():
             end = Position(extent.log_end, extent.added)
             if self._goal is not None:
-                if place not in self._goal.positions:
+                if topic_partition not in self._goal.positions:
                     continue
-                end = min(end, self._goal.positions[place], key=lambda position: position.offset)
-            at = _start(begun, selection, place)
+                end = min(end, self._goal.positions[topic_partition], key=lambda position: position.offset)
+            at = _start(begun, selection, topic_partition)
             if at is not None and at.offset > extent.log_end:
                 if self._options.fail_on_data_loss:
                     check_loss(extent, at.offset)
                 at = None
             if at is None:
-                self._open.pop(place, None)
+                self._open.pop(topic_partition, None)
             start = extent.log_start if at is None else at.offset
             part = _range(connection, extent, Position(start, None if at is None else at.added), end)
             stable = self._stable_end(connection, selection, part)
             if stable < end.offset:
                 end = Position(stable)
             if start < end.offset or at is None:
-                found[place] = (replace(part, end_offset=end.offset), end)
+                found[topic_partition] = (replace(part, end_offset=end.offset), end)
         return found
 
     def _stable_end(self, connection: Connection, selection: Selection, part: StreamRange) -> int:
@@ -212,14 +228,14 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         All before `part` is decided already, so what has begun behind it is all that can be open.
         """
-        place = (part.origin.topic, part.origin.partition)
+        topic_partition = (part.origin.topic, part.origin.partition)
         if not self._options.read_committed or part.end_offset <= part.start_offset:
             return part.end_offset
-        followed = self._open.get(place)
+        followed = self._open.get(topic_partition)
         if followed is None or followed.reached < part.start_offset:
             if not selection.transactional and not tail_is_transactional(connection, part):
                 return part.end_offset
-            followed = self._open[place] = OpenTransactions(part)
+            followed = self._open[topic_partition] = OpenTransactions(part)
         if followed.reached < part.end_offset:
             followed.follow(connection, replace(part, start_offset=followed.reached))
         first = followed.first_offset
@@ -232,11 +248,14 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             selection = select(connection, self._options, missing=True)
             self._check_topics(ended, selection)
             ranges = []
-            for place, last in ended.positions.items():
-                extent = selection.extents.get(place)
-                if extent is None or ended.ids[place[0]] != selection.topics[place[0]].topic_id:
+            for topic_partition, last in ended.positions.items():
+                extent = selection.extents.get(topic_partition)
+                if (
+                    extent is None
+                    or ended.ids[topic_partition[0]] != selection.topics[topic_partition[0]].topic_id
+                ):
                     continue
-                part = self._between(connection, extent, _start(begun, selection, place), last)
+                part = self._between(connection, extent, _start(begun, selection, topic_partition), last)
                 if part.start_offset < part.end_offset:
                     ranges.append(part)
             return tasks(connection, self._options, selection, ranges)
@@ -276,10 +295,10 @@ def _position(extent: Extent, offset: int) -> Position:
     return Position(offset)
 
 
-def _start(begun: Progress, selection: Selection, place: Place) -> Position | None:
+def _start(begun: Progress, selection: Selection, topic_partition: TopicPartition) -> Position | None:
     """Where a partition goes on; None for one that is new."""
-    same = begun.ids.get(place[0]) == selection.topics[place[0]].topic_id
-    return begun.positions.get(place) if same else None
+    same = begun.ids.get(topic_partition[0]) == selection.topics[topic_partition[0]].topic_id
+    return begun.positions.get(topic_partition) if same else None
 
 
 def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:
@@ -296,8 +315,8 @@ def _limited(
     connection: Connection, begun: Progress, part: StreamRange, end: Position, records: int
 ) -> Position:
     """Where a partition's share of a limited batch ends."""
-    place = (part.origin.topic, part.origin.partition)
-    before = begun.positions.get(place, Position(part.start_offset))
+    topic_partition = (part.origin.topic, part.origin.partition)
+    before = begun.positions.get(topic_partition, Position(part.start_offset))
     if not records:
         return before
     offset, counted = advance(connection, part, records)

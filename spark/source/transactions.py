@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 
 from korvet.spark.records.batches import BATCH, may_be_transactional
 from korvet.spark.records.entries import columns_of, markers_of
-from korvet.spark.source.connection import pages
+from korvet.spark.source.pages import pages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from korvet.spark.records.entries import Columns, Marker
     from korvet.spark.records.replies import Entry
-    from korvet.spark.source.connection import Connection, StreamRange
+    from korvet.spark.source.connection import Connection
+    from korvet.spark.source.extents import StreamRange
 
 
 class Outcomes:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from pyspark.sql import functions as sf
+
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.session.kafka_cluster import cluster_of
-from korvet.spark.source.connection import OFFSETS_TOPIC, Address, connected, extents, load_topics
+from korvet.spark.source.connection import connected
+from korvet.spark.source.extents import extents
 from korvet.spark.source.settings import options_of
 from korvet.spark.source.source import FORMAT, SCHEMA
+from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.source.address import Address
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
@@ -80,7 +87,7 @@ class RedisReader:
             found = extents(connection, self.address, wanted)
         rows = [
             (
-                *extent.place,
+                *extent.topic_partition,
                 extent.log_end,
                 extent.log_start,
                 0 if extent.origin.bias else min(extent.first_offset, extent.log_start),
@@ -148,12 +155,12 @@ class KafkaReader:
         """
         with cluster_of(spark, self.bootstrap) as cluster:
             existing = cluster.partitions(topics)
-            places = [(topic, part) for topic in existing for part in existing[topic]]
-            starts, ends = cluster.extents(places), cluster.ends(places)
+            topic_partitions = [(topic, part) for topic in existing for part in existing[topic]]
+            starts, ends = cluster.extents(topic_partitions), cluster.ends(topic_partitions)
         rows = []
-        for place, end in ends.items():
-            start = starts[place].first
-            rows.append((*place, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
+        for topic_partition, end in ends.items():
+            start = starts[topic_partition].first
+            rows.append((*topic_partition, end, start, 0 if start < FIRST_CLOCK_OFFSET else start))
         return spark.createDataFrame(rows, ENDS)
 
     def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
@@ -163,10 +170,10 @@ class KafkaReader:
         """
         with cluster_of(spark, self.bootstrap) as cluster:
             existing = cluster.partitions(starts)
-            places = [
+            topic_partitions = [
                 (topic, part) for topic in existing for part in existing[topic] if part in starts[topic]
             ]
-            extents = cluster.extents(places)
+            extents = cluster.extents(topic_partitions)
         readable: dict[str, dict[int, int]] = {}
         for (topic, partition), extent in extents.items():
             start = max(starts[topic][partition], extent.first)
@@ -189,3 +196,13 @@ class KafkaReader:
             .option("failOnDataLoss", "false")
             .load()
         )
+
+
+def smallest_offsets(commits: DataFrame) -> Starts:
+    """Where reading must begin in each committed partition so that every lag can be counted."""
+    starts: dict[str, dict[int, int]] = defaultdict(dict)
+    smallest = commits.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
+    for row in smallest.collect():
+        # A partition with nothing but tombstones has no smallest one.
+        starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
+    return dict(starts)

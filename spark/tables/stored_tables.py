@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
-from korvet.spark.export.tables import smallest_offsets
 from korvet.spark.session.folders import Folder
 from korvet.spark.tables import anomalies, decode, health, membership, views
 from korvet.spark.tables.batch_tables import Views, dated, shaped
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES
 from korvet.spark.tables.health import Rules
 from korvet.spark.tables.membership import IS_NEW
+from korvet.spark.tables.readers import smallest_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

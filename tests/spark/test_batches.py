@@ -25,7 +25,7 @@ from korvet.spark.records.entries import (
     markers_of,
     record_batch,
 )
-from korvet.spark.source.connection import Address
+from korvet.spark.source.address import Address
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.views import record_lag
 from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch

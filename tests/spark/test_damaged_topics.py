@@ -8,7 +8,10 @@ import pytest
 
 from korvet.offsets.packing import pack
 from korvet.spark.export.topics import check_topics
-from korvet.spark.source.connection import OFFSETS_TOPIC, Address, SourceError, connected, load_topics
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import SourceError
+from korvet.spark.source.topics import OFFSETS_TOPIC, load_topics
 from korvet.spark.tables.readers import RedisReader
 from tests.spark.test_source import MS
 from tests.storage.test_shared_fields import MALFORMED

@@ -26,7 +26,8 @@ from korvet.spark.export.tables import batch_table, stream_table
 from korvet.spark.export.target import FORMATS, ExportError, Target
 from korvet.spark.export.topics import read_topics, stream_topics
 from korvet.spark.session.failures import NEEDS_JAR
-from korvet.spark.source.connection import Address, SourceError
+from korvet.spark.source.address import Address
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import RedisReader

@@ -39,7 +39,7 @@ class Thrown:
             "[COLUMN_ALREADY_EXISTS] There is one.",
         ),
         (
-            TRACEBACK + "korvet.spark.source.connection.SourceError: no topic t; there is u\n\tat java",
+            TRACEBACK + "korvet.spark.source.errors.SourceError: no topic t; there is u\n\tat java",
             "no topic t; there is u",
         ),
         (TRACEBACK + "redis.exceptions.ResponseError: NOPERM\n", "ResponseError: NOPERM"),

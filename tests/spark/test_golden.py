@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from korvet.offsets.wire import uuid_text
-from korvet.spark.source.connection import Address
+from korvet.spark.source.address import Address
 from korvet.spark.tables import readers
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.readers import KafkaReader, RedisReader

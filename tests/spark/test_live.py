@@ -16,13 +16,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from py4j.java_gateway import JavaPackage  # type: ignore[import-untyped]
 
 from korvet.offsets.partition import partition_for
-from korvet.spark.export.tables import smallest_offsets
 from korvet.spark.session import kafka_cluster
 from korvet.spark.session.jars import JarsMissing
-from korvet.spark.source.connection import Address, SourceError
+from korvet.spark.source.address import Address
+from korvet.spark.source.errors import SourceError
 from korvet.spark.tables import readers, views
 from korvet.spark.tables.decode import group_metadata, offset_commits, quarantine
-from korvet.spark.tables.readers import KafkaReader, RedisReader
+from korvet.spark.tables.readers import KafkaReader, RedisReader, smallest_offsets
 from tests.spark.scenario import METADATA, Expected, Place, Scenario, play
 from tests.support.confluent import read_all
 from tests.support.ports import free_port

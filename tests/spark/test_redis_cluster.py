@@ -8,15 +8,11 @@ import pytest
 from redis.cluster import RedisCluster as Client
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.source.connection import (
-    Address,
-    Connection,
-    StreamRange,
-    connected,
-    extents,
-    load_topics,
-    pages,
-)
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import Connection, connected
+from korvet.spark.source.extents import StreamRange, extents
+from korvet.spark.source.pages import pages
+from korvet.spark.source.topics import load_topics
 from tests.spark.keyspace import Keyspace
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.spark.records.entries import Origin, columns_of, markers_of, record_batch
 from korvet.spark.records.replies import Reply
-from korvet.spark.source.connection import Address, connected
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import connected
 from tests.spark.direct import batch, schema_of
 from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
 

@@ -22,7 +22,9 @@ from korvet.spark.report.report import PAGE_NAME, write_report
 from korvet.spark.report.words import duration
 from korvet.spark.session import jars
 from korvet.spark.session.session import JavaMissing, java_command, parse_java_version
-from korvet.spark.source.connection import Address, SourceError, Tls, connected
+from korvet.spark.source.address import Address, Tls
+from korvet.spark.source.connection import connected
+from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from korvet.spark.source.connection import Address, connected
+from korvet.spark.source.address import Address
+from korvet.spark.source.connection import connected
 from korvet.spark.source.index import Index
 from tests.spark.direct import Stream, batch, tasks
 from tests.spark.keyspace import Keyspace

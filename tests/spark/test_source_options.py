@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from korvet.spark.source.connection import Address, Secret, SourceError, Tls
+from korvet.spark.source.address import Address, Secret, Tls
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import EARLIEST, LATEST, OPTIONS, SourceOptions, options_of
 
 TOPIC = {"topic": "t"}

@@ -22,7 +22,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.records.entries import addressable
-from korvet.spark.source.connection import DataLoss, SourceError
+from korvet.spark.source.errors import DataLoss, SourceError
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import batch, rows_of, schema_of, source, tasks, values
 from tests.spark.test_batches import stored

@@ -15,7 +15,7 @@ import pytest
 
 from korvet.spark.cli_options import RedisOptions
 from korvet.spark.export.topics import check_topics
-from korvet.spark.source.connection import SourceError
+from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import options_of
 from tests.spark.direct import batch, values
 from tests.support.ports import free_port

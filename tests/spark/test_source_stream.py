@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.source.connection import DataLoss, SourceError
+from korvet.spark.source.errors import DataLoss, SourceError
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import Stream, values
 from tests.spark.test_batches import stored

@@ -8,7 +8,7 @@ import pytest
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.spark.export.tables import batch_table
-from korvet.spark.source.connection import Address
+from korvet.spark.source.address import Address
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables.batch_tables import Tables
 from korvet.spark.tables.catalog import NEED_RECORDS, TABLES

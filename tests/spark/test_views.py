@@ -16,7 +16,7 @@ from korvet.offsets.consumer_protocol import (
 )
 from korvet.offsets.packing import pack
 from korvet.offsets.schema import GroupMetadataValue, MemberMetadata
-from korvet.spark.source.connection import Address
+from korvet.spark.source.address import Address
 from korvet.spark.tables import views
 from korvet.spark.tables.decode import group_metadata, offset_commits
 from korvet.spark.tables.readers import RedisReader

@@ -1,0 +1,158 @@
+"""The extent of each partition's stream (XINFO STREAM), and ranges of it."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from redis.exceptions import ResponseError
+
+from korvet.offsets.packing import MAX_OFFSET, AddressError, offset_of, position_of
+from korvet.spark.records.batches import batch_records
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from korvet.spark.records.entries import Origin
+    from korvet.spark.records.replies import Entry
+    from korvet.spark.source.address import Address
+    from korvet.spark.source.connection import Arguments, Connection
+    from korvet.spark.source.topics import TopicInfo
+
+# Korvet's meta hash has its numbers as big-endian doubles in the field `log`; the third is the log start. In
+# the field `gap` is the position of the first entry that compaction left.
+_LOG_NUMBERS = struct.Struct(">14d")
+_LOG_START = 2
+TopicPartition = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How far one partition reaches at one moment (XINFO STREAM).
+
+    The log starts at 0 until something is gone, then at the first record there is. It ends behind the last
+    record there ever was. `first_offset` is that of the first record, log_end where there is none. `added`
+    counts the entries that there ever were, `entries` those that are left, `batch` records of the last one.
+    """
+
+    stream: str
+    origin: Origin
+    log_start: int = 0
+    log_end: int = 0
+    first_offset: int = 0
+    entries: int = 0
+    added: int = 0
+    batch: int = 1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """Topic and partition."""
+        return self.origin.topic, self.origin.partition
+
+    @property
+    def index(self) -> str:
+        """The key of the sparse index."""
+        return f"{{{self.stream}}}:index"
+
+    @property
+    def records(self) -> int:
+        """About how many records there are: if all entries were like the last one."""
+        return self.entries * self.batch
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRange:
+    """A part of one partition: the offsets start_offset .. end_offset - 1, about `records` of them.
+
+    `first_id` is the entry with which it began when it was planned: where that is gone, something is lost.
+    Outcomes of transactions are looked for below `log_end`.
+    """
+
+    stream: str
+    origin: Origin
+    start_offset: int
+    end_offset: int
+    records: int
+    log_end: int
+    first_id: bytes | None = None
+
+
+def extents(
+    connection: Connection,
+    address: Address,
+    topics: Sequence[TopicInfo],
+    wanted: Collection[TopicPartition] | None = None,
+) -> list[Extent]:
+    """How far the partitions of these topics reach, in order; of those `wanted` where some are named."""
+    topic_partitions = [
+        (topic, partition)
+        for topic in topics
+        for partition in range(topic.partitions)
+        if wanted is None or (topic.name, partition) in wanted
+    ]
+    commands: list[Arguments] = []
+    for topic, partition in topic_partitions:
+        stream = address.stream(topic.name, partition)
+        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap")]
+    replies = connection.replies(commands)
+    found = []
+    for (topic, partition), reply, meta in zip(topic_partitions, replies[::2], replies[1::2], strict=True):
+        extent = Extent(address.stream(topic.name, partition), topic.origin(partition))
+        if isinstance(reply, ResponseError):
+            if "no such key" not in str(reply):
+                raise reply
+        else:
+            extent = _extent(extent, dict(zip(reply[::2], reply[1::2], strict=True)), meta)
+        found.append(extent)
+    return found
+
+
+def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
+    bias = empty.origin.bias
+    entries, added = info[b"length"], info[b"entries-added"]
+    end = _end_offset(info[b"last-generated-id"], bias)
+    first, last = info[b"first-entry"], info[b"last-entry"]
+    first_offset = start_offset(first, bias) if first else end
+    log, gap = meta if isinstance(meta, list) else (None, None)
+    start = 0
+    if log is not None and len(log) == _LOG_NUMBERS.size:
+        start = min(end, int(_LOG_NUMBERS.unpack(log)[_LOG_START]))
+    # What compaction took before the entry `gap` moves no log start.
+    if (start or added > entries) and first_offset + bias > int(gap or -1):
+        start = max(start, first_offset)
+    batch = batch_records(last[1], end - 1) or 1 if last else 1
+    return replace(
+        empty,
+        log_start=start,
+        log_end=end,
+        first_offset=first_offset,
+        entries=entries,
+        added=added,
+        batch=batch,
+    )
+
+
+def start_offset(entry: Entry, bias: int) -> int:
+    """The offset of an entry's first record; of one that has none, where the next one could be."""
+    end = _end_offset(entry[0], bias)
+    try:
+        last = offset_of(entry[0], bias)
+    except AddressError:
+        return end
+    return end - (batch_records(entry[1], last) or 1)
+
+
+def _end_offset(last_id: bytes, bias: int) -> int:
+    """One above the last entry's offset; of one that has none, where the next entry could be."""
+    if last_id == b"0-0":
+        return 0
+    try:
+        return min(offset_of(last_id, bias) + 1, MAX_OFFSET)
+    except AddressError:
+        pass
+    try:
+        return position_of(last_id, bias)
+    except AddressError:
+        return MAX_OFFSET
