@@ -83,7 +83,7 @@ def topic_configs() -> str:
     )
     kept = ", ".join(f"`{config.name}`" for config in known if config.name not in HONOURED)
     table = _table(("config", "default", "broker setting"), rows)
-    return f"{table}\n\nAccepted, kept and shown, without effect: {kept}."
+    return f"{table}\n\nThese configs are stored and shown, but have no effect: {kept}."
 
 
 def apis() -> str:

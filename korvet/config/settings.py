@@ -1,6 +1,6 @@
 """The broker's settings: one frozen `Config`.
 
-Settings that Kafka has carry Kafka's own dotted names.
+Settings that exist in Kafka have Kafka's dotted names.
 """
 
 import re
@@ -17,44 +17,44 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 Count = Annotated[int, Meta(ge=0, le=_INT32_MAX)]
 Size = Annotated[int, Meta(ge=1, le=_INT32_MAX)]
-# A coordinator's partitions are all read at a start.
+# Limits the partitions that a coordinator reads when it starts.
 Partitions = Annotated[int, Meta(ge=1, le=10_000)]
 Duration = Annotated[int, Meta(ge=0, le=_INT64_MAX)]
 Limit = Annotated[int, Meta(ge=-1, le=_INT64_MAX)]
-# The name of the one listener where `listeners` is not set.
+# The name of the single listener if `listeners` isn't set.
 _PLAINTEXT = "PLAINTEXT"
-# Settings that Kafka doesn't have and that are not grouped: their keys are their field names.
+# Settings without a counterpart in Kafka and without a group. Their keys are their field names.
 _PLAIN_KEYS = frozenset({"data_dir", "node_id", "log_level", "processes"})
 
 
 class ListenerSetting(NamedTuple):
-    """A setting of one listener, by the field of `Config` in whose stead it is there."""
+    """A setting of one listener, which replaces a field of `Config` for that listener."""
 
     listener: str
-    """Its name with underscores for dots and dashes, in capitals: variables have no others."""
+    """The listener's name in capitals, with underscores for dots and dashes, as in environment variables."""
     field: str
     value: object
 
 
 def in_variable(name: str) -> str:
-    """A key or a listener's name as a part of an environment variable's name."""
+    """Returns a key or a listener's name in the form that environment variables use."""
     return re.sub(r"[.-]", "_", name).upper()
 
 
 def key_of(field: str) -> str:
-    """The name of a field in files and documentation: dotted as in Kafka, except for our own few."""
+    """Returns the key of a field: dotted as in Kafka, except for `_PLAIN_KEYS`."""
     return field if field in _PLAIN_KEYS else field.replace("_", ".")
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
-    """All settings of one broker process. Units are last in the names: `_ms`, `_minutes`, `_bytes`."""
+    """All settings of one broker process. Names end with their unit: `_ms`, `_minutes`, `_bytes`."""
 
-    listen: Annotated[str, Meta(description="Address to accept Kafka clients on, HOST:PORT.")] = (
-        "127.0.0.1:9092"
-    )
+    listen: Annotated[
+        str, Meta(description="Address on which the broker accepts Kafka clients, HOST:PORT.")
+    ] = "127.0.0.1:9092"
     advertise: Annotated[
         str | None,
-        Meta(description="Address that clients are told to connect to; the one listened on if not set."),
+        Meta(description="Address that clients connect to, if it differs from `listen`."),
     ] = None
     data_dir: Annotated[
         str,
@@ -65,8 +65,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     redis: Annotated[
         str | None,
         Meta(
-            description="URL of a Redis or Valkey (redis://, rediss://, unix://), or of nodes of a cluster; "
-            "embedded if not set."
+            description="URL of a Redis or Valkey (redis://, rediss://, unix://), or of nodes of a cluster. "
+            "If not set, korvet runs an embedded server."
         ),
     ] = None
     redis_socket_timeout_ms: Annotated[
@@ -74,35 +74,41 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             ge=500,
             le=_INT32_MAX,
-            description="How long a connection to Redis may be silent while it is asked something, before "
-            "another one is made; a quarter longer at the most.",
+            description="Longest silence on a connection to Redis with a pending request; after that, at "
+            "most a quarter later, korvet reconnects.",
         ),
     ] = 15_000
     keyspace: Annotated[
-        str, Meta(description="Prefix of all Redis keys: one keyspace is one Kafka cluster.")
+        str, Meta(description="Prefix of all Redis keys. One keyspace is one Kafka cluster.")
     ] = "korvet"
     node_id: Annotated[
-        Count, Meta(description="This broker's id in the cluster; each live broker has another one.")
+        Count, Meta(description="This broker's ID in the cluster, unique among live brokers.")
     ] = 1
     processes: Annotated[
-        Size, Meta(description="Broker processes to run, on ports and node ids from the given ones on.")
+        Size,
+        Meta(
+            description="Number of broker processes; their ports and node IDs count up from the configured "
+            "ones."
+        ),
     ] = 1
     broker_session_timeout_ms: Annotated[
         int,
         Meta(
             ge=500,
             le=_INT32_MAX,
-            description="Time after which other brokers take over from one that does not answer any more.",
+            description="Time after which other brokers take over from a broker that doesn't renew its "
+            "lease.",
         ),
     ] = 5_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
-        Meta(description="Least severe messages that are logged."),
+        Meta(description="Lowest severity of logged messages."),
     ] = "info"
     embedded_appendfsync: Annotated[
         Literal["always", "everysec", "no"],
         Meta(
-            description="When the embedded server flushes its log; below `always` a crash may lose records."
+            description="When the embedded server flushes its append-only file. Below `always`, a crash may "
+            "lose records."
         ),
     ] = "always"
 
@@ -111,117 +117,129 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(
             ge=0,
             le=_INT64_MAX,
-            description="Free space on the embedded server's disk below which records are refused; below "
-            "half of it all writes are. 0 is none.",
+            description="Free space on the embedded server's disk below which records are refused. Below "
+            "half of it, all writes are refused. 0 turns the check off.",
         ),
     ] = 67_108_864
 
     auto_create_topics_enable: Annotated[
-        bool, Meta(description="Create a topic when a client asks for one that does not exist.")
+        bool, Meta(description="Create a topic when a client requests one that doesn't exist.")
     ] = True
-    num_partitions: Annotated[Size, Meta(description="Partitions of a topic created without a count.")] = 1
-    message_max_bytes: Annotated[Size, Meta(description="Largest record batch accepted, as sent.")] = (
+    num_partitions: Annotated[
+        Size, Meta(description="Partitions of a topic that is created without a partition count.")
+    ] = 1
+    message_max_bytes: Annotated[Size, Meta(description="Largest record batch, as sent (compressed).")] = (
         1_048_588
     )
-    max_decompressed_bytes: Annotated[
-        Size, Meta(description="Largest record batch accepted, once decompressed.")
-    ] = 10 * 1024 * 1024
-    # The share of large batches has room for two of the largest: one that Redis adds, and the next one. All
-    # of them go to Redis on one connection, so that each further one delays everybody by 0.1 to 0.2 s.
+    max_decompressed_bytes: Annotated[Size, Meta(description="Largest record batch after decompression.")] = (
+        10 * 1024 * 1024
+    )
+    # The share of large batches has room for two of the largest: one that Redis is adding, and the next one.
+    # One connection carries all of them to Redis, so each further one delays all clients by 0.1 to 0.2 s.
     decompression_buffer_bytes: Annotated[
         Size,
         Meta(
-            description="Memory of each process for produced batches that are decompressed and not in Redis "
-            "yet; more of them wait."
+            description="Memory per process for decompressed batches of producers that aren't in Redis yet. "
+            "Further batches wait."
         ),
     ] = 25_165_824
     message_timestamp_after_max_ms: Annotated[
-        Duration, Meta(description="How far in the future a record's timestamp may lie.")
+        Duration, Meta(description="How far in the future a record's timestamp may be.")
     ] = 3_600_000
     socket_request_max_bytes: Annotated[
-        Size, Meta(description="Largest request accepted; the connection of a larger one is closed.")
+        Size, Meta(description="Largest request. A larger one closes the connection.")
     ] = 104_857_600
     max_connections: Annotated[
         Size,
-        Meta(description="Most client connections, with those in a TLS handshake; more are closed at once."),
+        Meta(
+            description="Largest number of client connections, including TLS handshakes. Further "
+            "connections are closed at once."
+        ),
     ] = _INT32_MAX
     max_connections_per_ip: Annotated[
-        Size, Meta(description="Most client connections from one address; more are closed at once.")
+        Size,
+        Meta(
+            description="Largest number of client connections from one address. Further connections are "
+            "closed at once."
+        ),
     ] = _INT32_MAX
     connections_max_idle_ms: Annotated[
         Limit,
         Meta(
-            description="Time after which a connection is closed on which nothing is received or sent, even "
-            "one that waits for an answer; -1 is never."
+            description="Time after which an idle connection is closed, even if a request is waiting on it; "
+            "-1 means never."
         ),
     ] = 600_000
     connections_setup_timeout_ms: Annotated[
         Size,
         Meta(
-            description="Time for a TLS handshake, and for which a client may be silent before it has "
-            "authenticated."
+            description="Longest duration of a TLS handshake, and longest silence of a client that must "
+            "authenticate."
         ),
     ] = 10_000
     append_lead_max_ms: Annotated[
         Duration,
         Meta(
-            description="How far offsets of a burst may run ahead of Redis's clock before it is throttled; "
-            "with storage.layout=batch a day."
+            description="How far the offsets of a burst may run ahead of Redis's clock before the producer "
+            "is throttled. With storage.layout=batch it is a day."
         ),
     ] = 1_000
     native_poll_interval_ms: Annotated[
         Size,
         Meta(
-            description="How often partitions that consumers wait for, or keep asking for, are checked "
-            "for native Redis writers' entries."
+            description="How often korvet checks partitions that consumers read or wait for, for entries of "
+            "native Redis writers."
         ),
     ] = 75
     tail_cache_bytes: Annotated[
         Count,
         Meta(
-            description="Memory of each process for the newest batches of all partitions, served without "
-            "Redis; 0 is none."
+            description="Memory per process for the newest batches of all partitions, which are served "
+            "without Redis; 0 turns the cache off."
         ),
     ] = 268_435_456
     bulk_scheduling_bytes_per_second: Annotated[
         Count,
         Meta(
-            description="Produced bytes per second from which a broker waits for its turn on busy CPUs "
-            "(Linux's SCHED_BATCH): more throughput, longer waits; 0 is never."
+            description="Produced bytes per second above which the broker runs under Linux's SCHED_BATCH: "
+            "more throughput and longer waits on busy CPUs; 0 means never."
         ),
     ] = 8_388_608
     fetch_readahead_bytes: Annotated[
         Count,
-        Meta(description="Memory for what consumers that read through a log will ask for next; 0 is none."),
+        Meta(
+            description="Memory for records that are read ahead for consumers that read through a log; 0 "
+            "turns it off."
+        ),
     ] = 33_554_432
     fetch_buffer_bytes: Annotated[
         Size,
         Meta(
-            description="Memory of each process for records that consumers have asked for and not read yet; "
-            "while it is used up a consumer gets one batch at a time."
+            description="Memory per process for records in fetch responses, until clients have read them. "
+            "While it is used up, a fetch returns one batch."
         ),
     ] = 67_108_864
     max_incremental_fetch_session_cache_slots: Annotated[
-        Count, Meta(description="Fetch sessions that are kept at the most; 0 is none.")
+        Count, Meta(description="Largest number of fetch sessions; 0 means none.")
     ] = 1_000
     native_groups_enable: Annotated[
         bool,
         Meta(
-            description="Commit what Redis applications acknowledge in Redis consumer groups; alike for all "
-            "brokers of a keyspace."
+            description="Commit the positions of Redis consumer groups that Redis applications move. Set "
+            "the same value on all brokers of a keyspace."
         ),
     ] = True
     native_groups_interval_ms: Annotated[
-        Size, Meta(description="How often Redis consumer groups are looked at for that.")
+        Size, Meta(description="How often korvet reads the positions of Redis consumer groups.")
     ] = 1_000
     transaction_max_timeout_ms: Annotated[
-        Size, Meta(description="Longest time for which a producer may keep a transaction open.")
+        Size, Meta(description="Longest transaction timeout that a producer may request.")
     ] = 900_000
     transactional_id_expiration_ms: Annotated[
-        Duration, Meta(description="Idle time after which a transactional id is forgotten.")
+        Duration, Meta(description="Idle time after which a transactional ID expires.")
     ] = 604_800_000
     producer_id_expiration_ms: Annotated[
-        Duration, Meta(description="Idle time after which an idempotent producer's state is dropped.")
+        Duration, Meta(description="Idle time after which the state of an idempotent producer expires.")
     ] = 86_400_000
 
     log_retention_ms: Annotated[
@@ -229,84 +247,94 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 604_800_000
     log_retention_bytes: Annotated[
         Limit,
-        Meta(description="Size of a partition above which its oldest records are deleted; -1 is unlimited."),
+        Meta(
+            description="Size of a partition above which its oldest records are deleted; -1 means unlimited."
+        ),
     ] = -1
     log_offset_assignment: Annotated[
         Literal["clock", "dense"],
-        Meta(description="Of new topics: offsets from the clock, or 0, 1, 2 and so on as in Kafka."),
+        Meta(
+            description="Offsets of new topics: `clock` (from Redis's clock) or `dense` (0, 1, 2, ... as in "
+            "Kafka)."
+        ),
     ] = "clock"
     log_storage_layout: Annotated[
         Literal["record", "batch"],
-        Meta(description="Of new topics: a stream entry for each record, or for each record batch."),
+        Meta(description="Stream entries of new topics: one per `record` or one per `batch`."),
     ] = "record"
     log_retention_check_interval_ms: Annotated[Size, Meta(description="How often retention is applied.")] = (
         300_000
     )
 
     log_cleaner_enable: Annotated[
-        bool, Meta(description="Compact the topics with cleanup.policy=compact, and `__consumer_offsets`.")
+        bool, Meta(description="Compact topics with cleanup.policy=compact, and `__consumer_offsets`.")
     ] = True
     log_cleaner_backoff_ms: Annotated[
-        Size, Meta(description="How often it is looked for partitions to compact.")
+        Size, Meta(description="How often korvet looks for partitions to compact.")
     ] = 15_000
     log_cleaner_io_max_bytes_per_second: Annotated[
         int,
-        Meta(ge=1, le=_INT64_MAX, description="Bytes that compaction reads and copies in a second, about."),
+        Meta(
+            ge=1,
+            le=_INT64_MAX,
+            description="Approximate number of bytes that compaction reads and copies per second.",
+        ),
     ] = 16_777_216
     log_cleaner_dedupe_buffer_size: Annotated[
-        Size, Meta(description="Memory for the keys of one compaction, about 200 bytes for each.")
+        Size, Meta(description="Memory for the keys of one compaction, about 200 bytes per key.")
     ] = 134_217_728
 
     group_initial_rebalance_delay_ms: Annotated[
         Count, Meta(description="How long the first rebalance of an empty group waits for more members.")
     ] = 100
     group_min_session_timeout_ms: Annotated[
-        Size, Meta(description="Smallest session timeout a member may ask for.")
+        Size, Meta(description="Smallest session timeout that a member may request.")
     ] = 6_000
     group_max_session_timeout_ms: Annotated[
-        Size, Meta(description="Largest session timeout a member may ask for.")
+        Size, Meta(description="Largest session timeout that a member may request.")
     ] = 1_800_000
-    group_max_size: Annotated[Size, Meta(description="Most members that one group may have.")] = _INT32_MAX
+    group_max_size: Annotated[Size, Meta(description="Largest number of members of one group.")] = _INT32_MAX
     group_consumer_assignors: Annotated[
         str,
         Meta(description="Assignors of consumer groups (KIP-848), the default first: `uniform`, `range`."),
     ] = "uniform,range"
     group_consumer_session_timeout_ms: Annotated[
-        Size, Meta(description="Time after which a member of a consumer group that is silent is out.")
+        Size, Meta(description="Time after which a silent member of a consumer group is removed.")
     ] = 45_000
     group_consumer_heartbeat_interval_ms: Annotated[
-        Size, Meta(description="How often members of consumer groups are told to send heartbeats.")
+        Size, Meta(description="Heartbeat interval of members of consumer groups.")
     ] = 5_000
     group_consumer_min_session_timeout_ms: Annotated[
-        Size, Meta(description="Least session timeout that a consumer group may set for itself.")
+        Size, Meta(description="Smallest session timeout that the config of a consumer group may set.")
     ] = 45_000
     group_consumer_max_session_timeout_ms: Annotated[
-        Size, Meta(description="Longest session timeout that a consumer group may set for itself.")
+        Size, Meta(description="Largest session timeout that the config of a consumer group may set.")
     ] = 60_000
     group_consumer_min_heartbeat_interval_ms: Annotated[
-        Size, Meta(description="Least heartbeat interval that a consumer group may set for itself.")
+        Size, Meta(description="Smallest heartbeat interval that the config of a consumer group may set.")
     ] = 5_000
     group_consumer_max_heartbeat_interval_ms: Annotated[
-        Size, Meta(description="Longest heartbeat interval that a consumer group may set for itself.")
+        Size, Meta(description="Largest heartbeat interval that the config of a consumer group may set.")
     ] = 15_000
     group_consumer_max_size: Annotated[
-        Size, Meta(description="Most members that one consumer group may have.")
+        Size, Meta(description="Largest number of members of one consumer group.")
     ] = _INT32_MAX
     group_consumer_assignment_interval_ms: Annotated[
-        Count, Meta(description="Least time between two assignments of one consumer group.")
+        Count, Meta(description="Shortest time between two assignments of one consumer group.")
     ] = 1_000
     group_consumer_migration_policy: Annotated[
         Literal["bidirectional", "upgrade", "downgrade", "disabled"],
         Meta(
-            description="Which way a group with members may change: from the classic protocol to that of "
-            "consumer groups (upgrade), or back."
+            description="Which protocol changes are allowed for a group with members: from classic to "
+            "consumer (`upgrade`), back (`downgrade`), both or none."
         ),
     ] = "bidirectional"
     offsets_retention_minutes: Annotated[
         Size, Meta(description="How long the offsets of a group without members are kept.")
     ] = 10_080
     offsets_retention_check_interval_ms: Annotated[
-        Size, Meta(description="How often it is looked for such offsets, and for empty groups without any.")
+        Size,
+        Meta(description="How often korvet looks for expired offsets, and for empty groups without offsets."),
     ] = 600_000
     offsets_history_retention_ms: Annotated[
         Duration,
@@ -315,7 +343,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     offsets_history_retention_bytes: Annotated[
         Limit,
         Meta(
-            description="Size of all of `__consumer_offsets` above which that history goes; -1 is unlimited."
+            description="Size of all of `__consumer_offsets` above which this history is deleted; -1 means "
+            "unlimited."
         ),
     ] = 268_435_456
     offset_metadata_max_bytes: Annotated[
@@ -323,109 +352,109 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = 4_096
     offsets_topic_alias: Annotated[
         str | None,
-        Meta(
-            description="Another name of `__consumer_offsets`, under which it is not internal, and can be "
-            "read only."
-        ),
+        Meta(description="A second, read-only name of `__consumer_offsets` that isn't an internal topic."),
     ] = None
     offsets_topic_num_partitions: Annotated[
         Partitions,
-        Meta(description="Partitions of `__consumer_offsets`, if it is not there yet when a broker starts."),
+        Meta(description="Partitions of `__consumer_offsets`, if a broker creates it at its start."),
     ] = 50
     transaction_state_log_num_partitions: Annotated[
         Partitions,
-        Meta(description="Partitions of `__transaction_state`, if it is not there yet when it is needed."),
+        Meta(description="Partitions of `__transaction_state`, when it is created on first use."),
     ] = 50
     offsets_topic_writable: Annotated[
         bool,
         Meta(
-            description="Whether clients may produce to `__consumer_offsets`; what they say is checked and "
-            "applied."
+            description="Whether clients may produce to `__consumer_offsets`. korvet checks and applies "
+            "their records."
         ),
     ] = False
     offsets_commit_value_version: Annotated[
         Literal[3, 4],
         Meta(
-            description="Version of commit records: 3 is read by every tool, 4 (Kafka 4.1) has the topic id."
+            description="Version of commit records. Every tool reads 3; version 4 (Kafka 4.1) contains the "
+            "topic ID."
         ),
     ] = 3
 
     listeners: Annotated[
         str | None,
-        Meta(
-            description="Named listeners, NAME://HOST:PORT with commas between, as in Kafka; instead of "
-            "`listen`."
-        ),
+        Meta(description="Named listeners, comma-separated NAME://HOST:PORT as in Kafka; replaces `listen`."),
     ] = None
     advertised_listeners: Annotated[
         str | None,
-        Meta(description="Where clients are told to find them, by name; those listened on if not set."),
+        Meta(
+            description="Addresses that clients connect to, by listener name, if they differ from "
+            "`listeners`."
+        ),
     ] = None
     listener_security_protocol_map: Annotated[
         str,
         Meta(
-            description="NAME:PROTOCOL with commas between: how clients talk to a listener (PLAINTEXT, SSL, "
+            description="Protocol of each listener, comma-separated NAME:PROTOCOL (PLAINTEXT, SSL, "
             "SASL_PLAINTEXT, SASL_SSL)."
         ),
     ] = "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"
     sasl_enabled_mechanisms: Annotated[
-        str, Meta(description="SASL mechanisms that clients may choose from, with commas between.")
+        str, Meta(description="SASL mechanisms offered to clients, comma-separated.")
     ] = ",".join(MECHANISMS)
     plain_sasl_jaas_config: Annotated[
         str,
         Meta(
-            description="Users of PLAIN beside those with SCRAM credentials, as Kafka's PlainLoginModule "
-            "lists them."
+            description="PLAIN users in addition to those with SCRAM credentials, in the syntax of Kafka's "
+            "PlainLoginModule."
         ),
     ] = ""
     connections_max_reauth_ms: Annotated[
         Duration,
-        Meta(description="Time after which a client has to authenticate anew (KIP-368); 0 is never."),
+        Meta(description="Time after which a client must authenticate again (KIP-368); 0 means never."),
     ] = 0
     connection_failed_authentication_delay_ms: Annotated[
-        Count, Meta(description="Time from a request to authenticate until its failure is answered.")
+        Count, Meta(description="Delay between a failed authentication request and its response.")
     ] = 100
     ssl_keystore_location: Annotated[
-        str | None, Meta(description="PEM file with the key and the certificate chain of TLS listeners.")
+        str | None,
+        Meta(description="PEM file with the private key and the certificate chain of TLS listeners."),
     ] = None
     ssl_key_password: Annotated[
-        str | None, Meta(description="Password of an encrypted key in that file.")
+        str | None, Meta(description="Password of the private key, if it is encrypted.")
     ] = None
     ssl_truststore_location: Annotated[
         str | None, Meta(description="PEM file with the authorities that sign clients' certificates.")
     ] = None
     ssl_client_auth: Annotated[
         Literal["none", "requested", "required"],
-        Meta(description="Whether clients of SSL listeners show a certificate."),
+        Meta(description="Whether clients of SSL listeners must present a certificate."),
     ] = "none"
     ssl_enabled_protocols: Annotated[
-        Literal["TLSv1.2,TLSv1.3", "TLSv1.3"], Meta(description="TLS versions that are spoken.")
+        Literal["TLSv1.2,TLSv1.3", "TLSv1.3"], Meta(description="Enabled TLS versions.")
     ] = "TLSv1.2,TLSv1.3"
     ssl_cipher_suites: Annotated[
-        str | None, Meta(description="Ciphers for TLS 1.2, as OpenSSL names them; its defaults if not set.")
+        str | None,
+        Meta(description="Ciphers for TLS 1.2, by their OpenSSL names. If not set, OpenSSL's defaults."),
     ] = None
     ssl_principal_mapping_rules: Annotated[
-        str, Meta(description="How a certificate's subject becomes a user's name (KIP-371).")
+        str, Meta(description="Rules that translate a certificate's subject into a user name (KIP-371).")
     ] = "DEFAULT"
     authorizer_class_name: Annotated[
         str,
         Meta(
-            description="Enforce ACLs: Kafka's name of its authorizer, "
-            "`org.apache.kafka.metadata.authorizer.StandardAuthorizer`; empty allows everything."
+            description="Set to `org.apache.kafka.metadata.authorizer.StandardAuthorizer`, the name of "
+            "Kafka's authorizer, to enforce ACLs. If empty, everything is allowed."
         ),
     ] = ""
     super_users: Annotated[
-        str, Meta(description="Principals that may do everything, with semicolons between.")
+        str, Meta(description="Principals that may do everything, separated by semicolons.")
     ] = ""
     allow_everyone_if_no_acl_found: Annotated[
-        bool, Meta(description="Whether all may use what no ACL is about.")
+        bool, Meta(description="Whether everyone may use a resource that has no ACL.")
     ] = False
 
     listener_settings: tuple[ListenerSetting, ...] = ()
-    """`listener.name.NAME.KEY`, which are no fields of their own."""
+    """Settings `listener.name.NAME.KEY`, which aren't fields of this class."""
 
     def of_listener(self, name: str) -> "Config":
-        """The settings as they are for one listener."""
+        """Returns the settings that apply to one listener."""
         mine = {
             each.field: each.value for each in self.listener_settings if each.listener == in_variable(name)
         }
@@ -433,35 +462,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def listener_specs(self) -> tuple[ListenerSpec, ...]:
-        """All listeners, with or without `listeners`. Raises ValueError where the settings do not fit."""
+        """All listeners, with or without `listeners`. Raises ValueError for contradictions."""
         if self.listeners is not None:
             return listeners(
                 parse_endpoints(self.listeners),
                 parse_endpoints(self.advertised_listeners or ""),
                 parse_protocol_map(self.listener_security_protocol_map),
             )
-        told = self.advertise_address
-        advertised = None if told is None else Endpoint(_PLAINTEXT, *told)
+        address = self.advertise_address
+        advertised = None if address is None else Endpoint(_PLAINTEXT, *address)
         return (ListenerSpec(_PLAINTEXT, *self.listen_address, "PLAINTEXT", advertised),)
 
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
-        """`group.consumer.assignors`, taken apart."""
+        """The names in `group.consumer.assignors`."""
         parts = (part.strip() for part in self.group_consumer_assignors.split(","))
         return tuple(part for part in parts if part)
 
     @property
     def sasl_mechanisms(self) -> tuple[str, ...]:
-        """`sasl.enabled.mechanisms`, taken apart."""
+        """The names in `sasl.enabled.mechanisms`."""
         parts = (part.strip() for part in self.sasl_enabled_mechanisms.split(","))
         return tuple(part for part in parts if part)
 
     @property
     def listen_address(self) -> Address:
-        """`listen`, taken apart."""
+        """Host and port of `listen`."""
         return parse_address(self.listen)
 
     @property
     def advertise_address(self) -> Address | None:
-        """`advertise`, taken apart; None when clients are to be told the address listened on."""
+        """Host and port of `advertise`; None if clients use the address of `listen`."""
         return None if self.advertise is None else parse_address(self.advertise)
