@@ -23,7 +23,7 @@ STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 
 
 def check(config: Config, origin: Callable[[str], str]) -> None:
-    """What one value alone does not show. `origin` tells where a field's value came from."""
+    """Check settings against each other; `origin` names the source of a field's value. Raises ConfigError."""
     for field in ("listen", "advertise"):
         text = getattr(config, field)
         if text is not None:
@@ -65,13 +65,13 @@ def _check_security(config: Config, origin: Callable[[str], str]) -> None:
     except ValueError as error:
         raise ConfigError(f"{origin('listeners')}: {error}") from error
     if config.listeners is None and config.advertised_listeners is not None:
-        raise ConfigError(f"{origin('advertised_listeners')}: there are no listeners to be advertised")
+        raise ConfigError(f"{origin('advertised_listeners')}: `listeners` is not set")
     if config.listeners is not None and config.advertise is not None:
-        raise ConfigError(f"{origin('advertise')}: with listeners, addresses are in advertised.listeners")
+        raise ConfigError(f"{origin('advertise')}: with `listeners`, set advertised.listeners instead")
     names = {in_variable(spec.name) for spec in specs}
     for each in config.listener_settings:
         if each.listener not in names:
-            raise ConfigError(f"listener.name.{each.listener.lower()}: there is no listener of that name")
+            raise ConfigError(f"listener.name.{each.listener.lower()}: no listener has that name")
     for spec in specs:
         _check_listener(config.of_listener(spec.name), spec, _origin_of_listener(config, spec, origin))
     if config.authorizer_class_name not in ("", STANDARD_AUTHORIZER):
@@ -88,7 +88,7 @@ def _origin_of_listener(
 
 
 def _check_listener(config: Config, spec: ListenerSpec, origin: Callable[[str], str]) -> None:
-    """config: as it is for the listener."""
+    """Check the settings of one listener; `config` is the result of Config.of_listener."""
     if spec.encrypted and config.ssl_keystore_location is None:
         raise ConfigError(f"{origin('listeners')}: a TLS listener needs ssl.keystore.location")
     if config.ssl_client_auth != "none" and config.ssl_truststore_location is None:

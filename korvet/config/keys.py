@@ -11,9 +11,9 @@ from msgspec import Meta
 from korvet.config.settings import Config, in_variable
 
 PREFIX = "KORVET_"
-# What may hold a password.
+# Settings that may hold a password.
 SECRETS = frozenset({"redis", "plain.sasl.jaas.config", "ssl.key.password"})
-# What a listener may have of its own, as `listener.name.NAME.KEY`.
+# Settings that a listener may have of its own, as `listener.name.NAME.KEY`.
 OF_A_LISTENER = frozenset(
     {
         "connections.max.reauth.ms",
@@ -65,7 +65,7 @@ def variable_of(key: str) -> str:
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without settings of korvet, which would lead to somebody's real data."""
+    """This process's environment without settings of korvet, which could lead to production data."""
     own = {setting.variable for setting in settings()} | {"KORVET_CONFIG"}
     of_listeners = variable_of(LISTENER_PREFIX)
     return {
@@ -75,12 +75,12 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-# A setting and the listener whose it is, None for all.
+# The listener that a setting belongs to (None: the whole broker), and the setting.
 Found = tuple[str | None, Setting]
 
 
 def find(key: str) -> Found | None:
-    """The setting of that key, which may be one listener's; None where there is none."""
+    """The setting with that key, which may be a listener's; None if no such setting exists."""
     setting = next((setting for setting in settings() if setting.key == key), None)
     if setting is not None:
         return None, setting
@@ -88,7 +88,7 @@ def find(key: str) -> Found | None:
 
 
 def find_of_listener(variable: str) -> Found | None:
-    """What `KORVETLISTENER_PREFIX_...` means; None where that is nothing."""
+    """The setting that a variable `KORVET_LISTENER_NAME_...` sets; None if no such setting exists."""
     rest = variable.removeprefix(variable_of(LISTENER_PREFIX))
     if rest == variable:
         return None

@@ -21,7 +21,7 @@ from korvet.config.errors import ConfigError
 from korvet.config.keys import PREFIX, SECRETS, Found, Setting, find, find_of_listener, settings, variable_of
 from korvet.config.settings import Config
 
-# Variables that belong to other parts (the build, the tools) and are no settings.
+# Variables of the build and of tools, which are not settings.
 _OTHER_VARIABLES = re.compile(
     r"KORVET_(CONFIG|COMMAND_CONFIG|REQUIRE_EXT|JARS_DIR|REDIS_PASSWORD|JDBC_PASSWORD|BROWSER|TEST_.*|DEV_.*)\Z"
 )
@@ -35,7 +35,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> Config:
-    """Build a `Config`; `flags` maps field names to values, None standing for a flag that was not given.
+    """Build a `Config`; `flags` maps field names to values; None means that a flag was not given.
 
     Raises ConfigError for an unreadable file, an unknown key or a value that does not fit.
     """
@@ -108,7 +108,7 @@ def _read_environment(
         setting = by_variable.get(variable)
         found = find_of_listener(variable) if setting is None else (None, setting)
         if found is not None:
-            if environ[variable]:  # compose files hand over variables that are not set as empty ones
+            if environ[variable]:  # compose files pass variables that are not set as empty ones
                 yield variable, found, environ[variable]
         elif not (_OTHER_VARIABLES.match(variable) or _SERVICE_LINKS.match(variable)):
             raise ConfigError(f"{variable}: unknown setting{_suggestion(variable, by_variable)}")

@@ -129,7 +129,7 @@ def test_a_listener_has_settings_of_its_own(tmp_path: Path) -> None:
         ("KORVET_LISTENER_NAME_SSL_CLIENT_AUTH", "none", "unknown setting"),
         ("KORVET_LISTENER_NAME_A_NUM_PARTITIONS", "1", "unknown setting"),
         ("KORVET_LISTENER_NAME_A_CONNECTIONS_MAX_REAUTH_MS", "soon", "expected `int`"),
-        ("KORVET_LISTENER_NAME_A_SSL_KEY_PASSWORD", "secret", "there is no listener of that name"),
+        ("KORVET_LISTENER_NAME_A_SSL_KEY_PASSWORD", "secret", "no listener has that name"),
     ],
 )
 def test_a_listeners_variable_that_does_not_fit_is_named(variable: str, value: str, message: str) -> None:
