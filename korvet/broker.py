@@ -92,7 +92,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         endpoints = await listener.bind()
         store = await _open_store(config, redis_url, endpoints)
         groups = GroupConfig.from_settings(config)
-        security = SecurityStore(store, authorizer, credentials, quotas, groups.own)
+        security = SecurityStore(store.commands, authorizer, credentials, quotas, groups.own)
         parts = _assemble(config, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
@@ -119,7 +119,7 @@ def _assemble(
         message_max_bytes=config.message_max_bytes,
     )
     markers = LocalMarkers(store, store.catalogue, coordinator)
-    mailbox = Mailbox(store, store.membership)
+    mailbox = Mailbox(store.commands, store.membership)
     peers = Peers(store, mailbox, markers)
     transactions = TransactionService(
         store,
@@ -200,7 +200,7 @@ def _services(parts: _Parts) -> Services:
     config = parts.config
     return Services(
         config=config,
-        cluster_id=parts.store.cluster_id,
+        cluster_id=parts.store.commands.cluster_id,
         membership=parts.member,
         topics=parts.topics,
         coordinator=parts.coordinator,
@@ -282,7 +282,7 @@ async def _watch_room(store: Store, room: Room) -> None:
             refusal = NoRoom(
                 f"the broker's disk has {room.free_bytes} bytes left, and {room.reserve_bytes} are reserved"
             )
-            store.no_room = refusal if room.is_short else None
+            store.resources.no_room = refusal if room.is_short else None
             if room.is_short:
                 log.error("clients' records are refused: %s (disk.reserve.bytes)", refusal)
             else:

@@ -59,16 +59,13 @@ CIRCLES = [
     ["korvet.server.connection", "korvet.server.connections"],
     ["korvet.api.common.context", "korvet.api.common.services", "korvet.api.fetching.memory"],
     [
-        "korvet.storage.brokers.lease",
-        "korvet.storage.brokers.membership",
-        "korvet.storage.catalogue",
         "korvet.storage.log.appender",
         "korvet.storage.log.layouts",
         "korvet.storage.log.native_watcher",
         "korvet.storage.log.partition_log",
         "korvet.storage.log.readahead",
         "korvet.storage.log.reader",
-        "korvet.storage.store",
+        "korvet.storage.log.resources",
     ],
 ]
 # The widest line of Lua; no formatter checks Lua.

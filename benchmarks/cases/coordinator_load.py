@@ -130,7 +130,9 @@ async def fill(store: Store, commits: Commits) -> None:
     left = ((log, batch) for log, batch in zip(logs, waiting, strict=True) if batch)
     await asyncio.gather(*(log.append_wait(encode_append_records(batch)) for log, batch in left))
     for partition, fields in projected.items():
-        await store.call("HSET", store.keyspace.meta(TOPIC, partition), *chain.from_iterable(fields.items()))
+        await store.commands.call(
+            "HSET", store.commands.keyspace.meta(TOPIC, partition), *chain.from_iterable(fields.items())
+        )
 
 
 @contextlib.asynccontextmanager

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from korvet.api.common.context import RequestContext
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.topic import Topic
 
 _BY_ASSIGNMENT: Final = -1
 

@@ -20,7 +20,7 @@ from korvet.topics.internal import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
     from korvet.storage.brokers.assignment import Leader
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.topic import Topic
 
 # As Kafka's max.request.partition.size.limit.
 _MOST_PARTITIONS: Final = 2_000

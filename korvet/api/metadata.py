@@ -23,7 +23,7 @@ from korvet.topics.internal import INTERNAL_TOPICS
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
     from korvet.storage.brokers.assignment import Assignment
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.topic import Topic
 
 _NULL_NAMES_SINCE: Final = 12
 

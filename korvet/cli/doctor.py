@@ -22,7 +22,7 @@ from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.words import clock, duration
 from korvet.storage.brokers.lease import parse_entry
-from korvet.storage.catalogue import Topic, parse_topic, without_bad_configs
+from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import RedisAddress, parse_url
@@ -31,6 +31,7 @@ from korvet.storage.link.slots import SLOTS, Place, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
+from korvet.storage.topic import Topic
 from korvet.topics.configs import config_problem
 
 # Name of the Function library that brokers load.

@@ -133,7 +133,7 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
     if commit.offset >= log_end:
         return NOTHING_UNREAD
     offset = max(commit.offset, 0)
-    first = await store.call("XRANGE", log.stream, entry_id(offset, log.bias), "+", "COUNT", 1)
+    first = await store.commands.call("XRANGE", log.stream, entry_id(offset, log.bias), "+", "COUNT", 1)
     records = await log.count(offset, log_end)
     if not first or not records:
         return NOTHING_UNREAD

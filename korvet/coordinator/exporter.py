@@ -17,8 +17,8 @@ from korvet.storage.redis_groups.moved_groups import NativeGroups
 
 if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService
-    from korvet.storage.catalogue import Topic
     from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class NativeExporter:
 
     def __init__(self, store: Store, coordinator: CoordinatorService, interval_ms: int) -> None:
         self._catalogue = store.catalogue
-        self._groups = NativeGroups(store)
+        self._groups = NativeGroups(store.commands)
         self._coordinator = coordinator
         self._interval_ms = interval_ms
         # Partitions whose groups have moved, and for how many rounds that is remembered.

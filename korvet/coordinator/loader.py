@@ -57,7 +57,7 @@ class Loader(ABC, Generic[_Shard]):
     def __init__(self, store: Store, log: PartitionLog) -> None:
         self._store = store
         self._log = log
-        self._latest = store.keyspace.latest(log.topic.name, log.partition)
+        self._latest = store.commands.keyspace.latest(log.topic.name, log.partition)
 
     @abstractmethod
     def _replay_record(self, shard: _Shard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
@@ -171,7 +171,9 @@ class OffsetsLoader(Loader["GroupShard"]):
         pages = await super()._newest()
         topic, number = self._log.topic.name, self._log.partition
         for producer_id in await self._log.open_producers():
-            for offset in await self._scan(self._store.keyspace.pending(topic, number, producer_id), pages):
+            for offset in await self._scan(
+                self._store.commands.keyspace.pending(topic, number, producer_id), pages
+            ):
                 self._open[offset] = producer_id
         return pages
 

@@ -22,9 +22,9 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
-    from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)

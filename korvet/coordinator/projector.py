@@ -26,7 +26,8 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)

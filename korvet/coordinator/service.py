@@ -43,9 +43,10 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
-    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.catalogue import Catalogue
     from korvet.storage.log.appender import Marker
     from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
@@ -113,7 +114,7 @@ class CoordinatorService:
         self._store = store
         self._catalogue = catalogue
         self._config = config
-        self._projector = Projector(Projection(store), catalogue)
+        self._projector = Projector(Projection(store.commands), catalogue)
         self._partitions: Partitions[Term] = Partitions(
             store,
             OFFSETS_TOPIC,
@@ -291,7 +292,7 @@ class CoordinatorService:
             return
         number = partition_for(native.group, len(self._partitions))
         log = self._store.log(topic, number)
-        latest = self._store.keyspace.latest(topic.name, number)
+        latest = self._store.commands.keyspace.latest(topic.name, number)
         key = encode_key(OffsetCommitKey(*native.place))
         try:
             entry = await log.links.read.call("HGET", latest, key)
@@ -334,9 +335,13 @@ class CoordinatorService:
             return True
         if member is not None and not member.alone:
             return False
-        streams = (self._store.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions))
+        streams = (
+            self._store.commands.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions)
+        )
         # On the write link, so after all appends that are under way.
-        return not any(await asyncio.gather(*(self._store.call("EXISTS", stream) for stream in streams)))
+        return not any(
+            await asyncio.gather(*(self._store.commands.call("EXISTS", stream) for stream in streams))
+        )
 
     async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Replace an unused `__consumer_offsets` by one with these properties. No group is served meanwhile.

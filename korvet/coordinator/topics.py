@@ -10,7 +10,8 @@ from korvet.groups.consumer.topics import TopicInfo
 if TYPE_CHECKING:
     from korvet.coordinator.expressions import TopicExpressions
     from korvet.groups.consumer.topics import Matching
-    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.topic import Topic
 
 
 class CatalogueTopics:

@@ -5,75 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-import uuid  # noqa: TC003 - decoded
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from korvet.storage.errors import CatalogueConflict, TopicExists, TopicGone
-from korvet.storage.fields import counter_of, pairs_of, read_fields
+from korvet.storage.fields import DamageLog, counter_of, pairs_of, read_fields
 from korvet.storage.ids import random_uuid
-from korvet.storage.keys import MAX_NAME_LENGTH, OFFSETS_TOPIC, is_topic_name
+from korvet.storage.keys import MAX_NAME_LENGTH, is_topic_name
+from korvet.storage.topic import CLEANUP_POLICY, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    import uuid
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.topic import OffsetAssignment, StorageLayout
 
 # Enough to keep Redis busy, and few enough that others' commands come in between.
 _COMMANDS_AT_ONCE: Final = 256
 # Partitions of one topic. A stored count beyond what anybody can have made would stop every loop over them.
 _MOST_PARTITIONS: Final = 1_000_000
-_CLEANUP_POLICY: Final = "cleanup.policy"
 
 ConfigProblem: TypeAlias = "Callable[[str, str], str | None]"
 """(name, value): why a topic can't have that config; None if it can."""
 
-OffsetAssignment = Literal["clock", "dense"]
-StorageLayout = Literal["record", "batch"]
-
 log = logging.getLogger(__name__)
-
-
-class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it stands in the catalogue. `configs` holds what was set, no defaults."""
-
-    name: str
-    topic_id: uuid.UUID
-    partitions: int
-    configs: dict[str, str] = {}
-    internal: bool = False
-    offset_assignment: OffsetAssignment = "clock"
-    storage_layout: StorageLayout = "record"
-    created_ms: int = 0
-    deleting: bool = False
-
-    @property
-    def bias(self) -> int:
-        """1 on dense topics, which store offset o under the entry ID of o + 1; else 0."""
-        return 1 if self.offset_assignment == "dense" else 0
-
-    @property
-    def base_sequence(self) -> int:
-        """What record batches that are made of its entries say: 0 where Kafka's group coordinator writes, -1
-        elsewhere.
-        """
-        return 0 if self.name == OFFSETS_TOPIC else -1
-
-    @property
-    def keeps_latest(self) -> bool:
-        """Whether Redis keeps track of the newest entry per key: where that is what a coordinator loads."""
-        return self.internal and "compact" in self.configs.get(_CLEANUP_POLICY, "")
-
-    @property
-    def native_format(self) -> str:
-        """How entries of native writers are served (native.format)."""
-        return self.configs.get("native.format", "json")
-
-    @property
-    def log_append_time(self) -> bool:
-        """Whether records carry the append time (message.timestamp.type)."""
-        return self.configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime"
 
 
 def parse_topic(field: bytes, value: bytes) -> Topic:
@@ -96,8 +53,8 @@ def without_bad_configs(topic: Topic, problem: ConfigProblem) -> tuple[Topic, di
     if not bad:
         return topic, bad
     configs = {name: value for name, value in topic.configs.items() if name not in bad}
-    if topic.internal and _CLEANUP_POLICY in bad:
-        configs[_CLEANUP_POLICY] = "compact"
+    if topic.internal and CLEANUP_POLICY in bad:
+        configs[CLEANUP_POLICY] = "compact"
     return msgspec.structs.replace(topic, configs=configs), bad
 
 
@@ -106,8 +63,20 @@ class Catalogue:
     answer.
     """
 
-    def __init__(self, store: Store, config_problem: ConfigProblem) -> None:
-        self._store = store
+    def __init__(
+        self,
+        commands: Commands,
+        config_problem: ConfigProblem,
+        changed: Callable[[Topic], None],
+        gone: Callable[[str], None],
+    ) -> None:
+        """`changed` is called with a topic after its configuration has changed, `gone` with a topic's name
+        before its keys are deleted and after another broker has deleted it.
+        """
+        self._commands = commands
+        self._changed = changed
+        self._gone = gone
+        self._damage = DamageLog()
         self._config_problem = config_problem
         self._topics: dict[str, Topic] = {}
         self._deleting: dict[str, Topic] = {}
@@ -144,7 +113,7 @@ class Catalogue:
 
     async def catch_up(self) -> None:
         """Read the catalogue if others have changed it since it was read last (HGET). Raises StorageError."""
-        changed = counter_of(await self._store.call("HGET", self._store.keyspace.cluster, "catalogue"))
+        changed = counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, "catalogue"))
         if changed != self.version:
             await self.load()
 
@@ -152,10 +121,10 @@ class Catalogue:
         """Read the catalogue (HGETALL), and let logs follow what others have changed. A topic that cannot be
         read is left out, and so is a topic's config with a value that it can't have.
         """
-        keys = self._store.keyspace
+        keys = self._commands.keyspace
         # The version first: what is changed in between is read again.
-        version = counter_of(await self._store.call("HGET", keys.cluster, "catalogue"))
-        reply = await self._store.call("HGETALL", keys.topics)
+        version = counter_of(await self._commands.call("HGET", keys.cluster, "catalogue"))
+        reply = await self._commands.call("HGETALL", keys.topics)
         pairs = dict(pairs_of(reply))
         topics, damaged = read_fields(pairs.items(), parse_topic)
         self.version = version
@@ -171,13 +140,13 @@ class Catalogue:
             if bad:
                 damaged[field] = "; ".join(bad.values())
                 self.bad_configs[stored.name] = frozenset(bad)
-        self._store.damage.note(keys.topics, damaged)
+        self._damage.note(keys.topics, damaged)
         for known in before.values():
             now = self._topics.get(known.name)
             if now is None or now.topic_id != known.topic_id:
-                self._store.close_logs(known.name)
+                self._gone(known.name)
             elif now != known:
-                self._store.update_logs(now)
+                self._changed(now)
         return self.topics
 
     async def create(
@@ -206,7 +175,7 @@ class Catalogue:
             storage_layout=storage_layout,
             created_ms=int(time.time() * 1000),
         )
-        self._store.keyspace.stream(name, 0)
+        self._commands.keyspace.stream(name, 0)
         encoded = msgspec.json.encode(topic)
         try:
             await self._swap(name, b"", encoded)
@@ -254,12 +223,12 @@ class Catalogue:
         self, topic: Topic, forget_offsets: Callable[[Topic], Awaitable[None]] | None = None
     ) -> None:
         """The other steps of a deletion, also of one that was begun earlier (`pending_deletes`)."""
-        self._store.close_logs(topic.name)
+        self._gone(topic.name)
         if forget_offsets is not None:
             await forget_offsets(topic)
         # On the write link, so behind every append that was under way.
         await self._each_partition(
-            range(topic.partitions), lambda partition: self._store.drop_partition(topic, partition)
+            range(topic.partitions), lambda partition: self._drop_partition(topic, partition)
         )
         if self._deleting.get(topic.name) != topic:
             # Another broker has finished it.
@@ -284,31 +253,39 @@ class Catalogue:
         await self._swap(old.name, self._encoded[old.name], encoded)
         self._keep(new, encoded)
         if not new.deleting:
-            self._store.update_logs(new)
+            self._changed(new)
         return new
 
     async def _mark_dense(self, topic: Topic, first: int) -> None:
         if not topic.bias:
             return
-        meta = self._store.keyspace.meta
+        meta = self._commands.keyspace.meta
         # korvet_xadd, which native writers call, reads it there.
         await self._each_partition(
             range(first, topic.partitions),
-            lambda partition: self._store.call("HSET", meta(topic.name, partition), "bias", topic.bias),
+            lambda partition: self._commands.call("HSET", meta(topic.name, partition), "bias", topic.bias),
         )
 
-    async def _each_partition(
-        self, partitions: range, command: Callable[[int], Coroutine[Any, Any, Any]]
-    ) -> None:
+    def _drop_partition(self, topic: Topic, partition: int) -> Awaitable[Any]:
+        """Delete all that a partition of a deleted topic has, unless a new topic of that name has it. Raises
+        StorageError. Function korvet_drop.
+        """
+        keyspace = self._commands.keyspace
+        stream, index, meta, latest = keyspace.partition_keys(topic.name, partition)
+        aborted = keyspace.aborted(topic.name, partition)
+        keys = [meta, stream, index, latest, aborted, *keyspace.shadow_keys(topic.name, partition)]
+        return self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
+
+    async def _each_partition(self, partitions: range, command: Callable[[int], Awaitable[Any]]) -> None:
         """A command for each partition, many of them on their way at once."""
         for start in range(0, len(partitions), _COMMANDS_AT_ONCE):
             some = partitions[start : start + _COMMANDS_AT_ONCE]
             await asyncio.gather(*map(command, some))
 
     async def _swap(self, name: str, old: bytes, new: bytes) -> None:
-        keys = self._store.keyspace
-        version = await self._store.fcall(
-            "korvet_swap", [keys.topics, keys.cluster], self._store.cluster_id, name, old, new
+        keys = self._commands.keyspace
+        version = await self._commands.fcall(
+            "korvet_swap", [keys.topics, keys.cluster], self._commands.cluster_id, name, old, new
         )
         self.latest = max(self.latest, version)
         if version == self.version + 1:

@@ -17,7 +17,7 @@ from korvet.security import acls
 from korvet.security.credentials import field_of, parse_field
 from korvet.security.scram import MAX_ITERATIONS, ScramCredential
 from korvet.storage.errors import KeyspaceLost, StorageError
-from korvet.storage.fields import pairs_of, read_fields
+from korvet.storage.fields import DamageLog, pairs_of, read_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from korvet.security.authorizer import Authorizer
     from korvet.security.credentials import Credentials
     from korvet.security.scram import ScramMechanism
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
 
 T = TypeVar("T")
 
@@ -49,14 +49,15 @@ class SecurityStore:
 
     def __init__(
         self,
-        store: Store,
+        commands: Commands,
         authorizer: Authorizer | None,
         credentials: Credentials,
         quotas: ClientQuotas,
         group_configs: OwnConfigs,
     ) -> None:
         """authorizer: None where everybody may do everything."""
-        self._store = store
+        self._commands = commands
+        self._damage = DamageLog()
         self.authorizer = authorizer
         self.credentials = credentials
         self.quotas = quotas
@@ -90,7 +91,7 @@ class SecurityStore:
         keyspace any more: what was known stays in force.
         """
         async with self._loading:
-            keys = self._store.keyspace
+            keys = self._commands.keyspace
             version = await self._stored_version()
             if version == self._version:
                 return
@@ -111,21 +112,21 @@ class SecurityStore:
 
     async def _stored_version(self) -> bytes:
         """Raises StorageError and KeyspaceLost."""
-        cluster = self._store.keyspace.cluster
-        cluster_id, version = await self._store.call("HMGET", cluster, "id", "security")
-        if cluster_id != self._store.cluster_id.encode():
-            raise KeyspaceLost(f"{cluster.decode()} has not our cluster id {self._store.cluster_id}")
+        cluster = self._commands.keyspace.cluster
+        cluster_id, version = await self._commands.call("HMGET", cluster, "id", "security")
+        if cluster_id != self._commands.cluster_id.encode():
+            raise KeyspaceLost(f"{cluster.decode()} has not our cluster id {self._commands.cluster_id}")
         return version or b"0"
 
     async def _decoy_secret(self) -> bytes:
         """The secret that decoys are made from: created once, and the same for all brokers (HSETNX)."""
-        cluster = self._store.keyspace.cluster
-        await self._store.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
-        return bytes(await self._store.call("HGET", cluster, "decoy_secret"))
+        cluster = self._commands.keyspace.cluster
+        await self._commands.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
+        return bytes(await self._commands.call("HGET", cluster, "decoy_secret"))
 
     async def _read(self, key: bytes, parse: Callable[[bytes, bytes], T]) -> list[T]:
-        found, damaged = read_fields(pairs_of(await self._store.call("HGETALL", key)), parse)
-        self._store.damage.note(key, damaged)
+        found, damaged = read_fields(pairs_of(await self._commands.call("HGETALL", key)), parse)
+        self._damage.note(key, damaged)
         return found
 
     async def change_users(
@@ -135,7 +136,7 @@ class SecurityStore:
     ) -> None:
         """Store credentials and forget others (KIP-554)."""
         await self._change(
-            self._store.keyspace.users,
+            self._commands.keyspace.users,
             [(field_of(*user), credential.encode()) for user, credential in upsertions.items()],
             [field_of(*user) for user in deletions],
         )
@@ -143,7 +144,7 @@ class SecurityStore:
     async def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
         """Store bindings and forget others (KIP-140)."""
         await self._change(
-            self._store.keyspace.acls,
+            self._commands.keyspace.acls,
             [(acls.encode(acl), b"") for acl in added],
             [acls.encode(acl) for acl in removed],
         )
@@ -151,7 +152,7 @@ class SecurityStore:
     async def change_quotas(self, changes: Mapping[tuple[Entity, str], float | None]) -> None:
         """Store client quotas by entity and key, and forget those that are None (KIP-546)."""
         await self._change(
-            self._store.keyspace.quotas,
+            self._commands.keyspace.quotas,
             [
                 (entities.field_of(*quota), repr(value).encode())
                 for quota, value in changes.items()
@@ -164,7 +165,7 @@ class SecurityStore:
         """Store all configs of a group, and forget those that it had beside them."""
         encode = msgspec.json.encode
         await self._change(
-            self._store.keyspace.group_configs,
+            self._commands.keyspace.group_configs,
             [(encode((group_id, name)), value.encode()) for name, value in configs.items()],
             [encode((group_id, name)) for name in self.group_configs.of(group_id) if name not in configs],
         )
@@ -172,13 +173,13 @@ class SecurityStore:
     async def _change(
         self, key: bytes, sets: Sequence[tuple[bytes, bytes]], deletions: Sequence[bytes]
     ) -> None:
-        keys = [key, self._store.keyspace.cluster]
+        keys = [key, self._commands.keyspace.cluster]
         for start in range(0, max(len(sets), len(deletions)), _FIELDS_AT_ONCE):
             some = sets[start : start + _FIELDS_AT_ONCE]
             pairs = [part for pair in some for part in pair]
             gone = deletions[start : start + _FIELDS_AT_ONCE]
-            await self._store.fcall(
-                "korvet_change_security", keys, self._store.cluster_id, len(some), *pairs, *gone
+            await self._commands.fcall(
+                "korvet_change_security", keys, self._commands.cluster_id, len(some), *pairs, *gone
             )
         await self.refresh()
 

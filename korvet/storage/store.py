@@ -7,31 +7,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.offsets.wire import uuid_text
-from korvet.records.kernel import pack
-from korvet.storage.brokers.assignment import writer_epochs
+from korvet.storage.brokers.claims import packed_claim
 from korvet.storage.brokers.membership import Membership
-from korvet.storage.catalogue import Catalogue, Topic
+from korvet.storage.catalogue import Catalogue
 from korvet.storage.errors import (
     FencedEpoch,
     LinkLost,
     Loading,
-    NoRoom,
-    RedisFault,
     StorageError,
     StoreError,
     TopicGone,
     domain_error,
 )
-from korvet.storage.fields import DamageLog, shown
+from korvet.storage.fields import shown
 from korvet.storage.ids import random_uuid
 from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, parse_url
 from korvet.storage.link.cluster import Cluster
+from korvet.storage.link.commands import Commands
 from korvet.storage.link.eviction import may_evict_ours, parse_info
 from korvet.storage.link.library import ensure_library
 from korvet.storage.link.redis_link import RedisLink
@@ -40,6 +38,7 @@ from korvet.storage.log.native_watcher import NativeWatcher
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.readahead import DEFAULT_BYTES as DEFAULT_READAHEAD_BYTES
 from korvet.storage.log.readahead import ReadAheadBudget
+from korvet.storage.log.resources import DEFAULT_LEAD_CAP_MS, LogResources
 from korvet.storage.log.tail_cache import DEFAULT_BYTES, TailBudget
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import ConfigProblem
     from korvet.storage.keys import Keyspace
     from korvet.storage.link.address import RedisAddress
-    from korvet.storage.link.server import Links, Router
+    from korvet.storage.link.server import Router
+    from korvet.storage.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +62,6 @@ _LOADING_TIMEOUT_S: Final = 120.0
 _LOADING_POLL_S: Final = 0.1
 # Producer ids that are taken from Redis at once: fewer than the 1,024 that it has for each ms of its clock.
 _PRODUCER_ID_BLOCK: Final = 1000
-# How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records.
-DEFAULT_LEAD_CAP_MS: Final = 1000
 # As Kafka writes UUIDs; what an operator has chosen may be longer.
 _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
 _OPTIONAL_COMMANDS: Final = ("WAITAOF", "XACKDEL", "XDELEX")
@@ -84,26 +82,24 @@ class Store:
         config_problem: ConfigProblem,
     ) -> None:
         """Use `open`."""
-        self.keyspace = keyspace
+        self.commands = Commands(keyspace, router)
         self.router = router
-        self.links: Callable[[bytes], Links] = router.links
-        """The ways to the server that holds a key."""
-        self.damage = DamageLog()
-        """Logs the damaged fields of the hashes that brokers share."""
-        self.catalogue = Catalogue(self, config_problem)
-        self.watcher = NativeWatcher(watch_interval_ms)
-        self.lead_cap_ms = lead_cap_ms
-        self.tails = tails
-        self.readaheads = readaheads
+        self.resources = LogResources(
+            self.commands,
+            lead_cap_ms=lead_cap_ms,
+            tails=tails,
+            readaheads=readaheads,
+            watcher=NativeWatcher(watch_interval_ms),
+        )
+        self.resources.on_fenced = self.fenced
+        self.resources.writes_refused = self._writes_refused
+        self.catalogue = Catalogue(self.commands, config_problem, self.update_logs, self.close_logs)
         router.on_up = self._forget_contents
         router.on_moved = self._moved
         self.on_moved: list[Callable[[PartitionLog], None]] = []
         """All called for each log that another server took over, which may lack what was written last."""
-        self.no_room: NoRoom | None = None
-        """Why records of clients are refused now; None while they are taken."""
         self.membership: Membership | None = None
         """None for tools, which are no brokers and are fenced by nobody."""
-        self.cluster_id = ""
         self.server = ""
         """Kind and version of the server, such as "valkey 9.1.2"."""
         self.features: frozenset[str] = frozenset()
@@ -155,7 +151,10 @@ class Store:
             await store._prepare()
             if node_id is not None:
                 assert endpoint is not None
-                store.membership = await Membership.join(store, node_id, endpoint, lease_ms, listeners)
+                store.membership = await Membership.join(
+                    store.commands, store.catalogue, node_id, endpoint, lease_ms, listeners
+                )
+                store.membership.attach(store)
             await store.catalogue.load()
         except BaseException as error:
             await store.close()
@@ -169,32 +168,34 @@ class Store:
         await asyncio.gather(*(ensure_library(server.write) for server in servers))
         found = await asyncio.gather(*(_features(server.write) for server in servers))
         self.features = frozenset.intersection(*found)
-        cluster = self.keyspace.cluster
+        cluster, prefix = self.commands.keyspace.cluster, self.commands.keyspace.prefix
         await self._check_not_orphaned()
         fresh = uuid_text(random_uuid().bytes)
         for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
-            await self.call("HSETNX", cluster, field, value)
-        cluster_id, version, bits = await self.call("HMGET", cluster, "id", "format", "sequence_bits")
+            await self.commands.call("HSETNX", cluster, field, value)
+        cluster_id, version, bits = await self.commands.call(
+            "HMGET", cluster, "id", "format", "sequence_bits"
+        )
         if version != b"%d" % FORMAT_VERSION:
             raise StoreError(
-                f"keyspace {self.keyspace.prefix!r} has format {shown(version)}; this korvet works with "
+                f"keyspace {prefix!r} has format {shown(version)}; this korvet works with "
                 f"format {FORMAT_VERSION} only"
             )
         if bits != b"%d" % SEQUENCE_BITS:
             raise StoreError(
-                f"keyspace {self.keyspace.prefix!r} was made with {shown(bits)} sequence bits, not "
+                f"keyspace {prefix!r} was made with {shown(bits)} sequence bits, not "
                 f"{SEQUENCE_BITS}: its offsets would mean other entries"
             )
         if not _CLUSTER_ID.fullmatch(cluster_id):
-            raise StoreError(
-                f"the cluster id of keyspace {self.keyspace.prefix!r} is damaged: {shown(cluster_id)}"
-            )
-        self.cluster_id = cluster_id.decode()
+            raise StoreError(f"the cluster id of keyspace {prefix!r} is damaged: {shown(cluster_id)}")
+        self.commands.cluster_id = cluster_id.decode()
 
     async def _check_not_orphaned(self) -> None:
         """Refuse topics whose cluster is gone: a new cluster would take their records for its own."""
-        keys = self.keyspace
-        if await self.call("HEXISTS", keys.cluster, "id") or not await self.call("EXISTS", keys.topics):
+        keys = self.commands.keyspace
+        if await self.commands.call("HEXISTS", keys.cluster, "id") or not await self.commands.call(
+            "EXISTS", keys.topics
+        ):
             return
         raise StoreError(
             f"keyspace {keys.prefix!r} has topics but no cluster id: {keys.cluster.decode()} was lost. "
@@ -214,14 +215,14 @@ class Store:
 
     def _new_log(self, topic: Topic, partition: int) -> PartitionLog:
         if self.membership is None:
-            return PartitionLog(self, topic, partition)
+            return PartitionLog(self.resources, topic, partition)
         epoch = self.membership.leads(topic.name, partition)
-        made = PartitionLog(self, topic, partition, epoch)
+        made = PartitionLog(self.resources, topic, partition, epoch)
         if epoch is None:
             made.close(self._not_ours(topic.name, partition))
         else:
             # Before the log's first append, so that whoever led it before is refused from then on.
-            claim = _claim(self.keyspace, topic, partition, epoch)
+            claim = packed_claim(self.commands.keyspace, topic, partition, epoch)
             made.links.write_functions.send(claim, self._claimed)
         return made
 
@@ -245,6 +246,12 @@ class Store:
                     del logs[partition]
                     found.close(self._not_ours(name, partition))
 
+    async def settle(self) -> None:
+        """See Follower: nothing is left to do."""
+
+    def _writes_refused(self) -> StorageError | None:
+        return None if self.membership is None else self.membership.writes_refused
+
     def _not_ours(self, topic: str, partition: int) -> StorageError:
         """Why we don't lead a partition."""
         assert self.membership is not None
@@ -254,19 +261,6 @@ class Store:
         """An append was refused because somebody else leads its partition."""
         if self.membership is not None:
             self.membership.refresh_soon(refusal)
-
-    async def claim(self, topic: Topic, partition: int, leader_epoch: int, *, anew: bool = False) -> int:
-        """Refuse appends of all who led a partition before; with `anew`, our own earlier ones as well.
-
-        Returns the epoch to append with. Raises FencedEpoch where a later leader has claimed it, and
-        StorageError. Function korvet_claim.
-        """
-        links = self.links(self.keyspace.stream(topic.name, partition))
-        payload = _claim(self.keyspace, topic, partition, leader_epoch, anew=anew)
-        try:
-            return int(await links.write_functions.call_packed(payload))
-        except StorageError as error:
-            raise domain_error(error) from error
 
     def update_logs(self, topic: Topic) -> None:
         """Tell the topic's logs its new configuration."""
@@ -283,40 +277,12 @@ class Store:
         """Bytes of all fields and values in each of a topic's partitions, whoever leads them. Raises
         StorageError. Function korvet_bounds.
         """
-        keys = (self.keyspace.partition_keys(topic.name, number)[:3] for number in range(topic.partitions))
-        calls = (self.fcall("korvet_bounds", one, topic.bias, read=True) for one in keys)
+        keys = (
+            self.commands.keyspace.partition_keys(topic.name, number)[:3]
+            for number in range(topic.partitions)
+        )
+        calls = (self.commands.fcall("korvet_bounds", one, topic.bias, read=True) for one in keys)
         return [int(reply[3]) for reply in await asyncio.gather(*calls)]
-
-    async def drop_partition(self, topic: Topic, partition: int) -> None:
-        """Delete all that a partition of a deleted topic has, unless a new topic of that name has it. Raises
-        StorageError. Function korvet_drop.
-        """
-        stream, index, meta, latest = self.keyspace.partition_keys(topic.name, partition)
-        aborted = self.keyspace.aborted(topic.name, partition)
-        shadows = self.keyspace.shadow_keys(topic.name, partition)
-        keys = [meta, stream, index, latest, aborted, *shadows]
-        await self.fcall("korvet_drop", keys, str(topic.topic_id))
-
-    async def call(self, *args: bytes | str | int) -> Any:
-        """One command over the write link, parsed; its first argument is its key. Raises StorageError."""
-        key = args[1] if isinstance(args[1], bytes) else str(args[1]).encode()
-        try:
-            return await self.links(key).write_functions.call(*args)
-        except StorageError as error:
-            raise domain_error(error) from error
-
-    async def fcall(
-        self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
-    ) -> Any:
-        """One function call, over the read link where asked; reloads the library when it is gone. Raises
-        StorageError.
-        """
-        links = self.links(keys[0])
-        functions = links.read_functions if read else links.write_functions
-        try:
-            return await functions.call_packed(pack("FCALL", name, len(keys), *keys, *args))
-        except StorageError as error:
-            raise domain_error(error) from error
 
     async def new_producer_id(self) -> int:
         """A producer id that nobody had before (KIP-98), even if Redis loses its last writes.
@@ -325,8 +291,10 @@ class Store:
         """
         async with self._producer_id_lock:
             if not self._producer_ids:
-                arguments = self.cluster_id, _PRODUCER_ID_BLOCK, self._producer_ids.stop
-                first = await self.fcall("korvet_take_producer_ids", [self.keyspace.cluster], *arguments)
+                arguments = self.commands.cluster_id, _PRODUCER_ID_BLOCK, self._producer_ids.stop
+                first = await self.commands.fcall(
+                    "korvet_take_producer_ids", [self.commands.keyspace.cluster], *arguments
+                )
                 self._producer_ids = range(first, first + _PRODUCER_ID_BLOCK)
             producer_id = self._producer_ids[0]
             self._producer_ids = self._producer_ids[1:]
@@ -334,14 +302,14 @@ class Store:
 
     def _forget_contents(self) -> None:
         """The connection was away: what Redis holds may have changed."""
-        self.tails.clear()
-        self.readaheads.clear()
+        self.resources.tails.clear()
+        self.resources.readaheads.clear()
         if self.membership is not None:
             self.membership.refresh_soon()
 
     async def close(self) -> None:
         """Give the lease back and close all connections."""
-        await self.watcher.close()
+        await self.resources.watcher.close()
         for name in list(self._logs):
             self.close_logs(name)
         if self.membership is not None:
@@ -357,16 +325,6 @@ class Store:
                 callback(found)
         if moved:
             log.warning("another server, or one started again, holds %d logs now", len(moved))
-
-
-def _claim(
-    keyspace: Keyspace, topic: Topic, partition: int, leader_epoch: int, *, anew: bool = False
-) -> bytes:
-    """The packed call of korvet_claim."""
-    epochs = writer_epochs(leader_epoch)
-    stream, _, meta, _ = keyspace.partition_keys(topic.name, partition)
-    limits = epochs.start, epochs.stop - 1
-    return pack("FCALL", "korvet_claim", 2, meta, stream, *limits, str(topic.topic_id), int(anew), topic.bias)
 
 
 async def connect(url: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> tuple[Router, str]:
@@ -419,9 +377,7 @@ async def _link_when_loaded(address: RedisAddress) -> RedisLink:
         try:
             return await RedisLink.connect(address, "korvet-write")
         except StoreError as error:
-            fault = error.__cause__
-            loading = isinstance(fault, RedisFault) and isinstance(domain_error(fault), Loading)
-            if not loading or asyncio.get_running_loop().time() > deadline_s:
+            if not isinstance(error.__cause__, Loading) or asyncio.get_running_loop().time() > deadline_s:
                 raise
         if not told:
             log.info("Redis at %s loads its data", address)
@@ -455,11 +411,12 @@ async def _info_when_loaded(link: RedisLink) -> dict[str, str]:
             info = parse_info(reply)
             if info.get("loading", "0") == "0":
                 return info
-        except RedisFault as fault:
-            if fault.code != "LOADING":
-                raise StoreError(f"Redis at {link.address} refuses INFO: {fault.message}") from fault
+        except Loading:
+            pass
         except LinkLost as lost:
             raise StoreError(f"Redis at {link.address}: {lost}") from lost
+        except StorageError as fault:
+            raise StoreError(f"Redis at {link.address} refuses INFO: {fault}") from fault
         if asyncio.get_running_loop().time() > deadline:
             raise StoreError(f"Redis at {link.address} still loads its data after {_LOADING_TIMEOUT_S:.0f} s")
         await asyncio.sleep(_LOADING_POLL_S)

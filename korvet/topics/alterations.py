@@ -22,7 +22,7 @@ from korvet.topics.errors import InvalidTopicConfig
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.topic import Topic
 
 # (what is set of a topic, the broker's configs by their synonyms) -> what is to be set of the topic
 Alteration: TypeAlias = "Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]"

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.config.settings import Config
-    from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
     from korvet.topics.directory import TopicDirectory
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class LogCleaner:
         if is_tidy and not compacts:
             return 0
         map_bytes = self._config.log_cleaner_dedupe_buffer_size
-        compactor = Compactor(self._store, partition, self._pace, map_bytes)
+        compactor = Compactor(self._store.commands, partition, self._pace, map_bytes)
         if not is_tidy:
             await compactor.drop_leftovers()
             self._tidied[place] = partition.leader_epoch

@@ -9,10 +9,10 @@ from uuid import UUID, uuid5
 
 import msgspec
 
-from korvet.storage.catalogue import OffsetAssignment, StorageLayout, Topic
 from korvet.storage.errors import CatalogueConflict, StorageError, TopicGone
 from korvet.storage.errors import TopicExists as StoredTopicExists
 from korvet.storage.keys import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from korvet.storage.topic import OffsetAssignment, StorageLayout, Topic
 from korvet.topics.alterations import check_fixed, check_internal
 from korvet.topics.configs import (
     CLEANUP_POLICY,

@@ -11,7 +11,8 @@ from korvet.topics.configs import CLEANUP_POLICY, OFFSET_ASSIGNMENT, SEGMENT_BYT
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.storage.catalogue import Catalogue, Topic
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.topic import Topic
 
 # offsets.topic.segment.bytes and transaction.state.log.segment.bytes of Kafka.
 _SEGMENT_BYTES: Final = "104857600"

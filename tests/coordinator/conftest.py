@@ -52,7 +52,7 @@ class Running:
         self.client = server.client
         self.store = store
         self.service = service
-        self.keys = store.keyspace
+        self.keys = store.commands.keyspace
 
     def offsets_key(self, group: str) -> bytes:
         return self.keys.stream(OFFSETS_TOPIC, partition_for(group))

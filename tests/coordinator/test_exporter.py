@@ -229,7 +229,7 @@ async def test_a_newer_commit_is_not_undone(server: Server, prefix: str, group: 
         for newer in (at(9), at(5)):
             with service.watch() as watch:
                 assert watch is not None
-                moved = await NativeGroups(one.run.store).moved([(topic, 0)])
+                moved = await NativeGroups(one.run.store.commands).moved([(topic, 0)])
                 assert [native.offset for native in moved] == [after(2)]
                 written = one.written()
                 assert await one.run.commit(group, newer) == ErrorCode.none
@@ -568,7 +568,7 @@ async def test_topics_that_are_being_deleted(server: Server, prefix: str, group:
         one.create(group)
         with service.watch() as watch:
             assert watch is not None
-            moved = await NativeGroups(one.run.store).moved([(topic, 0)])
+            moved = await NativeGroups(one.run.store.commands).moved([(topic, 0)])
             assert len(moved) == 1
             await catalogue.mark_deleting(TOPIC)
             await service.forget_topic(TOPIC)

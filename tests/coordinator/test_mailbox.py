@@ -28,14 +28,23 @@ if TYPE_CHECKING:
     from tests.storage.conftest import Server
 
 
+class BrokerMailbox(Mailbox):
+    """The mailbox of a live broker, with the broker's store."""
+
+    def __init__(self, store: Store) -> None:
+        assert store.membership is not None
+        super().__init__(store.commands, store.membership)
+        self.store = store
+        self.member = store.membership
+
+
 @contextlib.asynccontextmanager
-async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[Mailbox]:
+async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[BrokerMailbox]:
     """A live broker that takes its mail."""
     store = await Store.open(
         server.url, Keyspace(prefix), node_id=node_id, endpoint=Address("127.0.0.1", node_id), lease_ms=60_000
     )
-    assert store.membership is not None
-    made = Mailbox(store, store.membership)
+    made = BrokerMailbox(store)
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -46,9 +55,9 @@ async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[Mai
 
 
 @contextlib.asynccontextmanager
-async def two(server: Server, prefix: str) -> AsyncIterator[tuple[Mailbox, Mailbox]]:
+async def two(server: Server, prefix: str) -> AsyncIterator[tuple[BrokerMailbox, BrokerMailbox]]:
     async with broker(server, prefix, 1) as first, broker(server, prefix, 2) as second:
-        member = first._member
+        member = first.member
 
         async def knows() -> bool:
             await member.refresh()
@@ -85,8 +94,8 @@ async def test_requests_are_answered_in_their_order(server: Server, prefix: str)
         assert (came, answers) == (bodies, [body.upper() for body in bodies])
 
 
-def peers_of(box: Mailbox) -> Peers:
-    store = box._store
+def peers_of(box: BrokerMailbox) -> Peers:
+    store = box.store
     groups = CoordinatorService(store, store.catalogue, GroupConfig())
     return Peers(store, box, LocalMarkers(store, store.catalogue, groups))
 
@@ -102,7 +111,7 @@ async def test_ids_that_no_record_holds_arrive_whole(server: Server, prefix: str
             done(AddReply(ErrorCode.invalid_request if long else ErrorCode.none))
 
         peers_of(second).serve_adds(add)
-        leader = first._member.assignment.leader
+        leader = first.member.assignment.leader
         led = next(number for number in range(50) if leader(TRANSACTIONS_TOPIC, number).node_id == 2)
         asking = peers_of(first)
 
@@ -153,7 +162,7 @@ async def test_one_who_fails_at_the_answer_keeps_nobody_from_theirs(
 async def test_another_life_of_a_broker_has_other_mail(server: Server, prefix: str) -> None:
     async with two(server, prefix) as (first, second):
         key = second._key(*second._address)
-        await first._store.call("RPUSH", key, b"no mail")
+        await first.store.commands.call("RPUSH", key, b"no mail")
         second.handle("work", lambda body, answer: answer(body))
         assert await asked(first, 2, "work", b"1") == b"1"
         assert key != second._key(2, second._address[1] + 1)

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from korvet.coordinator.projector import CHANGES_AT_ONCE, CommitChange, Projector
 from korvet.offsets.partition import partition_for
-from korvet.storage.catalogue import Topic
 from korvet.storage.errors import StorageError, StorageFault
 from korvet.storage.redis_groups.projection import GroupCommit
+from korvet.storage.topic import Topic
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:

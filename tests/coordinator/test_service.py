@@ -166,11 +166,11 @@ async def test_cut_link_is_no_success(server: Server, prefix: str, group: str) -
         waiting = asyncio.ensure_future(run.join(group))
         joined = await waiting
         assert joined.error == ErrorCode.none
-        number = await run.store.links(b"").write.call("CLIENT", "ID")
+        number = await run.store.commands.links(b"").write.call("CLIENT", "ID")
         run.client.client_pause(60_000, all=False)
         try:
             commit = asyncio.ensure_future(run.commit("other" + group, 2))
-            await run.store.links(b"").read.call("PING")
+            await run.store.commands.links(b"").read.call("PING")
             assert not commit.done()
             run.client.client_kill_filter(_id=number)
             async with asyncio.timeout(WAIT_S):

@@ -99,7 +99,7 @@ class Running:
         """What the markers of each partition say."""
         found = []
         for number in range(PARTITIONS):
-            entries = await self.store.call("XRANGE", self.log(number).stream, "-", "+")
+            entries = await self.store.commands.call("XRANGE", self.log(number).stream, "-", "+")
             found += [fields[1] for _, fields in entries if fields[0] == b"ctl"]
         return found
 
@@ -108,9 +108,9 @@ class Running:
         topic = self.store.catalogue.get(TRANSACTIONS_TOPIC)
         assert topic is not None
         number = transaction_partition_for(NAME, topic.partitions)
-        stream = self.store.keyspace.stream(topic.name, number)
+        stream = self.store.commands.keyspace.stream(topic.name, number)
         states = []
-        for _, fields in await self.store.call("XRANGE", stream, "-", "+"):
+        for _, fields in await self.store.commands.call("XRANGE", stream, "-", "+"):
             assert decode_transaction_key(fields[1]) == NAME
             states.append(TransactionState(decode_transaction_value(fields[3]).transaction_status))
         return states

@@ -21,8 +21,8 @@ from korvet.storage.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.topic import Topic
 
 T = TypeVar("T")
 _serial = itertools.count()

@@ -31,8 +31,8 @@ from tests.storage.proxy import proxied_store, until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.topic import Topic
 
 MAX_SEQUENCE_NUMBER = 2**31 - 1
 
@@ -217,7 +217,7 @@ def test_newest_entry_per_key_of_an_internal_topic(bench: Bench) -> None:
         (b"value", b"", 0),
     ]
     base = bench.run(log.append_wait(encode_append_records(keyed))).base_offset
-    latest = bench.store.keyspace.latest("t", 0)
+    latest = bench.store.commands.keyspace.latest("t", 0)
     expected = {b"a": entry_id(base + 2).encode(), b"value": entry_id(base + 5).encode()}
     assert bench.client.hgetall(latest) == expected
 
@@ -226,7 +226,7 @@ def test_newest_entry_per_key_of_an_internal_topic(bench: Bench) -> None:
 def test_a_key_of_another_type_refuses_the_append_whole(bench: Bench, place: int) -> None:
     log = bench.log(configs={"cleanup.policy": "compact"}, internal=True)
     append(bench, log, 2)
-    keys = bench.store.keyspace.partition_keys("t", 0)
+    keys = bench.store.commands.keyspace.partition_keys("t", 0)
     bench.client.delete(keys[place])
     bench.client.set(keys[place], "mine")
     before = bench.client.xlen(log.stream) if place else 0
@@ -287,7 +287,7 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
         for number in range(300):
             log.append(batch(b"%d" % number), ProducerSequence(1, 0, number), done)
             if number % 60 == 30:
-                bench.store.links(log.stream).write.call("FUNCTION", "FLUSH")
+                bench.store.commands.links(log.stream).write.call("FUNCTION", "FLUSH")
             if number % 20 == 0:
                 await asyncio.sleep(0)
         await finished
@@ -309,7 +309,7 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
             await proxy.cut()
             with pytest.raises(LinkLost):
                 await lost
-            await store.links(log.stream).write.wait_connected(10_000)
+            await store.commands.links(log.stream).write.wait_connected(10_000)
             again = await log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1))
             assert again.duplicate
             assert server.client.xlen(log.stream) == 2
@@ -332,7 +332,7 @@ def test_a_deleted_topic_takes_nothing_more(bench: Bench) -> None:
 @pytest.mark.parametrize("first", ["a", "key"])
 def test_native_function_follows_our_ids(bench: Bench, first: str) -> None:
     log = bench.log(offset_assignment="dense")
-    keys = bench.store.keyspace.partition_keys("t", 0)[:3]
+    keys = bench.store.commands.keyspace.partition_keys("t", 0)[:3]
     assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-1"
     assert append(bench, log).base_offset == 1
     assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-3"

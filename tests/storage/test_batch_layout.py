@@ -278,7 +278,7 @@ def test_a_commit_inside_a_batch_leaves_its_entry_to_native_readers(bench: Bench
     log = batched(bench, offset_assignment=assignment)
     sent = [bench.run(append(log, batch(pairs(*[b"v"] * 10)))) for _ in range(4)]
     ids = [one for one, _ in bench.client.xrange(log.stream)]
-    projection = Projection(bench.store)
+    projection = Projection(bench.store.commands)
 
     def commit(offset: int, position: int) -> None:
         async def run() -> None:
@@ -326,7 +326,7 @@ def test_more_records_than_the_clock_has_offsets_for(bench: Bench) -> None:
         sent += bench.run(some())
     assert sent[-1].lead_ms > 1_500
     assert [one.base_offset + 20_000 for one in sent[50:-1]] == [one.base_offset for one in sent[51:]]
-    keys = bench.store.keyspace.partition_keys("t", 0)
+    keys = bench.store.commands.keyspace.partition_keys("t", 0)
     added = bench.client.fcall("korvet_xadd", 3, *keys[:3], "value", "native")
     assert offset_of(added) == sent[-1].base_offset + 20_000
     assert bench.run(log.count(sent[0].base_offset, offset_of(added) + 1)) == 20_000 * len(sent) + 1
@@ -363,7 +363,7 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
             if taken:
                 await until(lambda: server.client.xlen(log.stream) == 11)
             else:
-                await until(lambda: store.links(log.stream).write.pressure() > 0)
+                await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
             await proxy.cut()
             found = await waiting
             assert server.client.xlen(log.stream) == 11

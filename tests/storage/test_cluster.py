@@ -151,7 +151,7 @@ def test_commits_are_projected(bench: Bench) -> None:
     logs = bench.logs("t", 9)
 
     async def work() -> None:
-        projection = Projection(bench.store)
+        projection = Projection(bench.store.commands)
         for log in logs:
             appended = await produced(log, b"a", b"b", b"c")
             done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -427,7 +427,7 @@ def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix:
 
 async def compacted(bench: Bench, log: PartitionLog) -> int:
     rules = CompactionRules(86_400_000, 0, None, 0.0)
-    return await Compactor(bench.store, log, Pace(1e12), 1 << 27).compact(rules, 1_800_000_000_000)
+    return await Compactor(bench.store.commands, log, Pace(1e12), 1 << 27).compact(rules, 1_800_000_000_000)
 
 
 def test_compaction_stays_in_its_slot(bench: Bench) -> None:

@@ -16,12 +16,12 @@ from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
+from korvet.storage.link.commands import Commands
 from korvet.storage.log import partition_log
 from korvet.storage.log.appender import Marker
 from korvet.storage.log.committed import Committed, read_committed
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
-from korvet.storage.store import Store
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
 from tests.unit.records import forms
@@ -114,7 +114,7 @@ class Log:
 
     def compact(self, map_bytes: int = 1 << 20, *, after_ms: int = 0) -> int:
         self.now_ms += after_ms
-        work = Compactor(self.bench.store, self.log, Pace(1e12), map_bytes)
+        work = Compactor(self.bench.store.commands, self.log, Pace(1e12), map_bytes)
         removed = self.bench.run(work.compact(RULES, self.now_ms))
         self.check_markers()
         return removed
@@ -303,16 +303,16 @@ def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout
     made.log.transactions.forget()
     bench.run(made.log.bounds())
     seen: list[Any] = []
-    call = Store.call
+    call = Commands.call
 
-    async def reading_before(store: Store, *args: bytes | str | int) -> Any:
+    async def reading_before(commands: Commands, *args: bytes | str | int) -> Any:
         if args[0] == "ZREM":
             made.log.tail.clear()
             seen.append(await outcome_of(partial(read_committed, made.log, 0, 1 << 20)))
-        return await call(store, *args)
+        return await call(commands, *args)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Store, "call", reading_before)
+        patch.setattr(Commands, "call", reading_before)
         made.compact(after_ms=RETENTION_MS)
     (read,) = seen
     assert len(read.aborted) == 1
@@ -340,7 +340,7 @@ class Interrupted(Compactor):
     """Does something before a certain call; may end there."""
 
     def __init__(self, made: Log, before: str, act: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(made.bench.store, made.log, Pace(1e12), 1 << 20)
+        super().__init__(made.bench.store.commands, made.log, Pace(1e12), 1 << 20)
         self.before = f"korvet_shadow_{before}"
         self.act = act
 
@@ -451,7 +451,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
         write(b"other %d" % number, 1)
         mark(1, committed=number < 4)
     write(b"group", 2)
-    work = Compactor(bench.store, state, Pace(1e12), 1 << 20)
+    work = Compactor(bench.store.commands, state, Pace(1e12), 1 << 20)
     assert bench.run(work.compact(RULES, NOW_MS)) == 5
     latest = bench.client.hgetall(state.keys[3])
     assert len(latest) == 5

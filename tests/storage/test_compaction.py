@@ -14,6 +14,7 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import FencedEpoch, StorageFault
+from korvet.storage.link.commands import Commands
 from korvet.storage.log.partition_log import PartitionLog
 from tests.api.batches import batch
 from tests.storage.batches import decode
@@ -24,6 +25,7 @@ from tests.support.polling import until, until_async
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from korvet.storage.store import Store
     from tests.storage.conftest import Bench, Server
 
 DAY_MS = 86_400_000
@@ -40,7 +42,7 @@ def compacted_log(bench: Bench, assignment: str = "clock", name: str = "t") -> P
 
 
 def compactor(bench: Bench, log: PartitionLog, map_bytes: int = 1 << 27) -> Compactor:
-    return Compactor(bench.store, log, Pace(1e12), map_bytes)
+    return Compactor(bench.store.commands, log, Pace(1e12), map_bytes)
 
 
 def append(bench: Bench, log: PartitionLog, rows: Sequence[Row]) -> list[int]:
@@ -197,19 +199,21 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
 
 
-class Watched(Compactor):
-    """Does something before a certain call."""
+class Watched(Commands):
+    """Calls `act` before the first call of one function."""
 
-    def __init__(self, bench: Bench, log: PartitionLog, before: str, act: Callable[[], None]) -> None:
-        super().__init__(bench.store, log, Pace(1e12), 1 << 27)
+    def __init__(self, store: Store, before: str, act: Callable[[], None]) -> None:
+        super().__init__(store.commands.keyspace, store.router)
         self.before = before
         self.act = act
 
-    async def _call(self, function: str, *args: bytes | str | int) -> Any:
-        if function == self.before:
+    def fcall(
+        self, name: str, keys: Sequence[bytes], *args: bytes | str | int, read: bool = False
+    ) -> asyncio.Future[Any]:
+        if name == self.before:
             self.before = ""
             self.act()
-        return await super()._call(function, *args)
+        return super().fcall(name, keys, *args, read=read)
 
 
 @pytest.mark.parametrize("before", ["copy", "tidy", "swap"])
@@ -243,7 +247,8 @@ def test_groups_change_meanwhile(bench: Bench, before: str) -> None:
         client.xreadgroup("comes", "c", {stream: ">"}, count=10)
         seen.extend((client.xinfo_groups(stream), pending("g"), pending("comes"), pending("quiet")))
 
-    assert bench.run(Watched(bench, log, f"korvet_shadow_{before}", act).compact(RULES, NOW_MS)) == 2500
+    commands = Watched(bench.store, f"korvet_shadow_{before}", act)
+    assert bench.run(Compactor(commands, log, Pace(1e12), 1 << 27).compact(RULES, NOW_MS)) == 2500
     groups = client.xinfo_groups(stream)
     for group in (*groups, *seen[0]):
         del group["lag"]
@@ -515,7 +520,7 @@ def interrupt() -> None:
 
 
 def stepwise(bench: Bench, log: PartitionLog, steps: Steps) -> int:
-    return bench.run(Compactor(bench.store, log, steps, 1 << 27).compact(RULES, NOW_MS))
+    return bench.run(Compactor(bench.store.commands, log, steps, 1 << 27).compact(RULES, NOW_MS))
 
 
 def test_what_is_deleted_meanwhile_does_not_come_back(bench: Bench) -> None:
@@ -554,7 +559,7 @@ def test_records_are_deleted_on_request_without_waiting(bench: Bench) -> None:
                 assert await log.delete_before(1200) == 1200
 
     with pytest.raises(StorageFault, match="deleted while it was compacted"):
-        bench.run(Compactor(bench.store, log, Deleting(1e12), 1 << 27).compact(RULES, NOW_MS))
+        bench.run(Compactor(bench.store.commands, log, Deleting(1e12), 1 << 27).compact(RULES, NOW_MS))
     assert not log.compacting
     assert shadows(bench) == []
     append(bench, log, [(b"1400", b"", 0)] * 2)
@@ -588,7 +593,7 @@ def test_an_interruption_at_any_step_leaves_the_log_as_it_was(bench: Bench) -> N
 
 
 def test_another_leader_ends_a_compaction(bench: Bench) -> None:
-    log = PartitionLog(bench.store, bench.topic("t", configs=COMPACT), 0, epoch=5)
+    log = PartitionLog(bench.store.resources, bench.topic("t", configs=COMPACT), 0, epoch=5)
     rows: list[Row] = [(b"k", b"%d" % number, 0) for number in range(1500)]
     offsets = append(bench, log, rows)
     # A term of the coordinator, within the same leader's epoch.
@@ -613,13 +618,15 @@ def test_a_later_compaction_takes_over(bench: Bench) -> None:
     class Other(Pace):
         async def spend(self, size_bytes: int) -> None:
             if shadows(bench) and not later:
-                later.append(await Compactor(bench.store, twin, Pace(1e12), 1 << 27).compact(RULES, NOW_MS))
+                later.append(
+                    await Compactor(bench.store.commands, twin, Pace(1e12), 1 << 27).compact(RULES, NOW_MS)
+                )
 
     later: list[int] = []
     # As another process would have it.
-    twin = PartitionLog(bench.store, log.topic, 0)
+    twin = PartitionLog(bench.store.resources, log.topic, 0)
     with pytest.raises(StorageFault, match="STALE"):
-        bench.run(Compactor(bench.store, log, Other(1e12), 1 << 27).compact(RULES, NOW_MS))
+        bench.run(Compactor(bench.store.commands, log, Other(1e12), 1 << 27).compact(RULES, NOW_MS))
     assert later == [1499]
     assert len(contents(bench, log)) == 1
 
@@ -654,7 +661,7 @@ def test_compaction_is_slowed_down(bench: Bench) -> None:
 
     async def timed() -> float:
         began_s = asyncio.get_running_loop().time()
-        await Compactor(bench.store, log, Pace(1_000_000), 1 << 27).compact(RULES, NOW_MS)
+        await Compactor(bench.store.commands, log, Pace(1_000_000), 1 << 27).compact(RULES, NOW_MS)
         return asyncio.get_running_loop().time() - began_s
 
     # 0.1 MB to be read, as much to be gone through.

@@ -103,7 +103,7 @@ def renames(client: Any) -> int:
 
 
 def gate_of(bench: Bench) -> bytes:
-    return bench.store.keyspace.gate("t", 0)
+    return bench.store.commands.keyspace.gate("t", 0)
 
 
 @pytest.fixture
@@ -312,8 +312,8 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
             produce(log, records(*batch), outcomes.append)
             sent += batch
             if number % 60 == 30:
-                bench.store.links(log.stream).write.call("FUNCTION", "FLUSH")
-                bench.store.links(log.stream).write.call("SCRIPT", "FLUSH")
+                bench.store.commands.links(log.stream).write.call("FUNCTION", "FLUSH")
+                bench.store.commands.links(log.stream).write.call("SCRIPT", "FLUSH")
             if number % 20 == 0:
                 await asyncio.sleep(0)
         await until(lambda: len(outcomes) == 300)
@@ -389,7 +389,7 @@ def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog
             if number == 30:
                 # What was gathered until now is sent.
                 await asyncio.sleep(0)
-                bench.store.links(log.stream).write.call("DEL", log.stream)
+                bench.store.commands.links(log.stream).write.call("DEL", log.stream)
         await until(lambda: len(outcomes) == 60)
         return outcomes
 
@@ -654,7 +654,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
             proxy.hold_requests()
             batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
             waiting = asyncio.ensure_future(all_produced(log, batches))
-            await until(lambda: store.links(log.stream).write.pressure() > 0)
+            await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
             await proxy.cut()
             await waiting
             sent = [value for batch in batches for value in batch]
@@ -674,12 +674,12 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
             await produced(log, b"first")
             proxy.hold_requests()
             waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
-            await until(lambda: store.links(log.stream).write.pressure() > 0)
+            await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
             proxy.refusing = True
             await proxy.cut()
             assert all(isinstance(outcome, LinkLost) for outcome in await waiting)
             proxy.refusing = False
-            await store.links(log.stream).write.wait_connected(10_000)
+            await store.commands.links(log.stream).write.wait_connected(10_000)
             await produced(log, b"later", b"x")
             assert values_of(server.client, log.stream) == [b"first", b"later", b"x"]
 

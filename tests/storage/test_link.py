@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 from korvet.records.kernel import pack
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.redis_link import RedisLink
 from tests.storage.proxy import Proxy, until
@@ -100,13 +100,14 @@ def test_raw_replies_in_many_pieces(server: Server, prefix: str, run: Run) -> No
     run(work())
 
 
-def test_error_replies_are_faults_with_their_code(server: Server, prefix: str, run: Run) -> None:
+def test_error_replies_are_raised_as_domain_errors(server: Server, prefix: str, run: Run) -> None:
     async def work() -> None:
         async with linked(server.url) as link:
             await link.call("SET", prefix, "x")
-            with pytest.raises(RedisFault) as caught:
+            with pytest.raises(WrongType, match=r"^WRONGTYPE "):
                 await link.call("XLEN", prefix)
-            assert caught.value.code == "WRONGTYPE"
+            with pytest.raises(StorageFault, match=r"^ERR "):
+                await link.call("INCR", prefix)
 
     run(work())
 

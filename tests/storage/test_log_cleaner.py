@@ -12,8 +12,8 @@ from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
 
 if TYPE_CHECKING:
-    from korvet.storage.catalogue import Topic
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.topic import Topic
     from tests.storage.conftest import Bench
 
 COMPACT = {"cleanup.policy": "compact"}
@@ -94,7 +94,7 @@ def test_a_partition_that_fails_keeps_no_other(bench: Bench, caplog: pytest.LogC
 def test_leftovers_go_once(bench: Bench) -> None:
     log = bench.log("t", configs={"cleanup.policy": "delete"})
     fill(bench, log)
-    left = bench.store.keyspace.shadow_keys("t", 0)
+    left = bench.store.commands.keyspace.shadow_keys("t", 0)
     for key in left:
         bench.client.set(key, "left by a crash")
     working = cleaner(bench)
@@ -109,7 +109,7 @@ def test_leftovers_go_once(bench: Bench) -> None:
 def test_a_deleted_topic_takes_its_shadow_along(bench: Bench) -> None:
     log = bench.log("t", configs=COMPACT)
     fill(bench, log)
-    left = bench.store.keyspace.shadow_keys("t", 0)
+    left = bench.store.commands.keyspace.shadow_keys("t", 0)
     for key in left:
         bench.client.set(key, "left by a crash")
     bench.run(bench.store.catalogue.delete("t"))

@@ -115,7 +115,7 @@ class LogMachine(RuleBasedStateMachine):
             offset_assignment="dense" if dense else "clock",
             storage_layout="batch" if batched else "record",
         )
-        self.keys = self.bench.store.keyspace.partition_keys("t", 0)
+        self.keys = self.bench.store.commands.keyspace.partition_keys("t", 0)
         self.bias = self.log.bias
         self.entries: list[Entry] = []
         self.records: list[Seen] = []
@@ -254,7 +254,7 @@ class LogMachine(RuleBasedStateMachine):
         self.client.xreadgroup("g", "c", {self.log.stream: ">"}, count=count, noack=self.batched)
         pending = self.client.xpending_range(self.log.stream, "g", "-", "+", 1000)
         before, dirty = self.records, self.bench.run(self.log.count(self.clean_to, self.end))
-        working = Compactor(self.bench.store, self.log, Pace(1e12), 1 << 20)
+        working = Compactor(self.bench.store.commands, self.log, Pace(1e12), 1 << 20)
         self.bench.run(working.compact(CompactionRules(1 << 50, 0, None, 0.0), 0))
         self.refresh()
         newest = {record.key: record for record in before if record.keyed and record.key is not None}

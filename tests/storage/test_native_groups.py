@@ -34,7 +34,7 @@ class Groups:
         self.log = log
         self.client = bench.client
         self.stream = log.stream
-        self.reader = NativeGroups(bench.store)
+        self.reader = NativeGroups(bench.store.commands)
 
     def add(self, *ids: str) -> None:
         for one in ids:
@@ -56,7 +56,7 @@ class Groups:
         return found.at
 
     def project(self, offset: int, position: int, native: int | None = None) -> None:
-        projection = Projection(self.bench.store)
+        projection = Projection(self.bench.store.commands)
 
         async def run() -> None:
             outcomes: list[Any] = []

@@ -60,14 +60,14 @@ async def two_chunks(log: PartitionLog, offset: int) -> int:
 
 
 def held(bench: Bench) -> int:
-    return bench.store.readaheads.held_bytes
+    return bench.store.resources.readaheads.held_bytes
 
 
 def test_everything_is_read_once(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
     before = reads(bench.client)
     assert bench.run(read_everything(log, CHUNK_BYTES)) == offsets
     ahead = reads(bench.client) - before
-    bench.store.readaheads.limit_bytes = 0
+    bench.store.resources.readaheads.limit_bytes = 0
     before = reads(bench.client)
     assert bench.run(read_everything(log, CHUNK_BYTES)) == offsets
     alone = reads(bench.client) - before
@@ -155,7 +155,7 @@ def test_large_records_are_not_read_twice(bench: Bench, log: PartitionLog) -> No
         return count, reads(bench.client) - before
 
     count, ahead = walk()
-    bench.store.readaheads.limit_bytes = 0
+    bench.store.resources.readaheads.limit_bytes = 0
     again, alone = walk()
     assert count == again == RECORDS
     assert ahead <= 1.1 * alone
@@ -209,7 +209,7 @@ def test_the_ends_are_those_of_now(bench: Bench, log: PartitionLog, offsets: lis
 
 
 def test_memory_is_bounded(bench: Bench) -> None:
-    bench.store.readaheads.limit_bytes = 3 * CHUNK_BYTES
+    bench.store.resources.readaheads.limit_bytes = 3 * CHUNK_BYTES
 
     async def work() -> None:
         topic = await bench.store.catalogue.create("many", 8)
@@ -220,7 +220,7 @@ def test_memory_is_bounded(bench: Bench) -> None:
         assert [len(walk) for walk in walks] == [RECORDS] * 8
         positions = [await two_chunks(log, walk[0]) for log, walk in zip(logs, walks, strict=True)]
         assert len(positions) == 8
-        assert CHUNK_BYTES <= held(bench) <= bench.store.readaheads.limit_bytes + CHUNK_BYTES
+        assert CHUNK_BYTES <= held(bench) <= bench.store.resources.readaheads.limit_bytes + CHUNK_BYTES
 
     bench.run(work())
 
@@ -282,7 +282,7 @@ def test_a_lost_connection(server: Server, prefix: str) -> None:
                     await log.links.server.read.wait_connected(5_000)
                 else:
                     await proxy.cut()
-                    await until(lambda: store.readaheads.held_bytes == 0)
+                    await until(lambda: store.resources.readaheads.held_bytes == 0)
                     await log.links.server.read.wait_connected(5_000)
                     assert decode((await chunk(log, second.next_offset)).data)[0].offset == second.next_offset
             assert isinstance(outcomes[0], LinkLost)

@@ -114,7 +114,7 @@ class Brokers:
             )
         )
         self.security = SecurityStore(
-            self.store, Authorizer(set()), Credentials(), ClientQuotas(), OwnConfigs()
+            self.store.commands, Authorizer(set()), Credentials(), ClientQuotas(), OwnConfigs()
         )
         assert self.store.membership is not None
         self.membership = self.store.membership

@@ -31,7 +31,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.topic import Topic
     from tests.storage.conftest import Bench, Server
 
 
@@ -42,7 +42,7 @@ def open_and_close(server: Server, prefix: str, **options: Any) -> str:
     async def work() -> str:
         store = await Store.open(server.url, Keyspace(prefix), **options)
         await store.close()
-        return store.cluster_id
+        return store.commands.cluster_id
 
     return asyncio.run(work())
 
@@ -178,7 +178,7 @@ def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[...
             replica.client.replicaof("NO", "ONE")
             given = [await store.new_producer_id() for _ in range(2500)]
             proxy.socket = replica.socket
-            write = store.links(store.keyspace.cluster).write
+            write = store.commands.links(store.commands.keyspace.cluster).write
             before = write.history
             await proxy.cut()
             await until(lambda: write.connected and write.history != before)

@@ -229,9 +229,9 @@ def test_trims_of_ours_cut_the_cache(bench: Bench) -> None:
 def test_a_deleted_topic_leaves_nothing(bench: Bench) -> None:
     log = bench.log()
     bench.run(append(log, values(b"a")))
-    assert bench.store.tails.held_bytes > 0
+    assert bench.store.resources.tails.held_bytes > 0
     bench.run(bench.store.catalogue.delete("t"))
-    assert bench.store.tails.held_bytes == 0
+    assert bench.store.resources.tails.held_bytes == 0
     assert from_cache(log, 0) is None
 
 
@@ -264,7 +264,7 @@ def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
             await proxy.cut()
             await asyncio.wait([lost])
             assert lost.exception() is None or isinstance(lost.exception(), LinkLost)
-            await store.links(log.stream).write.wait_connected(10_000)
+            await store.commands.links(log.stream).write.wait_connected(10_000)
             await append(log, values(b"c"))
             stored = await from_redis(log, 0)
             assert [record.value for record in stored] == [b"a", b"b", b"c"]

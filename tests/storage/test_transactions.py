@@ -93,7 +93,7 @@ def last_stable_offsets(bench: Bench, log: PartitionLog) -> tuple[int, int]:
 
 
 def aborted_in_redis(bench: Bench, log: PartitionLog) -> list[Aborted]:
-    key = bench.store.keyspace.aborted(log.topic.name, log.partition)
+    key = bench.store.commands.keyspace.aborted(log.topic.name, log.partition)
     found = bench.client.zrange(key, 0, -1, withscores=True)
     return parse_aborted([part for member, score in found for part in (member, b"%d" % score)])
 
@@ -392,7 +392,9 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
     assert two < again
     assert latest() == {b"a": one, b"b": again}
     assert bench.run(log.open_producers()) == {}
-    assert not bench.client.exists(*(bench.store.keyspace.pending("__state", 0, each) for each in (1, 2)))
+    assert not bench.client.exists(
+        *(bench.store.commands.keyspace.pending("__state", 0, each) for each in (1, 2))
+    )
     records = bench.client.xrange(log.stream)
     assert [fields.get(b"pid") for _, fields in records] == [None, b"1", b"1", b"2", None, b"2", b"1"]
     bench.run(outcome_of(partial(log.mark, Marker(1, 2, True, 1))))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from korvet.config.address import Address
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
 
 _WAIT_STEP_S: Final = 0.2
 # The first version of an assignment is 0, as the first leader epoch is in Kafka.
@@ -93,10 +93,15 @@ class Lease:
     """A lease on a node id, by Redis's clock; who holds one is a live broker."""
 
     def __init__(
-        self, store: Store, node_id: int, endpoint: Address, lease_ms: int, listeners: Mapping[str, Address]
+        self,
+        commands: Commands,
+        node_id: int,
+        endpoint: Address,
+        lease_ms: int,
+        listeners: Mapping[str, Address],
     ) -> None:
         """Use `take`."""
-        self._store = store
+        self._commands = commands
         self._node_id = node_id
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
@@ -113,7 +118,7 @@ class Lease:
     @classmethod
     async def take(
         cls,
-        store: Store,
+        commands: Commands,
         node_id: int,
         endpoint: Address,
         lease_ms: int,
@@ -123,7 +128,7 @@ class Lease:
 
         Raises StoreError, naming the holder, where the holder renews its lease.
         """
-        lease = cls(store, node_id, endpoint, lease_ms, listeners)
+        lease = cls(commands, node_id, endpoint, lease_ms, listeners)
         reply = await lease._ask()
         holder = _holder(reply) if reply[0] == b"refused" else None
         if holder is not None and holder.is_dead():
@@ -157,7 +162,7 @@ class Lease:
         """
         brokers, cluster = self._keys()
         self.asked_s = steady_s()
-        read = self._store.links(brokers).read
+        read = self._commands.links(brokers).read
         entry, stored = await asyncio.gather(
             read.call("HGET", brokers, self._node_id), read.call("HGET", cluster, "assignment")
         )
@@ -167,7 +172,7 @@ class Lease:
 
     async def release(self) -> None:
         """Give the lease back, so that others need not wait for its end. Raises StorageError."""
-        await self._store.fcall("korvet_release", self._keys(), self._node_id, self._token)
+        await self._commands.fcall("korvet_release", self._keys(), self._node_id, self._token)
 
     async def _outwait(self, first: list[Any]) -> list[Any]:
         """Wait as long as the lease that was refused to us lasts, and not a renewal of it.
@@ -192,8 +197,8 @@ class Lease:
         holder = _holder(refused)
         who = "an unknown process" if holder is None else f"process {holder.pid} on {holder.host}"
         return NodeIdTaken(
-            f"node id {self._node_id} of keyspace {self._store.keyspace.prefix!r} is taken by a live broker, "
-            f"{who}: give each broker a node id of its own"
+            f"node id {self._node_id} of keyspace {self._commands.keyspace.prefix!r} is taken by a live "
+            f"broker, {who}: give each broker a node id of its own"
         )
 
     async def _ask(
@@ -206,9 +211,9 @@ class Lease:
         unreadable: Iterable[int] = (),
     ) -> list[Any]:
         self.asked_s = steady_s()
-        reply: list[Any] = await self._store.fcall(
+        reply: list[Any] = await self._commands.fcall(
             "korvet_lease",
-            [*self._keys(), self._store.keyspace.topics],
+            [*self._keys(), self._commands.keyspace.topics],
             self._node_id,
             self._token,
             self._lease_ms,
@@ -218,13 +223,13 @@ class Lease:
             latest,
             settled_assignment,
             settled_catalogue,
-            self._store.cluster_id,
+            self._commands.cluster_id,
             "".join([" ", *(f"{node_id} " for node_id in unreadable)]),
         )
         return reply
 
     def _keys(self) -> list[bytes]:
-        return [self._store.keyspace.brokers, self._store.keyspace.cluster]
+        return [self._commands.keyspace.brokers, self._commands.keyspace.cluster]
 
 
 def _holder(refused: list[Any]) -> Holder | None:

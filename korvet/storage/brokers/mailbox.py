@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.brokers.membership import Membership
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
 
 log = logging.getLogger(__name__)
 
@@ -55,8 +55,8 @@ class Mail(msgspec.Struct, frozen=True, array_like=True):
 class Mailbox:
     """The mail of this broker, while `run` runs. Use from one event loop."""
 
-    def __init__(self, store: Store, member: Membership) -> None:
-        self._store = store
+    def __init__(self, commands: Commands, member: Membership) -> None:
+        self._commands = commands
         self._member = member
         self._handlers: dict[str, Handler] = {}
         self._numbers = itertools.count(1)
@@ -84,7 +84,7 @@ class Mailbox:
                 await asyncio.sleep(_ALONE_S)
                 continue
             try:
-                taken = await self._store.call("LPOP", self._key(*self._address), _TAKEN_AT_ONCE)
+                taken = await self._commands.call("LPOP", self._key(*self._address), _TAKEN_AT_ONCE)
             except StorageError as error:
                 log.debug("there is no mail to be had: %s", error)
                 taken = None
@@ -102,7 +102,7 @@ class Mailbox:
         return self._member.node_id, -1 if broker is None else broker.joined
 
     def _key(self, node_id: int, joined: int) -> bytes:
-        return self._store.keyspace.mail(node_id, joined)
+        return self._commands.keyspace.mail(node_id, joined)
 
     def _take(self, data: bytes) -> None:
         try:
@@ -132,7 +132,7 @@ class Mailbox:
             return
         key = self._key(node_id, broker.joined)
         data = msgspec.msgpack.encode(Mail(self._address, number, kind, body))
-        link = self._store.links(key).write_functions
+        link = self._commands.links(key).write_functions
         link.send(pack("RPUSH", key, data), partial(self._sent, number if kind else None))
         link.send(pack("PEXPIRE", key, _EXPIRY_MS), lambda _: None)
 

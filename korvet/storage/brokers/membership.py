@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.causes import Causes
 from korvet.storage.brokers.assignment import Assignment, leader_epoch_of
+from korvet.storage.brokers.claims import claim
 from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Standing
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
+from korvet.storage.fields import DamageLog
 from korvet.storage.link.clock import steady_s
 from korvet.supervisor import keep, once
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from korvet.config.address import Address
-    from korvet.storage.store import Store
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.link.commands import Commands
 
 # Renewed several times within its length, so that one slow answer loses nothing.
 _RENEWALS_PER_LEASE: Final = 4
@@ -66,7 +69,15 @@ class Follower(Protocol):
 class Membership:
     """A live broker's view of the cluster, kept up to date until `leave`."""
 
-    def __init__(self, store: Store, node_id: int, lease: Lease, lease_ms: int, standing: Standing) -> None:
+    def __init__(
+        self,
+        commands: Commands,
+        catalogue: Catalogue,
+        node_id: int,
+        lease: Lease,
+        lease_ms: int,
+        standing: Standing,
+    ) -> None:
         """Use `join`."""
         assert standing.assignment is not None
         self.node_id = node_id
@@ -83,7 +94,9 @@ class Membership:
         """Why nothing is served, if Redis does not hold our keyspace any more."""
         self.writes_refused: WritesRefused | None = None
         """Why Redis refused the last renewal of the lease, if it took no writes; else None."""
-        self._store = store
+        self._commands = commands
+        self._catalogue = catalogue
+        self._damage = DamageLog()
         self._lease = lease
         self._lease_s = lease_ms / 1000
         self._standing = standing
@@ -105,7 +118,8 @@ class Membership:
     @classmethod
     async def join(
         cls,
-        store: Store,
+        commands: Commands,
+        catalogue: Catalogue,
         node_id: int,
         endpoint: Address,
         lease_ms: int,
@@ -115,8 +129,8 @@ class Membership:
 
         Raises StoreError, naming the holder, where another live broker has the node id.
         """
-        lease, standing = await Lease.take(store, node_id, endpoint, lease_ms, listeners or {})
-        member = cls(store, node_id, lease, lease_ms, standing)
+        lease, standing = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
+        member = cls(commands, catalogue, node_id, lease, lease_ms, standing)
         member._tasks.append(
             keep("membership", member._keep_up, most_failures=_MOST_FAILURES, give_up=member._cannot_go_on)
         )
@@ -181,15 +195,15 @@ class Membership:
                 raise
             self.writes_refused = None
             self._standing = standing
-            self._store.damage.note(self._store.keyspace.brokers, standing.damaged)
+            self._damage.note(self._commands.keyspace.brokers, standing.damaged)
             if standing.unreadable:
                 # Redis deletes them when the next renewal names them.
                 self._wanted.set()
             if self.lost is not None:
-                log.warning("the keyspace is there again: cluster id %s", self._store.cluster_id)
+                log.warning("the keyspace is there again: cluster id %s", self._commands.cluster_id)
                 self.lost = None
-            if standing.catalogue != self._store.catalogue.version:
-                await self._store.catalogue.load()
+            if standing.catalogue != self._catalogue.version:
+                await self._catalogue.load()
             if standing.assignment is not None:
                 self._suspended = False
                 self._take(standing.assignment)
@@ -268,7 +282,7 @@ class Membership:
         quarter_s = self._lease_s / _RENEWALS_PER_LEASE
         if self.alone and not self._suspended:
             return min(quarter_s, _ALONE_POLL_S)
-        return min(quarter_s, _DELETING_POLL_S if self._store.catalogue.pending_deletes() else _POLL_S)
+        return min(quarter_s, _DELETING_POLL_S if self._catalogue.pending_deletes() else _POLL_S)
 
     # The lease by our own clock
 
@@ -317,8 +331,8 @@ class Membership:
         log.critical(
             "Redis does not hold the keyspace %r with cluster id %s any more: %s. Nothing is served or "
             "written until it is restored; to begin anew with what is there, restart all brokers",
-            self._store.keyspace.prefix,
-            self._store.cluster_id,
+            self._commands.keyspace.prefix,
+            self._commands.cluster_id,
             lost,
         )
         self.lost = lost
@@ -341,7 +355,6 @@ class Membership:
         self._claiming = once("claims", self._claim())
 
     def _notify(self) -> None:
-        self._store.follow_assignment()
         for follower in self._followers:
             follower.follow_assignment()
 
@@ -351,14 +364,14 @@ class Membership:
         """Fence whoever led our partitions before, idle ones too."""
         claims = [
             (topic, partition, epoch)
-            for topic in self._store.catalogue.topics.values()
+            for topic in self._catalogue.topics.values()
             for partition in range(topic.partitions)
             if (epoch := self.leads(topic.name, partition)) is not None
         ]
         for start in range(0, len(claims), _CLAIMS_AT_ONCE):
             some = claims[start : start + _CLAIMS_AT_ONCE]
             outcomes = await asyncio.gather(
-                *(self._store.claim(*each) for each in some), return_exceptions=True
+                *(claim(self._commands, *each) for each in some), return_exceptions=True
             )
             for outcome in outcomes:
                 if isinstance(outcome, FencedEpoch):
@@ -370,7 +383,7 @@ class Membership:
                     raise outcome
 
     def _settle_soon(self) -> None:
-        wanted = self.assignment.version, self._store.catalogue.version
+        wanted = self.assignment.version, self._catalogue.version
         busy = self._settling is not None and not self._settling.done()
         if wanted != self._settled and not busy:
             self._settling = once("settling", self._settle(wanted))

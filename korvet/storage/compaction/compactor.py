@@ -22,15 +22,15 @@ from korvet.records.runs import records_of, runs_of
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.compaction.outcomes import Outcomes, decode_emptied, encode_emptied
 from korvet.storage.compaction.survivors import Checkpoint, Survivors, is_dirty_enough
-from korvet.storage.errors import StorageError, StorageFault, domain_error
+from korvet.storage.errors import StorageError, StorageFault
 from korvet.storage.log.entries import batch_of, first_record, marker_producer, record_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from korvet.records.batch import BatchHeader
+    from korvet.storage.link.commands import Commands
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
 
     Entry = tuple[bytes, list[bytes]]
 
@@ -81,15 +81,15 @@ class Pace:
 class Compactor:
     """Compacts a partition that this process leads."""
 
-    def __init__(self, store: Store, partition: PartitionLog, pace: Pace, map_bytes: int) -> None:
+    def __init__(self, commands: Commands, partition: PartitionLog, pace: Pace, map_bytes: int) -> None:
         """map_bytes: memory for the keys of one compaction; where they need more, it goes less far."""
-        self._store = store
+        self._commands = commands
         self._log = partition
         self._pace = pace
         self._map_bytes = map_bytes
         topic = partition.topic.name
         self._stream, _, self._meta, _ = partition.keys
-        self._shadows = store.keyspace.shadow_keys(topic, partition.partition)
+        self._shadows = commands.keyspace.shadow_keys(topic, partition.partition)
         self._keys = [*partition.keys[:3], *self._shadows]
         epochs = None if partition.epoch is None else writer_epochs(partition.epoch)
         self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
@@ -100,7 +100,7 @@ class Compactor:
 
     async def drop_leftovers(self) -> None:
         """Delete what a compaction that was cut off has left. Raises StorageError."""
-        await self._store.fcall("korvet_shadow_drop", [self._meta, *self._shadows], self._highest)
+        await self._commands.fcall("korvet_shadow_drop", [self._meta, *self._shadows], self._highest)
 
     async def compact(self, rules: CompactionRules, now_ms: int) -> int:
         """Compact the log if it is due; the number of records removed.
@@ -141,7 +141,7 @@ class Compactor:
             self._log.compacted(end)
         else:
             words = self._highest, text, encode_emptied(emptied)
-            await self._store.fcall("korvet_compaction_note", [self._meta], *words)
+            await self._commands.fcall("korvet_compaction_note", [self._meta], *words)
         return len(gone)
 
     async def _outcomes(self, checkpoint: Checkpoint, delete_retention_ms: int, now_ms: int) -> Outcomes:
@@ -360,7 +360,7 @@ class Compactor:
         if not found:
             raise StorageFault(f"{self._stream.decode()}: {_NOT_FOUND}")
         name, fields = found[0]
-        await self._store.call("XADD", self._shadows[0], name, *fields)
+        await self._commands.call("XADD", self._shadows[0], name, *fields)
         return bytes(name)
 
     async def _swap(self, text: bytes, emptied: bytes) -> None:
@@ -381,15 +381,12 @@ class Compactor:
         if self._log.refusal is not None:
             raise self._log.refusal
         head = self._log.bias, self._highest, self._token
-        return await self._store.fcall(function, self._keys, *head, *args)
+        return await self._commands.fcall(function, self._keys, *head, *args)
 
     async def _read(self, *args: bytes | str | int) -> Any:
         if self._log.refusal is not None:
             raise self._log.refusal
-        try:
-            return await self._log.links.read_functions.call(*args)
-        except StorageError as error:
-            raise domain_error(error) from error
+        return await self._log.links.read_functions.call(*args)
 
 
 def _parts(name: bytes) -> tuple[int, int]:

@@ -23,7 +23,7 @@ import hiredis
 
 from korvet.records.batch import BatchError
 from korvet.records.kernel import ReplyScanner, pack
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError
+from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, WritesRefused, domain_error
 from korvet.storage.link.futures import settle
 from korvet.supervisor import keep
 
@@ -232,7 +232,7 @@ class Caller:
     def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
         """Send one command; the future gives the parsed reply (bytes, int, list, None).
 
-        It raises RedisFault on an error reply and LinkLost where the connection is gone.
+        The future raises the domain error of an error reply, and LinkLost if the connection is gone.
         """
         return ask(self.send, pack(*args))
 
@@ -246,7 +246,7 @@ def ask(send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.F
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def arrived(reply: memoryview | StorageError) -> None:
-        settle(future, reply if isinstance(reply, StorageError) else parse_reply(reply))
+        settle(future, domain_error(reply) if isinstance(reply, StorageError) else parse_reply(reply))
 
     send(payload, arrived)
     return future
@@ -318,10 +318,10 @@ class RedisLink(Caller):
         link = cls(address, name)
         try:
             await link._open()
-        except RedisFault as fault:
-            raise StoreError(f"Redis at {link.address} refuses the connection: {fault.message}") from fault
         except (OSError, TimeoutError, LinkLost) as error:
             raise StoreError(f"Redis at {link.address} cannot be reached: {_reason(error)}") from error
+        except StorageError as fault:
+            raise StoreError(f"Redis at {link.address} refuses the connection: {fault}") from fault
         return link
 
     @classmethod
@@ -431,7 +431,7 @@ class RedisLink(Caller):
         *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
             # PING returns MISCONF if the server takes no writes; it can be read from.
-            if isinstance(reply, BaseException) and not _is_fault(reply, MISCONF):
+            if isinstance(reply, BaseException) and not isinstance(reply, WritesRefused):
                 raise reply
         # A user may not be allowed to ask.
         told = info if isinstance(info, bytes) else b""
@@ -520,10 +520,6 @@ def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
     idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
     if idle is not None:
         own_socket.setsockopt(socket.IPPROTO_TCP, idle, max(1, timeout_ms // 1000))
-
-
-def _is_fault(reply: object, code: str) -> bool:
-    return isinstance(reply, RedisFault) and reply.code == code
 
 
 def _reason(error: BaseException | None) -> str:

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
     from korvet.storage.link.redis_link import Payload
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.resources import LogResources
     from korvet.storage.log.values import Form
-    from korvet.storage.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -224,20 +224,20 @@ class Appender:
         "_next",
         "_next_rest",
         "_refusal",
+        "_resources",
         "_rest",
         "_script_argc",
         "_script_prefix",
         "_scripts",
         "_seal",
         "_settling",
-        "_store",
         "_undone",
         "_write",
     )
 
-    def __init__(self, log: PartitionLog, store: Store) -> None:
+    def __init__(self, log: PartitionLog, resources: LogResources) -> None:
         self._log = log
-        self._store = store
+        self._resources = resources
         self._next = -1
         """The position behind our last append, those on their way included; -1 where it is not known."""
         self._scripts = 0
@@ -264,7 +264,7 @@ class Appender:
         """Take over the topic's configuration."""
         log = self._log
         stream, index, meta, _ = log.keys
-        gate = self._store.keyspace.gate(log.topic.name, log.partition)
+        gate = self._resources.commands.keyspace.gate(log.topic.name, log.partition)
         self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
         self._lead_cap_ms = log.lead_cap_ms
         self._layout = layout_of(log, self._gate_command)
@@ -299,7 +299,7 @@ class Appender:
         topic = self._log.topic
         if not topic.keeps_latest:
             return ()
-        return (self._store.keyspace.pending(topic.name, self._log.partition, producer_id),)
+        return (self._resources.commands.keyspace.pending(topic.name, self._log.partition, producer_id),)
 
     def encode(self, received: ReceivedBatch) -> EncodedBatch:
         """The batch in the form in which it can be sent now. Raises BatchError."""
@@ -489,7 +489,7 @@ class Appender:
             self._log.lost_track()
         error = domain_error(fault)
         if isinstance(error, FencedEpoch):
-            self._store.fenced(error)
+            self._resources.on_fenced(error)
         answer(append.done, error)
 
     def _send_mark(self, mark: _Mark) -> None:
@@ -732,7 +732,7 @@ class Appender:
         while True:
             left_s = deadline_s - asyncio.get_running_loop().time()
             try:
-                reply = await self._store.fcall(
+                reply = await self._resources.commands.fcall(
                     "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.first_entry)
                 )
                 break

@@ -18,12 +18,12 @@ from korvet.records.batch import AppendCommands
 from korvet.records.kernel import pack
 from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import leader_epoch_of
+from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     DamagedBatch,
     OffsetOutOfRange,
     StorageError,
     StorageFault,
-    domain_error,
 )
 from korvet.storage.link.futures import settle
 from korvet.storage.link.redis_link import parse_reply
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.records.batch import AppendArguments
-    from korvet.storage.catalogue import Topic
+    from korvet.storage.log.resources import LogResources
     from korvet.storage.log.values import Form
-    from korvet.storage.store import Store
+    from korvet.storage.topic import Topic
 
 
 log = logging.getLogger(__name__)
@@ -103,9 +103,9 @@ class PartitionLog:
         "_folding",
         "_lead_cap_ms",
         "_listeners",
+        "_resources",
         "_settling",
         "_start_known_at",
-        "_store",
         "_topic",
         "_unaddressable_told",
         "_waking",
@@ -130,15 +130,18 @@ class PartitionLog:
         "unaddressable",
     )
 
-    def __init__(self, store: Store, topic: Topic, partition: int, epoch: int | None = None) -> None:
+    def __init__(
+        self, resources: LogResources, topic: Topic, partition: int, epoch: int | None = None
+    ) -> None:
         """Use Store.log. `epoch` is our leader epoch; without one nobody fences us."""
-        self._store = store
+        self._resources = resources
+        commands = resources.commands
         self.partition = partition
-        self.keys = store.keyspace.partition_keys(topic.name, partition)
+        self.keys = commands.keyspace.partition_keys(topic.name, partition)
         self.stream, _, self.meta, _ = self.keys
-        self.links = store.links(self.stream)
+        self.links = commands.links(self.stream)
         self.bias = topic.bias
-        self._lead_cap_ms = store.lead_cap_ms
+        self._lead_cap_ms = resources.lead_cap_ms
         self.epoch = epoch
         self.leader_epoch = epoch or 0
         self.log_start = 0
@@ -166,12 +169,12 @@ class PartitionLog:
         self._dense_jump_told = False
         # Offsets of damaged batches that have been logged.
         self._damaged_told: set[int] = set()
-        self.tail = TailCache(store.tails)
+        self.tail = TailCache(resources.tails)
         self.transactions = TransactionIndex()
         self._topic = topic
         self.native = native_rule(topic.native_format)
-        self._appender = Appender(self, store)
-        self._ahead = ReadAhead(self, store)
+        self._appender = Appender(self, resources)
+        self._ahead = ReadAhead(self, resources.readaheads)
 
     @property
     def closed(self) -> bool:
@@ -181,13 +184,12 @@ class PartitionLog:
     @property
     def writes_refused(self) -> StorageError | None:
         """Why Redis takes no writes now, as far as is known; None if it takes them."""
-        membership = self._store.membership
-        return None if membership is None else membership.writes_refused
+        return self._resources.writes_refused()
 
     @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache takes what is appended."""
-        return self.refusal is None and self._store.tails.limit_bytes > 0
+        return self.refusal is None and self._resources.tails.limit_bytes > 0
 
     @property
     def topic(self) -> Topic:
@@ -264,7 +266,7 @@ class PartitionLog:
         WrongType, OffsetsExhausted, TopicGone, LinkLost or StorageFault. Functions korvet_guard,
         korvet_seal, korvet_append, korvet_append_batch.
         """
-        refusal = self.refusal or (None if self._topic.internal else self._store.no_room)
+        refusal = self.refusal or (None if self._topic.internal else self._resources.no_room)
         if refusal is not None:
             asyncio.get_running_loop().call_soon(done, refusal)
             return
@@ -349,7 +351,9 @@ class PartitionLog:
         FencedEpoch where a later leader has one, and StorageError.
         """
         self._check_open()
-        return await self._store.claim(self._topic, self.partition, self.leader_epoch, anew=True)
+        return await claim(
+            self._resources.commands, self._topic, self.partition, self.leader_epoch, new_writer=True
+        )
 
     async def append_wait(
         self,
@@ -391,7 +395,7 @@ class PartitionLog:
         What native clients trim is noticed soon after, as by `read`.
         """
         if offset == self.log_end:
-            is_fresh = time.monotonic() <= self._end_known_at + self._store.watcher.interval_s
+            is_fresh = time.monotonic() <= self._end_known_at + self._resources.watcher.interval_s
             return [] if is_fresh and not self.closed else None
         found = self.tail.read(offset, max_bytes, room_bytes, zstd=zstd)
         if found is not None and time.monotonic() > self._start_known_at + BOUNDS_FRESH_S:
@@ -439,14 +443,14 @@ class PartitionLog:
         offset or the log start does, until `unlisten`.
         """
         if not self._listeners and not self.closed:
-            self._store.watcher.watch(self)
+            self._resources.watcher.watch(self)
         self._listeners[callback] = None
 
     def unlisten(self, callback: Callable[[], None]) -> None:
         """Take a callback back; no fault where it is not there."""
         self._listeners.pop(callback, None)
         if not self._listeners:
-            self._store.watcher.unwatch(self)
+            self._resources.watcher.unwatch(self)
 
     async def bounds(self) -> Bounds:
         """Read both ends from Redis. Raises StorageError. Function korvet_bounds."""
@@ -479,10 +483,7 @@ class PartitionLog:
         bounds = await self.bounds()
         if epoch == self.leader_epoch or not self.bias:
             return epoch, bounds.log_end
-        try:
-            told = await self.links.read.call("HGET", self.meta, "leaders")
-        except StorageError as error:
-            raise domain_error(error) from error
+        told = await self.links.read.call("HGET", self.meta, "leaders")
         end = bounds.log_end
         for one in reversed(bytes(told or b"").split()):
             began, _, offset = one.partition(b":")
@@ -648,7 +649,9 @@ class PartitionLog:
 
     async def _forget_aborted(self) -> None:
         """Forget transactions of which no record is left, not even the marker."""
-        await self._store.call("ZREMRANGEBYSCORE", self.aborted_key, "-inf", f"({self.log_start}")
+        await self._resources.commands.call(
+            "ZREMRANGEBYSCORE", self.aborted_key, "-inf", f"({self.log_start}"
+        )
 
     async def delete_before(self, offset: int | None) -> int:
         """Delete the records before an offset, or all. Returns the log start, the first offset there is not
@@ -703,7 +706,7 @@ class PartitionLog:
         try:
             for at in range(0, len(aborted), _SCANNED_AT_ONCE):
                 page = aborted[at : at + _SCANNED_AT_ONCE]
-                await self._store.call("ZREM", self.aborted_key, *map(member_of, page))
+                await self._resources.commands.call("ZREM", self.aborted_key, *map(member_of, page))
         finally:
             # Not before, as readers learn of those that Redis still has.
             self.transactions.prune(gone)
@@ -735,7 +738,7 @@ class PartitionLog:
     @property
     def aborted_key(self) -> bytes:
         """Where the aborted transactions are kept: see Keyspace.aborted."""
-        return self._store.keyspace.aborted(self._topic.name, self.partition)
+        return self._resources.commands.keyspace.aborted(self._topic.name, self.partition)
 
     @property
     def last_stable_offset(self) -> int:
@@ -757,7 +760,7 @@ class PartitionLog:
         cursor = b"0"
         while True:
             self._check_open()
-            cursor, expired = await self._store.fcall(
+            cursor, expired = await self._resources.commands.fcall(
                 "korvet_expire_producers", [self.meta], seen_before_ms, cursor
             )
             forgotten += int(expired)
@@ -801,14 +804,11 @@ class PartitionLog:
 
     async def _fcall(self, function: str, *args: bytes | str | int, read: bool = False) -> Any:
         self._check_open()
-        return await self._store.fcall(function, self.keys[:3], *args, read=read)
+        return await self._resources.commands.fcall(function, self.keys[:3], *args, read=read)
 
     async def _call_read(self, *args: bytes | str | int) -> Any:
         self._check_open()
-        try:
-            return await self.links.read.call(*args)
-        except StorageError as error:
-            raise domain_error(error) from error
+        return await self.links.read.call(*args)
 
     def _check_open(self) -> None:
         if self.refusal is not None:
@@ -821,7 +821,7 @@ class PartitionLog:
         self.refusal = refusal
         self.tail.clear()
         self._ahead.clear()
-        self._store.watcher.unwatch(self)
+        self._resources.watcher.unwatch(self)
         self._appender.close(refusal)
         if self._folding is not None:
             self._folding.cancel()

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import StorageError
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
 
     Done = Callable[[Fetched | StorageError], None]
 
@@ -109,12 +108,11 @@ class ReadAheadBudget:
 class ReadAhead:
     """The reads of one log, some of them begun before they are asked for."""
 
-    __slots__ = ("_aheads", "_budget", "_ends", "_given_in_whole", "_log", "_store")
+    __slots__ = ("_aheads", "_budget", "_ends", "_given_in_whole", "_log")
 
-    def __init__(self, log: PartitionLog, store: Store) -> None:
+    def __init__(self, log: PartitionLog, budget: ReadAheadBudget) -> None:
         self._log = log
-        self._store = store
-        self._budget = store.readaheads
+        self._budget = budget
         self._aheads: dict[int, _Begun] = {}
         self._ends: OrderedDict[int, None] = OrderedDict()
         self._given_in_whole = 0
@@ -144,7 +142,7 @@ class ReadAhead:
 
     def _begin(self, begun: _Begun) -> None:
         arrived, replied = partial(self._arrived, begun), partial(self._replied, begun)
-        Read(self._log, self._store, begun.offset, begun.max_bytes, arrived, replied).start()
+        Read(self._log, begun.offset, begun.max_bytes, arrived, replied).start()
 
     def _is_stale(self, ahead: _Begun) -> bool:
         return time.monotonic() > ahead.began_s + FRESH_S or ahead.offset < self._log.log_start

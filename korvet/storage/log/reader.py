@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
 
 # Field names, lengths and IDs around a record's payload in a reply, roughly.
 _ENTRY_OVERHEAD_BYTES: Final = 64
@@ -45,13 +44,11 @@ class Read:
         "_offset",
         "_on_end",
         "_rechecked",
-        "_store",
     )
 
     def __init__(
         self,
         log: PartitionLog,
-        store: Store,
         offset: int,
         max_bytes: int,
         done: Callable[[Fetched | StorageError], None],
@@ -59,7 +56,6 @@ class Read:
     ) -> None:
         """`on_end` is told where a reply seems to end, see `offset_behind`, before it is converted."""
         self._log = log
-        self._store = store
         self._offset = offset
         self._at = offset
         self._max_bytes = max_bytes
@@ -83,7 +79,7 @@ class Read:
             self._recheck()
         elif self._count * log.largest_bytes > _LARGEST_REPLY_BYTES:
             payload = pack(
-                "FCALL", "korvet_reading_limit", 1, self._index_key(), self._offset, self._max_bytes
+                "FCALL", "korvet_reading_limit", 1, self._log.keys[1], self._offset, self._max_bytes
             )
             self._log.links.read_functions.send(payload, self._limit_known)
         else:
@@ -95,9 +91,6 @@ class Read:
             return
         self._log.take_bounds(parse_reply(reply))
         self.start()
-
-    def _index_key(self) -> bytes:
-        return self._store.keyspace.index(self._log.topic.name, self._log.partition)
 
     def _limit_known(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):

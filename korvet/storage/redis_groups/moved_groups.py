@@ -16,8 +16,8 @@ from korvet.storage.link.redis_link import parse_reply
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from korvet.storage.catalogue import Topic
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.topic import Topic
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class NativeGroups:
     the Kafka group of their name.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
         # By topic, each with the packed calls of its partitions but for the last argument.
         self._calls: dict[str, tuple[Topic, list[bytes]]] = {}
         self._unnamed: set[tuple[str, int, bytes]] = set()
@@ -91,7 +91,7 @@ class NativeGroups:
                 settle(answered, replies)
 
         for topic, partition, left_out in asked:
-            links = self._store.links(self._store.keyspace.stream(topic.name, partition))
+            links = self._commands.links(self._commands.keyspace.stream(topic.name, partition))
             call = self._call(topic, partition) + pack_arguments(left_out)
             links.read_functions.send(call, partial(arrived, topic, partition))
         return answered
@@ -107,8 +107,8 @@ class NativeGroups:
                         "FCALL_RO",
                         "korvet_moved",
                         2,
-                        self._store.keyspace.stream(topic.name, number),
-                        self._store.keyspace.meta(topic.name, number),
+                        self._commands.keyspace.stream(topic.name, number),
+                        self._commands.keyspace.meta(topic.name, number),
                         topic.bias,
                     )
                     for number in range(topic.partitions)

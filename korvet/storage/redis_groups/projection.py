@@ -19,7 +19,7 @@ from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.redis_link import parse_reply
 
 if TYPE_CHECKING:
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
 
 # Pending entries acknowledged by one call: about a millisecond of Redis.
 ACKNOWLEDGED_AT_ONCE: Final = 1_000
@@ -83,9 +83,9 @@ class Projection:
     are made.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._keyspace = store.keyspace
+    def __init__(self, commands: Commands) -> None:
+        self._commands = commands
+        self._keyspace = commands.keyspace
 
     def project(
         self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
@@ -110,7 +110,7 @@ class Projection:
         count = _PROJECT_FIXED_ARGUMENTS + _COMMIT_ARGUMENTS * len(commits)
         packed = [_pack_commit(commit, bias) for commit in commits]
         command = b"".join((b"*%d\r\n" % count, arguments, *packed))
-        links = self._store.links(self._keyspace.stream(topic, partition))
+        links = self._commands.links(self._keyspace.stream(topic, partition))
         links.write_functions.send(command, partial(self._projected, commits, done))
 
     def drop(
@@ -143,7 +143,7 @@ class Projection:
             position,
             int(force),
         )
-        links = self._store.links(self._keyspace.stream(topic, partition))
+        links = self._commands.links(self._keyspace.stream(topic, partition))
         links.write_functions.send(command, lambda reply: done(_error_of(reply)))
 
     async def projected(self, topic: str, partition: int) -> dict[str, int]:
@@ -152,12 +152,9 @@ class Projection:
         found: dict[bytes, bytes] = {}
         cursor = b"0"
         while True:
-            try:
-                cursor, fields = await self._store.links(meta).read.call(
-                    "HSCAN", meta, cursor, "MATCH", _COMMIT_FIELD + b"*", "COUNT", SCANNED_AT_ONCE
-                )
-            except StorageError as error:
-                raise domain_error(error) from error
+            cursor, fields = await self._commands.links(meta).read.call(
+                "HSCAN", meta, cursor, "MATCH", _COMMIT_FIELD + b"*", "COUNT", SCANNED_AT_ONCE
+            )
             found.update(zip(fields[::2], fields[1::2], strict=True))
             if cursor == b"0":
                 break

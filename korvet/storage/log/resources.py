@@ -1,0 +1,62 @@
+"""What the open logs of a process share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.errors import FencedEpoch, NoRoom, StorageError
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.log.native_watcher import NativeWatcher
+    from korvet.storage.log.readahead import ReadAheadBudget
+    from korvet.storage.log.tail_cache import TailBudget
+
+DEFAULT_LEAD_CAP_MS: Final = 1000
+"""How far offsets may run ahead of Redis's clock before appends are refused: a burst of a million records."""
+
+
+def _ignore(refusal: FencedEpoch) -> None:
+    pass
+
+
+def _not_refused() -> None:
+    return None
+
+
+class LogResources:
+    """Connections, memory budgets and the state of the broker that concerns every log."""
+
+    __slots__ = (
+        "commands",
+        "lead_cap_ms",
+        "no_room",
+        "on_fenced",
+        "readaheads",
+        "tails",
+        "watcher",
+        "writes_refused",
+    )
+
+    def __init__(
+        self,
+        commands: Commands,
+        *,
+        lead_cap_ms: int,
+        tails: TailBudget,
+        readaheads: ReadAheadBudget,
+        watcher: NativeWatcher,
+    ) -> None:
+        """`lead_cap_ms`: how far offsets may run ahead of Redis's clock before appends are refused."""
+        self.commands = commands
+        self.lead_cap_ms = lead_cap_ms
+        self.tails = tails
+        self.readaheads = readaheads
+        self.watcher = watcher
+        self.no_room: NoRoom | None = None
+        """Why records of clients are refused now; None while they are accepted."""
+        self.on_fenced: Callable[[FencedEpoch], None] = _ignore
+        """Called after an append was refused because another broker leads its partition."""
+        self.writes_refused: Callable[[], StorageError | None] = _not_refused
+        """Returns why Redis accepts no writes now, as far as is known; None if it accepts them."""
