@@ -1,6 +1,6 @@
-"""Warnings that one cause may repeat thousands of times: the first one is logged, the others are counted.
+"""Warnings that one cause may repeat thousands of times: the first is logged, the others are counted.
 
-While the cause lasts, one line in each period says how often it came.
+While the cause lasts, one line per period reports the count.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     import logging
 
-# Long enough for an outage of an hour to be read on one screen.
+# One line per minute: the log of an hour's outage fits one screen.
 PERIOD_S: Final = 60.0
-# Beyond this number all other causes count as one, so that memory is bounded.
+# Limits the known causes, and so the memory; further causes count as one.
 _MOST_CAUSES: Final = 1_000
 _OTHERS: Final = ""
 _NUMBERS: Final = re.compile(r"\d+")
@@ -31,7 +31,7 @@ class _Repeated:
 
 
 class Causes:
-    """The causes that one part of the program warns of. Use from an event loop; another loop starts anew."""
+    """The causes that one part of the program warns of. Use from an event loop; a new loop begins empty."""
 
     def __init__(self, logger: logging.Logger, period_s: float = PERIOD_S) -> None:
         self._logger = logger

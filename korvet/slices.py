@@ -1,4 +1,4 @@
-"""Long lists in slices: whoever asks for much leaves the event loop to the others every few milliseconds."""
+"""Long lists in slices: a request with much work leaves the event loop to others every few milliseconds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
 
-# How long one request may keep the event loop at a time: several times what most requests take in all.
+# Limits the time that one request holds the event loop at once: several times the total of most requests.
 _SLICE_S: Final = 0.005
-# Answers that are waited for at once: enough to keep Redis busy, and few tasks.
+# Limits the answers awaited at once: enough to keep Redis busy, with few tasks.
 _AT_ONCE: Final = 200
 
 
 async def sliced(items: Iterable[_Item]) -> AsyncIterator[_Item]:
-    """The items one by one, with a turn of the event loop for others after every slice of time."""
+    """Yield the items one by one, with a turn of the event loop for others after every slice of time."""
     until = time.perf_counter() + _SLICE_S
     for item in items:
         yield item
@@ -31,7 +31,7 @@ async def sliced(items: Iterable[_Item]) -> AsyncIterator[_Item]:
 
 
 async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Answer]:
-    """What each of the coroutines returns, in their order; some of them are at work at once."""
+    """The results of the coroutines in their order; up to 200 of them run at once."""
     found: list[_Answer] = []
     pending = iter(answers)
     while some := list(islice(pending, _AT_ONCE)):
@@ -42,9 +42,9 @@ async def gathered(answers: Iterable[Coroutine[Any, Any, _Answer]]) -> list[_Ans
 async def answer_each(
     topics: Any, answer: Callable[[str, Any, bool], Coroutine[Any, Any, _Answer]]
 ) -> list[tuple[str, list[_Answer]]]:
-    """By topic, in the request's order, what answer(topic, partition asked for, repeated) gives.
+    """The results of answer(topic, partition asked for, repeated) by topic, in the request's order.
 
-    Partitions of a topic are at work at once. `repeated`: the request names the partition more than once.
+    Partitions of a topic run at once. `repeated`: the request names the partition more than once.
     """
     times = Counter((topic.name, each.partition_index) for topic in topics for each in topic.partitions)
     return [

@@ -1,7 +1,7 @@
 """Background work of the process: every asyncio task that nobody awaits is started here.
 
-Long-lived work is started again when an exception ends it. The exception of any other task is logged. Both
-are counted in `failures`.
+Long-lived work is restarted when an exception ends it. The exception of any other task is logged. Both are
+counted in `failures`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The pause before the first restart; it doubles with each further one, up to the longest. A passing cause
-# costs a moment, a lasting one 120 restarts an hour.
+# The pause before the first restart; it doubles with each further restart, up to the longest pause. A passing
+# cause costs a moment, a lasting one 120 restarts an hour.
 FIRST_PAUSE_S: Final = 0.25
 LONGEST_PAUSE_S: Final = 30.0
 # Work that ran for longer than this before it failed begins a new series of failures.
@@ -26,9 +26,9 @@ _STEADY_S: Final = 2 * LONGEST_PAUSE_S
 log = logging.getLogger(__name__)
 
 failures: Final[Counter[str]] = Counter()
-"""How often background work ended with an exception since the process began, by the name of the work."""
+"""Exceptions that ended background work since the process began, by the name of the work."""
 
-# asyncio itself keeps only weak references.
+# asyncio keeps only weak references to tasks.
 _running: Final[set[asyncio.Task[Any]]] = set()
 
 
@@ -41,7 +41,7 @@ def keep(
 ) -> asyncio.Task[None]:
     """Run `work()` until it returns or the task is cancelled; run it again whenever an exception ends it.
 
-    After `most_failures` failures in a row, give_up(last exception) is called and nothing is run any more.
+    After `most_failures` failures in a row, give_up(last exception) is called and the work ends.
     """
     return once(name, _Kept(name, work, most_failures, give_up).run())
 
@@ -122,6 +122,6 @@ class _Kept:
 
 
 def _is_cancelled(error: BaseException) -> bool:
-    """Whether this task itself is cancelled. If only what it awaited was cancelled, that is a failure."""
+    """Whether this task itself is cancelled. If only an awaited task was cancelled, that is a failure."""
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

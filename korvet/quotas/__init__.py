@@ -1,1 +1,1 @@
-"""Client quotas: whom they are for, what they allow, and when a client has to wait. Pure."""
+"""Client quotas: their entities, their limits, and when a client has to wait. Pure."""

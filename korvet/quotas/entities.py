@@ -1,7 +1,7 @@
-"""Whom a client quota is for and what it may say (KIP-124, KIP-546, KIP-612); how it is kept in Redis.
+"""Entities and values of client quotas (KIP-124, KIP-546, KIP-612), and their form in Redis.
 
-An entity is a user, a client id, both, or an IP address; where a name is None, every one that has no quota of
-its own is meant.
+An entity is a user, a client id, both, or an IP address; the name None is the default for all names without a
+quota of their own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
 REQUEST_PERCENTAGE: Final = "request_percentage"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
-# By key the greatest value that there may be; those are whole numbers.
+# The greatest value by key, for values that must be whole numbers.
 _CLIENT_KEYS: Final = {
     PRODUCER_BYTE_RATE: (2**63 - 1, "a LONG"),
     CONSUMER_BYTE_RATE: (2**63 - 1, "a LONG"),
@@ -33,25 +33,25 @@ _CLIENT_KEYS: Final = {
     CONTROLLER_MUTATION_RATE: None,
 }
 _IP_KEYS: Final = {CONNECTION_CREATION_RATE: (2**31 - 1, "an INT")}
-# How far from a whole number a value may be that has to be one.
+# The greatest distance from a whole number of a value that must be whole.
 _FRACTION: Final = 1e-6
-# How a filter's component matches (DescribeClientQuotasRequest.json).
+# Match types of a filter's component (DescribeClientQuotasRequest.json).
 _EXACT, _DEFAULT, _SPECIFIED = 0, 1, 2
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
-"""Types with names, in the order of the types."""
+"""Types with names, ordered by type."""
 
 
 class InvalidQuota(ValueError):
-    """A quota that there cannot be, or a filter that finds none, in Kafka's words."""
+    """An impossible quota, or a filter that matches nothing, in Kafka's words."""
 
 
 class UnsupportedEntity(InvalidQuota):
-    """A filter for a type of entity that there is not."""
+    """A filter for an unknown entity type."""
 
 
 def entity_of(names: Mapping[str, str | None]) -> Entity:
-    """The entity of these names by type."""
+    """The entity with these names by type."""
     return tuple(sorted(names.items()))
 
 
@@ -99,10 +99,10 @@ def check_value(entity: Entity, key: str, value: float) -> None:
 
 
 class EntityFilter:
-    """Which entities are asked for."""
+    """A filter of DescribeClientQuotas: which entities match."""
 
     def __init__(self, components: Iterable[tuple[str, int, str | None]], *, strict: bool) -> None:
-        """components: type, how it is to match, name. `strict`: entities with no types beside these.
+        """components: type, match type, name. `strict`: entities must have no types besides these.
 
         Raises InvalidQuota.
         """
@@ -140,7 +140,7 @@ class EntityFilter:
             self._named.add(kind)
 
     def matches(self, entity: Entity) -> bool:
-        """Whether the entity is asked for."""
+        """Whether the filter matches the entity."""
         names = dict(entity)
         if self._strict and len(names) != len(self._names) + len(self._named):
             return False
@@ -149,11 +149,11 @@ class EntityFilter:
 
 
 def field_of(entity: Entity, key: str) -> bytes:
-    """The field of one quota in the quotas' hash."""
+    """The field of one quota in the hash of quotas."""
     return msgspec.json.encode((entity, key))
 
 
 def parse_field(field: bytes) -> tuple[Entity, str]:
-    """Read `field_of`. Raises ValueError."""
+    """Parse `field_of`. Raises ValueError."""
     found, key = msgspec.json.decode(field, type=tuple[tuple[tuple[str, str | None], ...], str])
     return found, key

@@ -1,4 +1,4 @@
-"""Which quota is a client's: the most particular one that there is for its user and client id."""
+"""The quota of a client: the most specific one for its user and client id."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ from korvet.quotas.entities import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# No name is empty: this stands for what an entity does not say.
+# Represents a type that an entity lacks; a name is never empty.
 _UNSAID: Final = ""
 _OF_CLIENTS: Final = (PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE)
-# Clients' quotas that are kept found, and the length of names: what clients make up must not fill the memory.
+# Limits the cached limits and the length of names in them: clients choose the names, and must not fill the
+# memory.
 _MOST_FOUND: Final = 10_000
 _LONGEST_KEPT: Final = 255
 
 
 class Limit(NamedTuple):
-    """A rate, in units per second, and who shares it."""
+    """A rate in units per second, and the clients that share it."""
 
     rate: float
     sharers: tuple[str, ...]
-    """Key, user and client id; empty where all of them share it. Or key and address."""
+    """Key, user and client id (empty if all users or client ids share the limit), or key and address."""
 
 
 class Limits:
@@ -56,11 +57,11 @@ class Limits:
 
     @property
     def are_for_clients(self) -> bool:
-        """Whether there is any for users or client ids."""
+        """Whether any limit is for users or client ids."""
         return bool(self._rates)
 
     def of_address(self, address: str) -> Limit | None:
-        """How often an address may connect (KIP-612)."""
+        """The limit of connections from an address (KIP-612)."""
         rates = self._connection_rates
         rate = rates.get(address, rates.get(None)) if rates else None
         return None if rate is None else Limit(rate, (CONNECTION_CREATION_RATE, address))
@@ -78,7 +79,7 @@ class Limits:
         return found
 
     def _look_up(self, key: str, user: str, client_id: str) -> Limit | None:
-        """In Kafka's order: users with client ids, users, client ids; names before defaults."""
+        """Look up in Kafka's order: users with client ids, users, client ids; names before defaults."""
         user_key, client_key = _short(user), _short(client_id)
         both, user_only, client_only = (key, user_key, client_key), (key, user_key, ""), (key, "", client_key)
         candidates: tuple[tuple[str | None, str | None, tuple[str, str, str]], ...] = (
@@ -99,7 +100,7 @@ class Limits:
 
 
 def _short(name: str) -> str:
-    """What stands for a name among those that share a quota, and is kept while it is used."""
+    """A short name for the sharers of a quota, kept while it is in use."""
     if len(name) <= _LONGEST_KEPT:
         return name
     return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""How much clients have used of their quotas, and how long they have to wait. Time is passed in, in ms."""
+"""Usage of client quotas and throttle times. Time is passed in, in ms."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 SAMPLE_MS: Final = 1000
 SAMPLES: Final = 11
 _WINDOW_MS: Final = SAMPLE_MS * (SAMPLES - 1)
-# Meters above which those of clients that have gone are dropped.
+# Number of meters from which those of idle clients are dropped.
 _MANY_METERS: Final = 1000
-# What a response can tell is an int32.
+# Limits a throttle time to the int32 of a response.
 _LONGEST_MS: Final = 2**31 - 1
 
 
 class Meter:
-    """What was used in the last seconds: Kafka's rate over ten whole samples and the one that is filling."""
+    """Usage in the last seconds: Kafka's rate over ten whole samples and the current one."""
 
     __slots__ = ("_samples", "used")
 
     def __init__(self) -> None:
         self._samples: deque[list[float]] = deque()
-        """Start and amount of each."""
+        """Start (ms) and amount of each sample."""
         self.used = 0.0
-        """The amount in all samples, as of the last call."""
+        """The amount in all samples, at the last call."""
 
     def add(self, amount: float, now_ms: float) -> None:
-        """So much was used now; negative to take it back at once."""
+        """Add an amount used now; a negative amount takes it back at once."""
         self.forget(now_ms)
         samples = self._samples
         if not samples or now_ms - samples[-1][0] >= SAMPLE_MS:
@@ -43,7 +43,7 @@ class Meter:
         self.used += amount
 
     def wait_ms(self, rate: float, now_ms: float) -> float:
-        """Time until so much is used at `rate` units per second; 0 where it is not more than that."""
+        """Time in ms until the rate falls to `rate` units per second; 0 if it is not above it."""
         self.forget(now_ms)
         if not self._samples:
             return 0.0
@@ -61,7 +61,7 @@ class Meter:
 
 
 class Bucket:
-    """Permits that come back at a rate, up to those of a window; some may be owed (KIP-599)."""
+    """A token bucket (KIP-599): permits return at a rate, up to those of one window; it may be overdrawn."""
 
     __slots__ = ("_filled_ms", "permits")
 
@@ -70,7 +70,7 @@ class Bucket:
         self._filled_ms: float | None = None
 
     def fill(self, rate: float, now_ms: float) -> None:
-        """What has come back by now; at first there are those of a window."""
+        """Add the permits that have returned by now; the first call fills the bucket for one window."""
         most = rate * SAMPLES * SAMPLE_MS / 1000
         if self._filled_ms is None:
             self.permits = most
@@ -80,25 +80,27 @@ class Bucket:
 
 
 class MutationsExceeded(Exception):
-    """A client has made or deleted more partitions than its quota allows."""
+    """A client created or deleted more partitions than its quota allows."""
 
 
 class Mutations:
-    """What one request makes or deletes, counted in partitions."""
+    """The partitions that one request creates or deletes."""
 
     __slots__ = ("_bucket", "_clock_ms", "_rate", "_strict", "wait_ms")
 
     def __init__(self, bucket: Bucket, rate: float, clock_ms: Callable[[], float], *, strict: bool) -> None:
-        """strict: refuse what exceeds the quota; clients of old versions only wait."""
+        """strict: refuse partitions that exceed the quota; clients of old versions are only throttled."""
         self._bucket = bucket
         self._rate = rate
         self._clock_ms = clock_ms
         self._strict = strict
         self.wait_ms = 0
-        """How long the client has to wait then."""
+        """Throttle time of the request, in ms."""
 
     def count(self, partitions: int) -> None:
-        """So many are about to be made or deleted. Raises MutationsExceeded."""
+        """Take permits for `partitions` that the request is about to create or delete. Raises
+        MutationsExceeded.
+        """
         bucket = self._bucket
         bucket.fill(self._rate, self._clock_ms())
         exceeded = bucket.permits < 0
@@ -111,7 +113,7 @@ class Mutations:
 
 
 class ClientQuotas:
-    """All quotas, and what clients have used of them on this broker."""
+    """All quotas, and the usage of them on this broker."""
 
     def __init__(self) -> None:
         self.values: Mapping[tuple[Entity, str], float] = {}
@@ -119,14 +121,14 @@ class ClientQuotas:
         self.on_change: Callable[[], None] = lambda: None
         self._limits = Limits({})
         self._meters: dict[tuple[str, ...], Meter] = {}
-        # So many meters are not worth looking for idle ones.
+        # Number of meters from which idle ones are searched for.
         self._few_meters = _MANY_METERS
         self._buckets: dict[tuple[str, ...], Bucket] = {}
         self.active = False
-        """Whether there is any quota of clients."""
+        """Whether any quota is for users or client ids."""
 
     def replace(self, values: Mapping[tuple[Entity, str], float]) -> None:
-        """Put other quotas in force; what was used stays used."""
+        """Replace all quotas; usage is kept."""
         if values == self.values:
             return
         self.values = values
@@ -135,25 +137,28 @@ class ClientQuotas:
         self.on_change()
 
     def of(self, user: str, client_id: str) -> Mapping[str, Limit]:
-        """A client's limits by key; empty where it may use what it likes."""
+        """A client's limits by key; empty if the client has no limit."""
         return self._limits.of(user, client_id)
 
     def produced(self, limit: Limit, size_bytes: int, now_ms: float) -> int:
-        """A client has sent so much; the ms that it has to wait."""
+        """Charge a request of `size_bytes`. Returns the throttle time in ms."""
         meter = self._meter(limit, now_ms)
         meter.add(size_bytes, now_ms)
         return _whole_ms(meter.wait_ms(limit.rate, now_ms))
 
     def worked(self, limit: Limit, spent_s: float, now_ms: float) -> int:
-        """The broker has worked for a client; the ms that it has to wait, at most one sample as in Kafka."""
+        """Charge `spent_s` of work for a client. Returns the throttle time in ms, at most one sample as in
+        Kafka.
+        """
         meter = self._meter(limit, now_ms)
         meter.add(100 * spent_s, now_ms)
         return min(_whole_ms(meter.wait_ms(limit.rate, now_ms)), SAMPLE_MS)
 
     def consumed(self, limit: Limit, size_bytes: int, now_ms: float) -> tuple[int, bool]:
-        """A client is to get so much: the ms that it has to wait, and whether it gets it before that.
+        """Charge a response of `size_bytes`. Returns (throttle time in ms, send now).
 
-        It does where it has got nothing for a whole window: what exceeds a window has to pass some time.
+        A response larger than a whole window is sent at once if the client received nothing in the last
+        window; otherwise it could never be sent.
         """
         meter = self._meter(limit, now_ms)
         meter.forget(now_ms)
@@ -166,7 +171,7 @@ class ClientQuotas:
         return wait_ms, passes
 
     def mutations(self, limit: Limit, clock_ms: Callable[[], float], *, strict: bool) -> Mutations:
-        """For one request that makes or deletes partitions."""
+        """The permits for one request that creates or deletes partitions."""
         if limit.sharers not in self._buckets:
             if len(self._buckets) >= _MANY_METERS:
                 self._buckets.clear()
@@ -174,8 +179,8 @@ class ClientQuotas:
         return Mutations(self._buckets[limit.sharers], limit.rate, clock_ms, strict=strict)
 
     def connected(self, address: str, now_ms: float) -> int:
-        """An address has connected: 0 where it may, else the ms after which the connection is to be closed;
-        at most one sample, as in Kafka.
+        """Charge a connection from an address. Returns 0 if it is allowed, else the ms after which the
+        connection must be closed; at most one sample, as in Kafka.
         """
         limit = self._limits.of_address(address)
         if limit is None:
@@ -203,7 +208,7 @@ class ClientQuotas:
 
 
 def most_bytes_of_window(limit: Limit) -> int:
-    """What can be got in one go without having to wait."""
+    """Bytes that a client may fetch in one response without a throttle time."""
     return int(min(limit.rate * _WINDOW_MS / 1000, _LONGEST_MS))
 
 

@@ -1,1 +1,1 @@
-"""Topics as the broker sees them: names, configs, and the directory of topics with their partition logs."""
+"""The broker's topics: names, configs, and the directory of topics with their partition logs."""

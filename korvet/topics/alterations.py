@@ -1,4 +1,4 @@
-"""Changes of a topic's configs: Kafka's four operations (KIP-339), and the replacement of all of them."""
+"""Changes of a topic's configs: Kafka's four operations (KIP-339), and the replacement of all configs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
     from korvet.storage.topic import Topic
 
-# (what is set of a topic, the broker's configs by their synonyms) -> what is to be set of the topic
+# (configs set for the topic, the broker's configs by synonym) -> the topic's new configs
 Alteration: TypeAlias = "Callable[[Mapping[str, str], Mapping[str, str]], dict[str, str]]"
 
 
 class ConfigOperation(enum.IntEnum):
-    """What is to be done to one config (AlterConfigOp)."""
+    """The operation on one config (AlterConfigOp)."""
 
     SET = 0
     DELETE = 1
@@ -46,10 +46,10 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 def increments(changes: Sequence[ConfigChange]) -> Alteration:
-    """Changes of single configs; all others stay. The alteration raises InvalidConfig and InvalidTopicConfig.
+    """Change single configs and keep all others. The alteration raises InvalidConfig and InvalidTopicConfig.
 
-    APPEND and SUBTRACT start from the value in force. Deleting what is not set, or does not exist, is no
-    error, as in Kafka.
+    APPEND and SUBTRACT start from the value in force. As in Kafka, it is no error to delete a config that is
+    not set or does not exist.
     """
 
     def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
@@ -69,10 +69,10 @@ def increments(changes: Sequence[ConfigChange]) -> Alteration:
 
 
 def replacement(values: Mapping[str, str]) -> Alteration:
-    """All configs anew; those that are not named go back to their defaults.
+    """Replace all configs; a config that is not named returns to its default.
 
-    But for what can't be changed: a client that does not know offset.assignment or storage.layout must not be
-    refused for not naming it. The alteration raises InvalidConfig.
+    Fixed configs are kept: a client that does not know offset.assignment or storage.layout must not be
+    refused because it omits them. The alteration raises InvalidConfig.
     """
 
     def alter(configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> dict[str, str]:
@@ -86,19 +86,21 @@ def replacement(values: Mapping[str, str]) -> Alteration:
 
 
 def check_fixed(topic: Topic, configs: Mapping[str, str]) -> None:
-    """Raises InvalidTopicConfig where the configs would change what is fixed for a topic's whole life."""
+    """Raises InvalidTopicConfig if the configs would change a property that is fixed at a topic's
+    creation.
+    """
     _check_same(topic, configs, OFFSET_ASSIGNMENT, topic.offset_assignment, "all its offsets depend on it")
     _check_same(topic, configs, STORAGE_LAYOUT, topic.storage_layout, "its records lie in Redis that way")
     policy = configs.get(CLEANUP_POLICY)
     if topic.internal and policy != "compact":
         raise InvalidTopicConfig(
-            f"{CLEANUP_POLICY} of {topic.name} has to stay compact and can't be {policy!r}: commits would be "
+            f"{CLEANUP_POLICY} of {topic.name} must stay compact and can't be {policy!r}: commits would be "
             "lost"
         )
 
 
 def check_internal(name: str, configs: Mapping[str, str]) -> None:
-    """Raises InvalidTopicConfig for what a coordinator's topic cannot be made with."""
+    """Raises InvalidTopicConfig for configs that a coordinator's topic cannot be created with."""
     for config, only in (
         (CLEANUP_POLICY, "compact"),
         (OFFSET_ASSIGNMENT, "dense"),
@@ -106,7 +108,7 @@ def check_internal(name: str, configs: Mapping[str, str]) -> None:
     ):
         value = configs.get(config, only)
         if value != only:
-            raise InvalidTopicConfig(f"{config} of {name} has to be {only} and can't be {value!r}")
+            raise InvalidTopicConfig(f"{config} of {name} must be {only} and can't be {value!r}")
 
 
 def _check_same(topic: Topic, configs: Mapping[str, str], name: str, fixed: str, why: str) -> None:

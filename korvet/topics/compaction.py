@@ -1,5 +1,5 @@
-"""Housekeeping of compacted topics: which partitions are compacted when, and `__consumer_offsets` with its
-history.
+"""Housekeeping of compacted topics: which partitions are compacted and when, and the history that
+`__consumer_offsets` keeps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ causes = Causes(log)
 
 
 class LogCleaner:
-    """Compacts the partitions that this broker leads of topics with cleanup.policy=compact, one by one."""
+    """Compacts the partitions that this broker leads, of topics with cleanup.policy=compact, one after the
+    other.
+    """
 
     def __init__(
         self, store: Store, topics: TopicDirectory, config: Config, now_ms: Callable[[], int]
@@ -38,19 +40,19 @@ class LogCleaner:
         self._config = config
         self._now_ms = now_ms
         self._pace = Pace(config.log_cleaner_io_max_bytes_per_second)
-        # The leader epoch in which a partition was tidied up after a crash.
+        # The leader epoch in which the leftovers of a crash were removed from a partition.
         self._tidied: dict[tuple[UUID, int], int] = {}
 
     async def run(self) -> NoReturn:
-        """Look at all partitions at once, and then every log.cleaner.backoff.ms."""
+        """Check all partitions at once, and then every log.cleaner.backoff.ms."""
         while True:
             await self.clean()
             await asyncio.sleep(self._config.log_cleaner_backoff_ms / 1000)
 
     async def clean(self) -> int:
-        """Compact every partition that is due; the number of records removed.
+        """Compact every partition that is due. Returns the number of records removed.
 
-        A partition that fails is logged and does not keep the others.
+        A failure of one partition is logged and does not stop the others.
         """
         removed = 0
         for topic in self._topics.all():
@@ -67,7 +69,7 @@ class LogCleaner:
                 if found is None:
                     break
                 if found.closed:
-                    # Its leader does that.
+                    # The partition's leader compacts it.
                     continue
                 try:
                     removed += await self._clean(found, shares)
@@ -78,7 +80,7 @@ class LogCleaner:
                 except StorageError as error:
                     causes.warn(error, "compaction of %s-%d: %s", topic.name, partition, error)
                 except Exception:
-                    # A mistake of ours must not keep the other partitions from being compacted.
+                    # A defect must not keep the other partitions from being compacted.
                     log.exception("compaction of %s-%d", topic.name, partition)
         return removed
 
@@ -109,7 +111,9 @@ class LogCleaner:
         return await compactor.compact(rules, self._now_ms())
 
     async def _history_shares(self, topic: Topic) -> list[int] | None:
-        """Bytes that each partition of the internal topic may keep as history; None where all may be kept."""
+        """Bytes of history that each partition of the internal topic may keep; None if all history may be
+        kept.
+        """
         most = self._config.offsets_history_retention_bytes
         if not topic.internal or most < 0:
             return None

@@ -1,7 +1,6 @@
-"""Topic configs: Kafka's own with their types, defaults and broker-level synonyms, and ours.
+"""Topic configs: Kafka's, with their types, defaults and broker-level synonyms, and korvet's own.
 
-Those that korvet honours change what it does; the others are accepted, kept and described, since tools set
-them.
+korvet honours some of them; it accepts, stores and describes the others, because tools set them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ INT64_MAX: Final = 2**63 - 1
 
 
 class ConfigType(enum.IntEnum):
-    """DescribeConfigs' config types (DescribeConfigsResponse.json)."""
+    """Config types of DescribeConfigs (DescribeConfigsResponse.json)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -33,7 +32,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a config value comes from (DescribeConfigsResponse.json)."""
+    """The source of a config's value (DescribeConfigsResponse.json)."""
 
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
@@ -42,11 +41,11 @@ class ConfigSource(enum.IntEnum):
 
 
 class InvalidConfig(ValueError):
-    """A topic config that does not exist or a value it can't have; the message names both."""
+    """A topic config that does not exist, or a value that it cannot have; the message names both."""
 
 
 class TopicConfig(msgspec.Struct, frozen=True):
-    """One topic config. `check` raises ValueError with what is allowed."""
+    """One topic config. `check` raises ValueError with the allowed values."""
 
     name: str
     type: ConfigType
@@ -61,9 +60,9 @@ def _integer(low: int, high: int) -> Callable[[str], None]:
         try:
             number = int(value)
         except ValueError:
-            raise ValueError("it has to be a whole number") from None
+            raise ValueError("it must be a whole number") from None
         if not low <= number <= high:
-            raise ValueError(f"it has to be from {low} to {high}")
+            raise ValueError(f"it must be from {low} to {high}")
 
     return check
 
@@ -71,7 +70,7 @@ def _integer(low: int, high: int) -> Callable[[str], None]:
 def _one_of(*allowed: str) -> Callable[[str], None]:
     def check(value: str) -> None:
         if value not in allowed:
-            raise ValueError(f"it has to be one of {', '.join(allowed)}")
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
 
     return check
 
@@ -81,7 +80,7 @@ def _list_of(*allowed: str) -> Callable[[str], None]:
         # The empty list is allowed (KIP-1161), an empty element is not.
         names = [name.strip() for name in value.split(",")] if value else []
         if len(set(names)) != len(names) or not set(names) <= set(allowed):
-            raise ValueError(f"it has to be a list of {', '.join(allowed)}")
+            raise ValueError(f"it must be a list of {', '.join(allowed)}")
 
     return check
 
@@ -92,12 +91,12 @@ def _ratio(value: str) -> None:
     except ValueError:
         inside = False
     if not inside:
-        raise ValueError("it has to be a number from 0 to 1")
+        raise ValueError("it must be a number from 0 to 1")
 
 
 def _native_format(value: str) -> None:
     if value != "json" and not (value.startswith("field:") and len(value) > len("field:")):
-        raise ValueError("it has to be json or field:<name>")
+        raise ValueError("it must be json or field:<name>")
 
 
 def _anything(value: str) -> None:
@@ -136,7 +135,7 @@ SEGMENT_BYTES: Final = "segment.bytes"
 DELETION_CONFIGS: Final = frozenset(
     (CLEANUP_POLICY, RETENTION_MS, RETENTION_BYTES, DELETE_RETENTION_MS, MIN_COMPACTION_LAG_MS)
 )
-"""What says which records retention and compaction leave in the log."""
+"""The configs that decide which records retention and compaction keep in the log."""
 OFFSET_ASSIGNMENT: Final = "offset.assignment"
 STORAGE_LAYOUT: Final = "storage.layout"
 NATIVE_FORMAT: Final = "native.format"
@@ -187,11 +186,11 @@ _KAFKA: Final = (
     _long("remote.copy.lag.ms", 0, -1, "log.remote.copy.lag.ms"),
     _boolean("remote.log.copy.disable", False),
     _boolean("remote.log.delete.on.disable", False),
-    # Tiered storage does not exist here; tools may still say so.
+    # korvet has no tiered storage, but tools set these configs.
     TopicConfig("remote.storage.enable", ConfigType.BOOLEAN, "false", _one_of("false")),
     _long(RETENTION_BYTES, -1, -1, "log.retention.bytes"),
     _long(RETENTION_MS, 604_800_000, -1, "log.retention.ms"),
-    # The least is Kafka's since 4.0 (KIP-1030).
+    # The minimum is Kafka's since 4.0 (KIP-1030).
     _int(SEGMENT_BYTES, 1_073_741_824, 1_048_576, "log.segment.bytes"),
     _int("segment.index.bytes", 10_485_760, 4, "log.index.size.max.bytes"),
     _long("segment.jitter.ms", 0, 0),
@@ -231,9 +230,9 @@ TOPIC_CONFIGS: Final[Mapping[str, TopicConfig]] = {config.name: config for confi
 
 
 def check_topic_config(name: str, value: str | None) -> str:
-    """The value, checked and without space around it.
+    """Returns the checked value without surrounding space.
 
-    Raises InvalidConfig with the text that a client shows its user.
+    Raises InvalidConfig with a text for the client's user.
     """
     config = TOPIC_CONFIGS.get(name)
     if config is None:
@@ -249,7 +248,7 @@ def check_topic_config(name: str, value: str | None) -> str:
 
 
 def config_problem(name: str, value: str) -> str | None:
-    """Why a stored value cannot be in force; None if it can, or if nothing here has a config of that name."""
+    """Why a stored value cannot be in force; None if it can, or if korvet has no config of that name."""
     if name not in TOPIC_CONFIGS:
         return None
     try:
@@ -260,7 +259,7 @@ def config_problem(name: str, value: str) -> str | None:
 
 
 def check_together(topic_configs: Mapping[str, str]) -> None:
-    """Raises InvalidConfig where values that are right each for itself contradict each other."""
+    """Raises InvalidConfig if valid values contradict each other."""
 
     def number(name: str) -> int:
         return int(topic_configs.get(name, TOPIC_CONFIGS[name].default))
@@ -274,7 +273,7 @@ def check_together(topic_configs: Mapping[str, str]) -> None:
 
 
 class ConfigView(msgspec.Struct, frozen=True):
-    """A config's value in force for a topic and where it comes from."""
+    """A topic's config value in force, and its source."""
 
     config: TopicConfig
     value: str
@@ -288,9 +287,9 @@ def describe(
     broker_configs: Mapping[str, str],
     dynamic: ConfigSource = ConfigSource.DYNAMIC_TOPIC,
 ) -> ConfigView:
-    """What is in force: the topic's own value, else the broker's (by the synonym), else the default.
+    """The value in force: the topic's own, else the broker's (by synonym), else the default.
 
-    `dynamic` is the source of own values; groups have some, too.
+    `dynamic` is the source of own values; groups have own values, too.
     """
     synonyms: list[tuple[str, str, ConfigSource]] = []
     own = topic_configs.get(config.name)
@@ -308,7 +307,7 @@ def describe(
 
 
 class TopicPolicy(msgspec.Struct, frozen=True):
-    """The configs that the hot path and the housekeeping ask for, parsed once per topic."""
+    """The configs that the hot path and the housekeeping read, parsed once per topic."""
 
     max_message_bytes: int
     max_decompressed_bytes: int
@@ -328,7 +327,7 @@ class TopicPolicy(msgspec.Struct, frozen=True):
 
 
 def policy_of(topic_configs: Mapping[str, str], broker_configs: Mapping[str, str]) -> TopicPolicy:
-    """The policy of a topic with these configs on a broker with those (by their synonym's name)."""
+    """The policy of a topic with these configs, on a broker with `broker_configs` (by synonym)."""
 
     def value(name: str) -> str:
         return describe(TOPIC_CONFIGS[name], topic_configs, broker_configs).value

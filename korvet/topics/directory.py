@@ -1,4 +1,4 @@
-"""The directory of topics: what exists, its policy and logs, and how topics come and go."""
+"""The directory of topics: which topics exist, their policies and logs, their creation and deletion."""
 
 from __future__ import annotations
 
@@ -47,51 +47,52 @@ if TYPE_CHECKING:
 
 _ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
 _LAYOUT_SYNONYM: Final = TOPIC_CONFIGS[STORAGE_LAYOUT].synonym or ""
-# Kafka's limit for one request; beyond it a typo would make a cluster that nobody can use.
+# Limits the partitions of one request, as Kafka does: a typo could otherwise create an unusable cluster.
 MAX_PARTITIONS: Final = 10_000
 TOO_MANY: Final = "Excessively large number of partitions per request."
-# A broker that does not hear of a new topic for so long will when it is asked for it.
+# Limits the wait for other brokers to learn of a new topic. A broker that is late learns of it with the first
+# request for it.
 _SPREAD_S: Final = 1.0
 
 
 class Place(msgspec.Struct, frozen=True):
-    """A partition that exists, with what is to be known to write to it."""
+    """A partition that exists, with what a producer's request needs to write to it."""
 
     topic: Topic
     log: PartitionLog
     policy: TopicPolicy
     is_alias: bool
-    """Whether the topic is another one's other name, which can be read and described only."""
+    """Whether the topic is an alias of another one, which can only be read and described."""
 
 
 class Groups(Protocol):
-    """The group coordinator, whose topic and whose offsets change with topics."""
+    """The group coordinator, whose topic and committed offsets change with topics."""
 
     async def forget_topic(self, name: str) -> None:
-        """Tombstone a topic's committed offsets before the topic goes."""
+        """Tombstone a topic's committed offsets before the topic is deleted."""
 
     async def topic_is_unused(self) -> bool:
-        """Whether `__consumer_offsets` may be made anew. Raises StorageError."""
+        """Whether `__consumer_offsets` may be created again. Raises StorageError."""
 
     async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Replace an unused `__consumer_offsets`. Raises TopicExists if it is used, and StorageError."""
 
 
 class TopicDirectory:
-    """All topics of the keyspace. Lookups are from memory, changes go to the catalogue in Redis first."""
+    """All topics of the keyspace. Lookups use memory; changes go to the catalogue in Redis first."""
 
     def __init__(self, store: Store, config: Config, groups: Groups) -> None:
         self._store = store
         self._config = config
         self._groups = groups
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
-        # By a topic's name or id and a partition, and the catalogue's edition that they were looked up in.
+        # Partitions by topic name or id, and the catalogue version in which they were looked up.
         self._places: dict[tuple[str | UUID | None, int], Place] = {}
         self._places_of = -1
         self._alias_name = config.offsets_topic_alias
-        # The aliased topic as it was last seen, and the alias made of it.
+        # The aliased topic when it was last seen, and the alias made of it.
         self._aliased: tuple[Topic | None, Topic | None] = (None, None)
-        # One change of a topic at a time: two clients that ask at once must not half-do each other's work.
+        # Serialises changes of topics: two clients that create a topic at once must not interleave.
         self._lock = asyncio.Lock()
         self._broker_configs: Mapping[str, str] = _broker_configs(config)
         self._names = CollidingNames()
@@ -102,7 +103,7 @@ class TopicDirectory:
         return [topics[name] for name in sorted(topics)]
 
     def listed(self) -> list[Topic]:
-        """All that clients are told of, by name: the alias, too."""
+        """All topics that clients see, by name, including the alias."""
         alias = None if self._alias_name is None else self.get(self._alias_name)
         if alias is None or not self.is_alias(alias):
             return self.all()
@@ -122,11 +123,11 @@ class TopicDirectory:
         return found
 
     def is_alias(self, topic: Topic) -> bool:
-        """Whether it is another topic's other name, which can be read and described only."""
+        """Whether the topic is an alias of another one, which can only be read and described."""
         return topic is self._aliased[1]
 
     def behind(self, topic: Topic) -> Topic:
-        """The topic that an alias is of; any other one itself."""
+        """The topic that an alias refers to; any other topic itself."""
         aliased, alias = self._aliased
         return aliased if topic is alias and aliased is not None else topic
 
@@ -142,13 +143,13 @@ class TopicDirectory:
         return self._aliased[1]
 
     def find(self, key: str | UUID | None) -> Topic | None:
-        """The topic of that name, or of that id."""
+        """The topic with that name or id."""
         if isinstance(key, str):
             return self.get(key)
         return None if key is None else self.by_id(key)
 
     def place(self, key: str | UUID | None, partition: int) -> Place | None:
-        """A partition of the topic of that name or id; None where there is none. Looked up once."""
+        """A partition of the topic with that name or id; None if it does not exist. Cached."""
         edition = self._store.catalogue.edition
         if edition != self._places_of:
             self._places.clear()
@@ -164,12 +165,12 @@ class TopicDirectory:
         return found
 
     def log(self, name: str, partition: int) -> PartitionLog | None:
-        """The log of a partition that exists."""
+        """The log of an existing partition."""
         topic = self.get(name)
         return None if topic is None else self.log_of(topic, partition)
 
     def log_of(self, topic: Topic, partition: int) -> PartitionLog | None:
-        """The log of a topic's partition; None where it has no such partition."""
+        """The log of a topic's partition; None if the topic has no such partition."""
         if not 0 <= partition < topic.partitions:
             return None
         return self._store.log(self.behind(topic), partition)
@@ -182,27 +183,29 @@ class TopicDirectory:
         return known[1]
 
     def keeps_all(self, topic: Topic) -> bool:
-        """Whether none of a topic's records is to be deleted by retention or compaction: a config that cannot
-        be read may have said that they stay.
+        """Whether retention and compaction must keep all of a topic's records: one of its configs cannot be
+        read, and may have said that they stay.
         """
         return not DELETION_CONFIGS.isdisjoint(self._store.catalogue.bad_configs.get(topic.name, ()))
 
     def broker_configs(self, topic: Topic) -> Mapping[str, str]:
-        """What stands behind the topic's own configs: the broker's, by their synonyms.
+        """The broker's configs that apply if a topic has none of its own, by synonym.
 
-        Those that are fixed when a topic is made are the ones in force then.
+        Configs that are fixed when a topic is created have the values of that time.
         """
         fixed = {_ASSIGNMENT_SYNONYM: topic.offset_assignment, _LAYOUT_SYNONYM: topic.storage_layout}
         return {**self._broker_configs, **fixed}
 
     def check_name(self, name: str) -> None:
-        """Raises InvalidTopicName unless a topic of that name may be made, and NameCollision."""
+        """Raises InvalidTopicName unless a topic of that name may be created, and NameCollision."""
         check_topic_name(name)
         self._names.follow(self._store.catalogue.topics, self._store.catalogue.edition)
         self._names.check(name)
 
     async def get_or_create(self, name: str) -> Topic:
-        """The topic, made with the broker's defaults if there is none (auto-creation). Raises TopicError."""
+        """The topic, created with the broker's defaults if it does not exist (auto-creation). Raises
+        TopicError.
+        """
         try:
             if name in INTERNAL_TOPICS:
                 return await self._create_internal(name)
@@ -216,7 +219,7 @@ class TopicDirectory:
     async def create(
         self, name: str, partitions: int, configs: Mapping[str, str | None], *, validate_only: bool = False
     ) -> Topic:
-        """Make a topic, or only check that it could be made. Raises TopicError and StorageError."""
+        """Create a topic, or only check that it could be created. Raises TopicError and StorageError."""
         await self._catch_up()
         remade = name == OFFSETS_TOPIC and await self._groups.topic_is_unused()
         if self.get(name) is not None and not remade:
@@ -249,7 +252,7 @@ class TopicDirectory:
         )
 
     async def _create_internal(self, name: str) -> Topic:
-        """A coordinator's topic as the broker makes it itself."""
+        """Create a coordinator's topic as the broker itself creates it."""
         counts = {
             OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
             TRANSACTIONS_TOPIC: self._config.transaction_state_log_num_partitions,
@@ -266,7 +269,7 @@ class TopicDirectory:
         return topic
 
     def _assignment(self, name: str, configs: Mapping[str, str]) -> OffsetAssignment:
-        """How a new topic's offsets are assigned."""
+        """The offset assignment of a new topic."""
         asked = configs.get(OFFSET_ASSIGNMENT)
         if name in INTERNAL_TOPICS:
             check_internal(name, configs)
@@ -276,7 +279,7 @@ class TopicDirectory:
         return "dense" if asked == "dense" else "clock"
 
     def _layout(self, name: str, configs: Mapping[str, str]) -> StorageLayout:
-        """A new topic's layout."""
+        """The storage layout of a new topic."""
         asked = configs.get(STORAGE_LAYOUT)
         if name in INTERNAL_TOPICS:
             return "record"
@@ -285,7 +288,7 @@ class TopicDirectory:
         return "batch" if asked == "batch" else "record"
 
     async def add_partitions(self, name: str, count: int, *, validate_only: bool = False) -> Topic:
-        """Let a topic have `count` partitions in all. Raises TopicError and StorageError."""
+        """Raise a topic's number of partitions to `count`. Raises TopicError and StorageError."""
         await self._catch_up()
         topic = self._changeable(name)
         if count <= topic.partitions:
@@ -307,9 +310,10 @@ class TopicDirectory:
         return topic
 
     async def alter_configs(self, name: str, alteration: Alteration, *, validate_only: bool = False) -> None:
-        """Change what is set of a topic's configs, or only check that it could be changed.
+        """Change a topic's own configs, or only check that they could be changed.
 
-        The internal topics' too. In force when it returns. Raises TopicError and StorageError.
+        Internal topics are allowed. The change is in force when this returns. Raises TopicError and
+        StorageError.
         """
         check_topic_name(name)
         await self._catch_up()
@@ -317,7 +321,7 @@ class TopicDirectory:
             try:
                 await self._alter(name, alteration, validate_only)
             except CatalogueConflict:
-                # Something else than this broker changed the topic; its change is not to be lost.
+                # Another process changed the topic; its change must not be lost.
                 await self._store.catalogue.load()
                 await self._alter(name, alteration, validate_only)
 
@@ -333,7 +337,7 @@ class TopicDirectory:
         except InvalidConfig as error:
             raise InvalidTopicConfig(str(error)) from None
         if topic.internal:
-            # It has no other default, as commits would be lost: a reset of all configs keeps it.
+            # This topic has no other default, because commits would be lost: a reset of all configs keeps it.
             altered.setdefault(CLEANUP_POLICY, "compact")
         check_fixed(topic, altered)
         if validate_only or altered == topic.configs:
@@ -344,20 +348,20 @@ class TopicDirectory:
             raise UnknownTopic(f"The topic '{name}' does not exist.") from None
 
     async def look_again(self, name: str | None, topic_id: UUID | None) -> Topic | None:
-        """The topic of that name, or of that id, which another broker may have made a moment ago. Raises
+        """The topic with that name or id, which another broker may have created a moment ago. Raises
         StorageError.
         """
         await self._catch_up()
         return self.find(topic_id if name is None else name)
 
     def missed(self) -> None:
-        """A topic was asked for that is not known here: perhaps another broker has made it."""
+        """Note a request for a topic that is unknown here: another broker may have created it."""
         membership = self._store.membership
         if membership is not None and not membership.alone:
             membership.refresh_soon()
 
     async def _catch_up(self) -> None:
-        """Hear of what other brokers have changed. Raises StorageError."""
+        """Apply the changes of other brokers. Raises StorageError."""
         membership = self._store.membership
         if membership is not None and not membership.alone:
             await membership.refresh()
@@ -375,28 +379,30 @@ class TopicDirectory:
         await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
-        """Go on with deletions that a broker that died left half done."""
+        """Finish deletions that a broker began before it died."""
         for topic in self._store.catalogue.pending_deletes():
             await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
 
     @property
     def deletes_are_pending(self) -> bool:
-        """Whether topics are being deleted."""
+        """Whether deletions of topics are unfinished."""
         return bool(self._store.catalogue.pending_deletes())
 
     async def forget_deleted(self) -> None:
-        """Tombstone the offsets of topics that are being deleted, in the groups that we coordinate."""
+        """Tombstone the offsets of topics in deletion, in the groups that this broker coordinates."""
         for topic in self._store.catalogue.pending_deletes():
             await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
-        """Our groups' offsets here; other brokers do the same when they hear of it."""
+        """Forget the topic's offsets in this broker's groups; wait until the other brokers have done the
+        same.
+        """
         await self._groups.forget_topic(topic.name)
         if self._store.membership is not None:
             await self._store.membership.all_settled(self._store.catalogue.latest)
 
     async def _spread(self) -> None:
-        """Give other brokers time to hear of what was made: a client asks the next one right away."""
+        """Wait a moment until other brokers know of a new topic: its client asks the next broker at once."""
         membership = self._store.membership
         if membership is not None and not membership.alone:
             with contextlib.suppress(TimeoutError, StorageError):
@@ -422,7 +428,7 @@ def _checked(configs: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _broker_configs(config: Config) -> dict[str, str]:
-    """Broker settings under the names that topic configs know as their synonyms."""
+    """Broker settings under the names of the topic configs' synonyms."""
     return {
         "log.retention.ms": str(config.log_retention_ms),
         "log.retention.bytes": str(config.log_retention_bytes),

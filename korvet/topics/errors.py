@@ -1,6 +1,4 @@
-"""What can be wrong with a topic that someone wants to make, change or delete. Messages are for the client's
-user.
-"""
+"""Errors of requests that create, change or delete topics. Messages are for the client's user."""
 
 
 class TopicError(Exception):
@@ -8,11 +6,13 @@ class TopicError(Exception):
 
 
 class InvalidTopicName(TopicError):
-    """The name can't be a topic's."""
+    """The name is not a legal topic name."""
 
 
 class NameCollision(InvalidTopicName):
-    """The name is too like that of `other`, which only those may learn who may see that topic."""
+    """The name differs from that of `other` only in '.' and '_'. Only clients that may see `other` may learn
+    its name.
+    """
 
     def __init__(self, name: str, other: str) -> None:
         super().__init__(f"Topic '{name}' collides with existing topic: {other}")
@@ -21,35 +21,35 @@ class NameCollision(InvalidTopicName):
 
 
 class UnknownTopic(TopicError):
-    """No topic of that name or id."""
+    """No topic has that name or id."""
 
 
 class TopicExists(TopicError):
-    """There is a topic of that name."""
+    """A topic of that name exists."""
 
 
 class InternalTopic(TopicError):
-    """Not to be done to the broker's own topics."""
+    """The operation is not allowed on the broker's own topics."""
 
 
 class InvalidPartitions(TopicError):
-    """A partition count that can't be."""
+    """An impossible partition count."""
 
 
 class InvalidReplication(TopicError):
-    """A replication factor or assignment that this cluster can't give: it has one broker."""
+    """A replication factor or assignment that the cluster cannot provide: each partition has one replica."""
 
 
 class InvalidTopicConfig(TopicError):
-    """A config name or value that can't be."""
+    """An impossible config name or value."""
 
 
 class TooManyPartitions(TopicError):
-    """More partitions than one request may make."""
+    """More partitions than one request may create."""
 
 
 class InvalidAssignment(TopicError):
-    """A manual replica assignment that can't be."""
+    """An impossible manual replica assignment."""
 
 
 class InvalidTopicRequest(TopicError):

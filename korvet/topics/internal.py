@@ -1,4 +1,4 @@
-"""The topics that coordinators keep their state in, as Kafka makes them."""
+"""The topics in which coordinators keep their state, with Kafka's configs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.topic import Topic
 
-# offsets.topic.segment.bytes and transaction.state.log.segment.bytes of Kafka.
+# Kafka's offsets.topic.segment.bytes and transaction.state.log.segment.bytes.
 _SEGMENT_BYTES: Final = "104857600"
 _FIXED: Final = {CLEANUP_POLICY: "compact", OFFSET_ASSIGNMENT: "dense"}
 _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -26,13 +26,13 @@ _DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 INTERNAL_TOPICS: Final = frozenset(_DEFAULTS)
-"""Names that no ordinary topic can have."""
+"""Names that ordinary topics cannot have."""
 
 
 async def create_internal(
     catalogue: Catalogue, name: str, partitions: int, configs: Mapping[str, str] | None = None
 ) -> Topic:
-    """Make a coordinator's topic. `configs`: what a client sets; Kafka's own configs of the topic if None.
+    """Create a coordinator's topic. `configs`: set by a client; Kafka's own configs of the topic if None.
 
     Raises TopicExists and StorageError.
     """
@@ -43,12 +43,12 @@ async def create_internal(
 
 
 async def coordinated_topic(catalogue: Catalogue, name: str, partitions: int) -> Topic:
-    """A coordinator's topic, which is created if it is missing. Raises StorageError."""
+    """A coordinator's topic, created if it does not exist. Raises StorageError."""
     topic = catalogue.get(name)
     if topic is None:
         for deleted in catalogue.pending_deletes():
             if deleted.name == name:
-                # Somebody ended while it was made anew.
+                # A broker ended while it replaced the topic.
                 await catalogue.finish_delete(deleted)
         try:
             return await create_internal(catalogue, name, partitions)

@@ -31,7 +31,7 @@ def check_topic_name(name: str) -> None:
 
 
 class CollidingNames:
-    """The topics that exist, by what their metrics are called: '.' and '_' are the same there."""
+    """The names of existing topics by metric name, in which '.' and '_' are equal."""
 
     def __init__(self) -> None:
         self._edition = -1
@@ -39,7 +39,7 @@ class CollidingNames:
         self._by_metric: dict[str, set[str]] = {}
 
     def follow(self, existing: Mapping[str, object], edition: int) -> None:
-        """Know the topics of an edition of the catalogue."""
+        """Update to the topics of a version of the catalogue."""
         if edition == self._edition:
             return
         for name in existing.keys() - self._names:
@@ -52,8 +52,8 @@ class CollidingNames:
         self._names, self._edition = set(existing), edition
 
     def check(self, name: str) -> None:
-        """Raises NameCollision if a topic differs from `name` in '.' and '_' only: metrics could not tell
-        them apart.
+        """Raises NameCollision if a topic differs from `name` in '.' and '_' only: their metrics would have
+        the same name.
         """
         for other in sorted(self._by_metric.get(_metric_of(name), ())):
             if other != name:

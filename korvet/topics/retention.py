@@ -1,4 +1,4 @@
-"""Housekeeping of the logs: retention by time and size, and producers that stopped long ago."""
+"""Housekeeping of the logs: retention by time and size, and the expiry of idle producers."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ async def keep_retention(topics: TopicDirectory, config: Config, now_ms: Callabl
 
 
 async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -> int:
-    """Trim every partition that we lead by its topic's policy; the number of entries deleted.
+    """Trim every partition that this broker leads by its topic's policy. Returns the number of entries
+    deleted.
 
-    A partition that fails is logged and does not keep the others.
+    A failure of one partition is logged and does not stop the others.
     """
     producers_from_ms = now_ms - config.producer_id_expiration_ms
     deleted = 0
@@ -44,7 +45,7 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
                 found = topics.log(topic.name, partition)
                 if found is None:
                     break
-                # Other partitions are their leaders' affair.
+                # Other partitions are trimmed by their leaders.
                 if not found.closed:
                     policy = None if keeps_all else topics.policy(topic)
                     deleted += await _apply(policy, found, producers_from_ms, now_ms)
@@ -55,7 +56,7 @@ async def apply_retention(topics: TopicDirectory, config: Config, now_ms: int) -
             except StorageError as error:
                 causes.warn(error, "retention of %s-%d: %s", topic.name, partition, error)
             except Exception:
-                # A mistake of ours, or damaged data, must not keep the other partitions from being trimmed.
+                # A defect or damaged data must not keep the other partitions from being trimmed.
                 log.exception("retention of %s-%d", topic.name, partition)
     return deleted
 
@@ -64,7 +65,7 @@ async def _apply(
     policy: TopicPolicy | None, partition: PartitionLog, producers_from_ms: int, now_ms: int
 ) -> int:
     deleted = 0
-    # What is being compacted has its turn the next time, or it would never be done.
+    # A partition in compaction is trimmed in the next round; otherwise the compaction would never finish.
     if policy is not None and policy.deletes and not partition.compacting:
         deleted = await partition.trim(policy.retention_ms, policy.retention_bytes, now_ms)
     await partition.expire_producers(producers_from_ms)

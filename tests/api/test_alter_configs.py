@@ -287,7 +287,7 @@ def test_the_offsets_topic_stays_compacted(ask, korvet, group):
     ):
         error, message = refusal(ask, OFFSETS_TOPIC, *changes)
         assert error == INVALID_CONFIG
-        assert "has to stay compact" in message
+        assert "must stay compact" in message
     assert refusal(ask, OFFSETS_TOPIC, (policy, "delete"), way=replace)[0] == INVALID_CONFIG
     assert refusal(ask, OFFSETS_TOPIC, ("offset.assignment", SET, "clock"))[0] == INVALID_CONFIG
     kept = {policy: "compact", "offset.assignment": "dense"}
