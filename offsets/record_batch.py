@@ -30,6 +30,7 @@ HEADER_BYTES: Final = 61
 CODEC_AT: Final = 22
 # The length field counts neither itself nor the base offset before it.
 LENGTH_EXCLUDES_BYTES: Final = 12
+BASE_OFFSET_AND_LENGTH: Final = struct.Struct(">qi")
 
 # All header fields in their order, the header up to the CRC, and the header that the CRC covers.
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")

@@ -21,6 +21,7 @@ from korvet.api.common.errors import error_code_of
 from korvet.api.common.produced_offsets import read_put
 from korvet.api.producing.response import PartitionAnswer, RecordError, encode_response
 from korvet.groups.shard import GroupShard
+from korvet.offsets.record_batch import NO_TIMESTAMP, ZSTD
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import BatchError
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.producing.unpacking import Unpacked
-    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
+    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, BytesLike
     from korvet.security.authorizer import Access
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.topics.configs import TopicPolicy
@@ -57,7 +58,6 @@ _PASSING: Final = frozenset(
     }
 )
 _ACKS: Final = (-1, 0, 1)
-_ZSTD: Final = 4
 # A create time this far before 1970 or beyond has no exact place beside an entry's milliseconds in a script.
 _TIMESTAMP_BOUND_MS: Final = 2**52
 # Redis adds a batch's entries in one go, 1 to 4 us each, and serves nobody else meanwhile. Producers hardly
@@ -65,7 +65,6 @@ _TIMESTAMP_BOUND_MS: Final = 2**52
 _MOST_COMPRESSED_RECORDS: Final = 75_000
 # The most bad records that a refusal names. If a client leaves these out, the next refusal names others.
 _MOST_NAMED: Final = 1000
-_NO_TIMESTAMP: Final = -1
 
 
 class _Refused(Exception):
@@ -81,7 +80,7 @@ class _Refused(Exception):
 class _Part(PartitionAnswer):
     """One partition's batch and its answer, which is filled in when the append is over."""
 
-    records: Octets | None = None
+    records: BytesLike | None = None
     place: Place | None = None
     header: BatchHeader | None = None
     unpacked: Unpacked | None = None
@@ -410,7 +409,7 @@ class _Produce(msgspec.Struct, eq=False):
             ErrorCode.unknown_topic_or_partition, f"{found.name} has {found.partitions} partition(s)"
         )
 
-    def _read_header(self, records: Octets | None, place: Place) -> BatchHeader:
+    def _read_header(self, records: BytesLike | None, place: Place) -> BatchHeader:
         """The header of a partition's one batch. Raises BatchError and _Refused for a bad one."""
         policy = place.policy
         if not records:
@@ -425,7 +424,7 @@ class _Produce(msgspec.Struct, eq=False):
             raise _Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
         if header.control:
             raise _Refused(ErrorCode.invalid_record, "clients must not write control records")
-        if header.codec == _ZSTD and self._context.api_version < _ZSTD_SINCE:
+        if header.codec == ZSTD and self._context.api_version < _ZSTD_SINCE:
             raise _Refused(
                 ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE} (KIP-110)"
             )
@@ -447,7 +446,7 @@ class _Produce(msgspec.Struct, eq=False):
     def _check_newest(self, header: BatchHeader, policy: TopicPolicy) -> None:
         """Raises _Refused if the header shows that all records are too old."""
         newest_ms = header.max_timestamp_ms
-        if policy.log_append_time or newest_ms == _NO_TIMESTAMP:
+        if policy.log_append_time or newest_ms == NO_TIMESTAMP:
             return
         earliest, _ = self._times(policy)
         if newest_ms < earliest:
@@ -470,9 +469,7 @@ class _Produce(msgspec.Struct, eq=False):
         if not policy.log_append_time:
             earliest, latest = self._times(policy)
             # -1 is "no timestamp", which Kafka lets pass.
-            in_time = form.max_timestamp_ms <= latest and (
-                oldest_ms >= earliest or oldest_ms == _NO_TIMESTAMP
-            )
+            in_time = form.max_timestamp_ms <= latest and (oldest_ms >= earliest or oldest_ms == NO_TIMESTAMP)
         keyed = policy.compacts
         if in_time and not (keyed and form.keyless_count):
             return

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.protocol.registry import api
+from korvet.records.control import ControlMarker
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered
-from korvet.storage.log.appender import Marker
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
@@ -40,7 +40,7 @@ async def write_txn_markers(context: RequestContext, request: Any) -> Any:
 
 
 async def _write(context: RequestContext, asked: Any) -> Any:
-    marker = Marker(
+    marker = ControlMarker(
         asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch
     )
     write = context.services.markers.write

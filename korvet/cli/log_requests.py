@@ -13,6 +13,13 @@ from kio.serial.readers import read_signed_varint, read_signed_varlong
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
 from korvet.cli.client import Cluster, check
+from korvet.offsets.record_batch import (
+    BASE_OFFSET_AND_LENGTH,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    LENGTH_EXCLUDES_BYTES,
+)
 from korvet.records.compression import decompress
 
 # What ListOffsets calls the two ends of a log.
@@ -25,8 +32,6 @@ _PARTITION_BYTES = i32(1024 * 1024)
 _NO_EPOCH = i32(-1)
 _CLIENT = BrokerId(-1)
 _ALL_RECORDS = i8(0)
-_BATCH_HEADER_BYTES = 61
-_LENGTH_PREFIX_BYTES = 12
 _MOST_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
 
@@ -114,28 +119,23 @@ def _read(data: bytes, position: int) -> Fetched:
     """The records from `position` on; a batch that a real broker cut off is left for the next fetch."""
     records: list[LogRecord] = []
     at, next_offset = 0, position
-    while len(data) - at >= _LENGTH_PREFIX_BYTES:
-        size = _LENGTH_PREFIX_BYTES + int.from_bytes(data[at + 8 : at + 12], "big", signed=True)
+    while len(data) - at >= LENGTH_EXCLUDES_BYTES:
+        size = LENGTH_EXCLUDES_BYTES + BASE_OFFSET_AND_LENGTH.unpack_from(data, at)[1]
         if len(data) - at < size:
             break
+        base_offset, _, _, _, _, _, last_delta, *_ = HEADER.unpack_from(data, at)
         records += [record for record in _batch(data[at : at + size]) if record.offset >= position]
-        base, last_delta = data[at : at + 8], data[at + 23 : at + 27]
-        next_offset = max(next_offset, int.from_bytes(base, "big") + int.from_bytes(last_delta, "big") + 1)
+        next_offset = max(next_offset, base_offset + last_delta + 1)
         at += size
     return Fetched(records, next_offset)
 
 
 def _batch(data: bytes) -> Iterator[LogRecord]:
     """The records of one batch, none of a control batch. Compacted batches of a real Kafka have holes."""
-    codec, control = data[22] & 0x07, data[22] & 0x20
-    base_offset = int.from_bytes(data[:8], "big")
-    base_timestamp_ms = int.from_bytes(data[27:35], "big", signed=True)
-    count = int.from_bytes(data[57:61], "big")
-    if control:
+    base_offset, _, _, _, _, attributes, _, base_timestamp_ms, *_, count = HEADER.unpack_from(data)
+    if attributes & CONTROL:
         return
-    body = data[_BATCH_HEADER_BYTES:]
-    if codec:
-        body = decompress(codec, body, _MOST_DECOMPRESSED_BYTES)
+    body = decompress(attributes & CODEC_MASK, data[HEADER.size :], _MOST_DECOMPRESSED_BYTES)
     at = 0
     for _ in range(count):
         length, size = read_signed_varint(body, at)

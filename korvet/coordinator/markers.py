@@ -15,10 +15,10 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.causes import Causes
+from korvet.records.control import ControlMarker
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.link.futures import settle
-from korvet.storage.log.appender import Marker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,7 +51,7 @@ class LocalMarkers:
         self._catalogue = catalogue
         self._groups = groups
 
-    async def write(self, partition: TopicPartition, marker: Marker) -> ErrorCode:
+    async def write(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
         """The error of one marker: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH and
         TRANSACTION_COORDINATOR_FENCED stay, others are to be tried again.
         """
@@ -90,7 +90,7 @@ class MarkerWriter:
     what asks another broker's.
     """
 
-    def __init__(self, write: Callable[[TopicPartition, Marker], Awaitable[ErrorCode]]) -> None:
+    def __init__(self, write: Callable[[TopicPartition, ControlMarker], Awaitable[ErrorCode]]) -> None:
         self._write_one = write
 
     async def write(
@@ -101,7 +101,9 @@ class MarkerWriter:
         is_over: Callable[[], bool],
     ) -> None:
         """Write all; written(markers) is called for each partition. Ends early where is_over() says so."""
-        marker = Marker(markers.producer_id, markers.producer_epoch, markers.committed, coordinator_epoch)
+        marker = ControlMarker(
+            markers.producer_id, markers.producer_epoch, markers.committed, coordinator_epoch
+        )
 
         async def one(partition: TopicPartition) -> None:
             if await self._write(partition, marker, is_over):
@@ -109,7 +111,9 @@ class MarkerWriter:
 
         await asyncio.gather(*(one(partition) for partition in sorted(markers.partitions)))
 
-    async def _write(self, partition: TopicPartition, marker: Marker, is_over: Callable[[], bool]) -> bool:
+    async def _write(
+        self, partition: TopicPartition, marker: ControlMarker, is_over: Callable[[], bool]
+    ) -> bool:
         """Whether a partition has its marker, or needs none any more."""
         delay_s = _FIRST_RETRY_S
         while not is_over():

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from kio.schema.errors import ErrorCode
 
+from korvet.records.control import ControlMarker  # noqa: TC001 - decoded
 from korvet.storage.errors import StorageError
 from korvet.storage.link.futures import settle
-from korvet.storage.log.appender import Marker  # noqa: TC001 - decoded
 from korvet.supervisor import once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
@@ -36,7 +36,7 @@ class _MarkRequest(msgspec.Struct, frozen=True, array_like=True):
     partition: TopicPartition
     leader_epoch: int
     """In which the one who is asked leads it: later it leads another log."""
-    marker: Marker
+    marker: ControlMarker
 
 
 _encode = msgspec.msgpack.encode
@@ -76,7 +76,7 @@ class Peers:
 
         self._mailbox.ask(self._leader(coordinated)[0], _ADD, _encode(request), answered)
 
-    async def mark(self, partition: TopicPartition, marker: Marker) -> ErrorCode:
+    async def mark(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
         """As LocalMarkers.write, wherever the partition is led."""
         member = self._store.membership
         if member is None or member.alone or self._store.leads(*partition) is not None:

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
+    from korvet.records.control import ControlMarker
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.log.appender import Marker
     from korvet.storage.store import Store
     from korvet.storage.topic import Topic
 
@@ -236,7 +236,7 @@ class CoordinatorService:
                 return
         raise CoordinatorError(error)
 
-    async def mark(self, number: int, marker: Marker) -> ErrorCode:
+    async def mark(self, number: int, marker: ControlMarker) -> ErrorCode:
         """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other errors
         are to be tried again.
         """

@@ -19,8 +19,8 @@ from korvet.groups.messages import ListReply, Outcome, PutReply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
+from korvet.records.control import ControlMarker
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError
-from korvet.storage.log.appender import Marker
 from korvet.storage.log.values import ProducerSequence
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class _GroupStep(Step):
     def __init__(
         self,
         outcome: Outcome,
-        apart: Marker | None = None,
+        apart: ControlMarker | None = None,
         *,
         force_drops: bool = True,
         natives: Mapping[Place, int] = _NO_NATIVES,
@@ -109,7 +109,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._handle_event(event, partial(_GroupStep, natives=natives))
         return behind
 
-    def mark(self, marker: Marker, settled: Settled) -> None:
+    def mark(self, marker: ControlMarker, settled: Settled) -> None:
         """End a producer's transaction, behind all that came before; settled(error) once Redis groups follow
         what it has committed: INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED where a newer
         producer or coordinator was there.
@@ -173,7 +173,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
 
     def _send(self, batch: list[Pending], stamp: ProducerSequence | None = None) -> None:
         apart = batch[0].step.apart
-        if isinstance(apart, Marker):
+        if isinstance(apart, ControlMarker):
             self._log.mark(apart, partial(self._marked, batch, apart), epoch=self._claim.epoch)
         elif isinstance(apart, tuple):
             super()._send(batch, ProducerSequence(apart[0], apart[1], NO_SEQUENCE, True))
@@ -196,7 +196,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         native = step.natives.get(place) if step.natives else None
         step.changes.append(CommitChange(*place, position, offset, step.force_drops, native))
 
-    def _marked(self, batch: Sequence[Pending], marker: Marker, result: Marked | StorageError) -> None:
+    def _marked(self, batch: Sequence[Pending], marker: ControlMarker, result: Marked | StorageError) -> None:
         if self.closed:
             return
         error = _MARKER_ERRORS.get(type(result)) if isinstance(result, StorageError) else ErrorCode.none
@@ -211,7 +211,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
                 self._end_transaction(pending.step, marker)
         self._go_on()
 
-    def _end_transaction(self, step: _GroupStep, marker: Marker) -> None:
+    def _end_transaction(self, step: _GroupStep, marker: ControlMarker) -> None:
         """The marker is in the log: what it commits counts."""
         positions = self._positions.pop(marker.producer_id, {})
         for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):

@@ -7,7 +7,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 FaultKind = Literal["corrupt", "unsupported_magic", "unsupported_codec", "invalid_record", "too_large"]
-Octets = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 _LINE_END: Final = b"\r\n"
 
 
@@ -37,8 +37,8 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     transactional: bool
     control: bool
     """A control batch: only brokers write these."""
-    timestamp_type: int
-    """0 CreateTime, 1 LogAppendTime (KIP-32)."""
+    log_append_time: bool
+    """Timestamp type LogAppendTime, else CreateTime (KIP-32)."""
     last_offset_delta: int
     base_timestamp_ms: int
     max_timestamp_ms: int

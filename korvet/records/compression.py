@@ -11,10 +11,10 @@ from types import MappingProxyType
 
 import cramjam
 
-from korvet.records.batch import BatchError, Octets
+from korvet.offsets.record_batch import GZIP, LZ4, SNAPPY, UNCOMPRESSED, ZSTD
+from korvet.records.batch import BatchError, BytesLike
 
-GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
-NAMES = MappingProxyType({0: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"})
+NAMES = MappingProxyType({UNCOMPRESSED: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"})
 
 Decompressor = Callable[[bytes, bytearray], int]
 
@@ -34,13 +34,13 @@ ZSTD_HEADER_SIZE = 18
 """Magic, and a frame header in its longest form."""
 
 
-def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
+def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
     """The records section of a batch with this codec (0 to 4), at most `max_bytes` long.
 
     Snappy is accepted raw and in the block framing of the Java and JavaScript clients; gzip, lz4 and zstd
     may hold several members or frames. Raises BatchError: too_large, corrupt, unsupported_codec.
     """
-    if codec == 0:
+    if codec == UNCOMPRESSED:
         if len(data) > max_bytes:
             raise too_large(codec, max_bytes)
         return bytes(data)
@@ -52,7 +52,7 @@ def decompress(codec: int, data: Octets, max_bytes: int) -> bytes:
     return _bounded(codec, library.decompress_into, bytes(data), max_bytes)
 
 
-def named_size(codec: int, data: Octets) -> int | None:
+def named_size(codec: int, data: BytesLike) -> int | None:
     """The size in bytes that the data names for itself, once decompressed; None if it names none. Nothing is
     decompressed.
 
@@ -64,13 +64,13 @@ def named_size(codec: int, data: Octets) -> int | None:
     return _named_by_zstd(bytes(data[:ZSTD_HEADER_SIZE])) if codec == ZSTD else None
 
 
-def compress(codec: int, data: Octets) -> bytes:
+def compress(codec: int, data: BytesLike) -> bytes:
     """The data compressed as Kafka clients do, snappy in the Java client's framing. For tests and tools.
 
     Raises ValueError for an unknown codec.
     """
     source = bytes(data)
-    if codec == 0:
+    if codec == UNCOMPRESSED:
         return source
     if codec == GZIP:
         return bytes(cramjam.gzip.compress(source))

@@ -5,21 +5,22 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from korvet.offsets.record_batch import (
+    ATTRIBUTES_AT,
+    CODEC_AT,
+    CODEC_MASK,
+    HEADER_BYTES,
+    HEADER_START,
+    LAST_OFFSET_DELTA_AT,
+    LENGTH_AT,
+    LENGTH_EXCLUDES_BYTES,
+    ZSTD,
+)
+from korvet.records.assembly import assemble_batch
 from korvet.records.batch import BatchError
-from korvet.records.compression import ZSTD, decompress, named_size
-from korvet.records.kernel import crc32c
+from korvet.records.compression import decompress, named_size
 
-# RecordBatch, magic 2 (KIP-98).
-_LENGTH_AT: Final = 8
-_PREFIX_SIZE: Final = 12
-_MAGIC_AT: Final = 16
-_ATTRIBUTES_AT: Final = 21
-_CODEC_AT: Final = 22
-_ATTRIBUTES_END: Final = 23
-_RECORDS_AT: Final = 61
-_CODEC_BITS: Final = 7
 _LENGTH: Final = struct.Struct(">i")
-_CRC: Final = struct.Struct(">I")
 
 
 def convertible(data: bytes, limit_bytes: int, most_bytes: int) -> tuple[int, int]:
@@ -30,14 +31,14 @@ def convertible(data: bytes, limit_bytes: int, most_bytes: int) -> tuple[int, in
     """
     at = size_bytes = plain_bytes = 0
     while at < len(data):
-        end = at + _PREFIX_SIZE + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+        end = at + LENGTH_EXCLUDES_BYTES + _LENGTH.unpack_from(data, at + LENGTH_AT)[0]
         size = end - at
-        if data[at + _CODEC_AT] & _CODEC_BITS == ZSTD:
-            size = min(named_size(ZSTD, memoryview(data)[at + _RECORDS_AT : end]) or most_bytes, most_bytes)
+        if data[at + CODEC_AT] & CODEC_MASK == ZSTD:
+            size = min(named_size(ZSTD, memoryview(data)[at + HEADER_BYTES : end]) or most_bytes, most_bytes)
         size_bytes += size
         if at and size_bytes > limit_bytes:
             break
-        if data[at + _CODEC_AT] & _CODEC_BITS == ZSTD:
+        if data[at + CODEC_AT] & CODEC_MASK == ZSTD:
             plain_bytes += size
         at = end
     return at, plain_bytes
@@ -52,12 +53,10 @@ def without_zstd(data: bytes, most_bytes: int) -> bytes:
     parts: list[bytes] = []
     at = 0
     while at < len(data):
-        size = _PREFIX_SIZE + _LENGTH.unpack_from(data, at + _LENGTH_AT)[0]
+        size = LENGTH_EXCLUDES_BYTES + _LENGTH.unpack_from(data, at + LENGTH_AT)[0]
         batch = data[at : at + size]
         try:
-            parts.append(
-                _uncompressed(batch, most_bytes) if batch[_CODEC_AT] & _CODEC_BITS == ZSTD else batch
-            )
+            parts.append(_uncompressed(batch, most_bytes) if batch[CODEC_AT] & CODEC_MASK == ZSTD else batch)
         except BatchError:
             if not parts:
                 raise
@@ -67,8 +66,8 @@ def without_zstd(data: bytes, most_bytes: int) -> bytes:
 
 
 def _uncompressed(batch: bytes, most_bytes: int) -> bytes:
-    records = decompress(ZSTD, memoryview(batch)[_RECORDS_AT:], most_bytes)
-    attributes = int.from_bytes(batch[_ATTRIBUTES_AT:_ATTRIBUTES_END], "big") & ~_CODEC_BITS
-    checked = b"".join((attributes.to_bytes(2, "big"), batch[_ATTRIBUTES_END:_RECORDS_AT], records))
-    head = batch[:_LENGTH_AT] + _LENGTH.pack(_ATTRIBUTES_AT - _PREFIX_SIZE + len(checked))
-    return b"".join((head, batch[_PREFIX_SIZE : _MAGIC_AT + 1], _CRC.pack(crc32c(checked)), checked))
+    records = decompress(ZSTD, memoryview(batch)[HEADER_BYTES:], most_bytes)
+    attributes = int.from_bytes(batch[ATTRIBUTES_AT:LAST_OFFSET_DELTA_AT], "big") & ~CODEC_MASK
+    base_offset, _, leader_epoch, _, _ = HEADER_START.unpack_from(batch)
+    header_rest = batch[LAST_OFFSET_DELTA_AT:HEADER_BYTES]
+    return assemble_batch(base_offset, leader_epoch, attributes.to_bytes(2, "big"), header_rest, records)

@@ -17,8 +17,8 @@ from korvet.records.batch import (
     AppendCommands,
     BatchError,
     BatchHeader,
+    BytesLike,
     Entries,
-    Octets,
     RecordSummary,
     Span,
 )
@@ -582,7 +582,7 @@ def _put_id_start(
     return at + 1
 
 
-def crc32c(data: Octets) -> int:
+def crc32c(data: BytesLike) -> int:
     """The CRC32C (Castagnoli) of a buffer, as Kafka's record batches carry it."""
     view: cython.const[cython.uchar][::1] = data
     if len(view) == 0:
@@ -590,7 +590,7 @@ def crc32c(data: Octets) -> int:
     return _checksum(_readable(view), 0, len(view))
 
 
-def crc32c_portable(data: Octets) -> int:
+def crc32c_portable(data: BytesLike) -> int:
     """The same without the CPU's instruction for it."""
     view: cython.const[cython.uchar][::1] = data
     if len(view) == 0:
@@ -618,7 +618,7 @@ def _put_place(
     return _put_int(w, at + LEADER_EPOCH_AT, leader_epoch, 4)
 
 
-def place_batch(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
+def place_batch(batch: BytesLike, base_offset: int, leader_epoch: int) -> bytes:
     """The record batch at its place in a log: what a broker says of it and the CRC does not cover is set.
 
     Raises BatchError (corrupt) where there is no whole header.
@@ -638,7 +638,7 @@ def place_batch(batch: Octets, base_offset: int, leader_epoch: int) -> bytes:
 # Record batch -> arguments of the append function.
 
 
-def parse_batch(data: Octets, start: int) -> BatchHeader:
+def parse_batch(data: BytesLike, start: int) -> BatchHeader:
     """Check the record batch at data[start:] and read its header; the next batch starts at start + size.
 
     Checked: length, magic 2, CRC32C, codec, counts, producer fields. The records themselves are checked by
@@ -675,7 +675,7 @@ def parse_batch(data: Octets, start: int) -> BatchHeader:
         attributes & 7,
         (attributes & 16) != 0,
         (attributes & 32) != 0,
-        (attributes >> 3) & 1,
+        (attributes & 8) != 0,
         _int32(p, at + 23),
         _int64(p, at + 27),
         _int64(p, at + 35),
@@ -697,7 +697,7 @@ def _int16(p: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t)
     return value - 0x10000 if value > 0x7FFF else value
 
 
-def _magic_or_short(data: Octets, start: int, left: int) -> BatchError:
+def _magic_or_short(data: BytesLike, start: int, left: int) -> BatchError:
     """The old formats (magic 0 and 1) are shorter than our header, and deserve their own error."""
     if start >= 0 and left > 16:
         magic = bytes(data[start + 16 : start + 17])[0]
@@ -848,7 +848,7 @@ def _put_headers(
 
 
 def encode_append(
-    data: Octets, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
+    data: BytesLike, start: int, header: BatchHeader, records: bytes | None, with_timestamps: bool
 ) -> AppendArguments:
     """The records of the batch at data[start:] as arguments of the append function.
 
@@ -861,7 +861,7 @@ def encode_append(
 
 
 def encode_commands(
-    data: Octets,
+    data: BytesLike,
     start: int,
     header: BatchHeader,
     records: bytes | None,
@@ -881,7 +881,7 @@ def encode_commands(
 
 
 def _encode_batch(
-    data: Octets,
+    data: BytesLike,
     start: int,
     header: BatchHeader,
     records: bytes | None,
@@ -894,8 +894,8 @@ def _encode_batch(
 
 
 def _records_section(
-    data: Octets, start: int, header: BatchHeader, records: bytes | None
-) -> tuple[Octets, int, int]:
+    data: BytesLike, start: int, header: BatchHeader, records: bytes | None
+) -> tuple[BytesLike, int, int]:
     """Where the records of the batch at data[start:] are, decompressed: a buffer, their begin and end."""
     if start < 0 or header.size > len(data) - start:
         raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
@@ -914,7 +914,7 @@ def _records_section(
     return data, first, end
 
 
-def check_records(data: Octets, start: int, header: BatchHeader, records: bytes | None) -> RecordSummary:
+def check_records(data: BytesLike, start: int, header: BatchHeader, records: bytes | None) -> RecordSummary:
     """Check the records of the batch at data[start:] as `encode_append` does, for a batch that is kept as it
     is.
 
@@ -925,7 +925,12 @@ def check_records(data: Octets, start: int, header: BatchHeader, records: bytes 
 
 
 def find_record(
-    data: Octets, start: int, header: BatchHeader, records: bytes | None, from_index: int, timestamp_ms: int
+    data: BytesLike,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    from_index: int,
+    timestamp_ms: int,
 ) -> tuple[int, int] | None:
     """The first record of the batch at data[start:], from `from_index` on, whose timestamp is not before that
     one: (index, timestamp in ms); None where there is none.
@@ -938,7 +943,7 @@ def find_record(
 
 
 def find_invalid(
-    data: Octets,
+    data: BytesLike,
     start: int,
     header: BatchHeader,
     records: bytes | None,
@@ -1818,7 +1823,7 @@ def _resembles_batch(
     return signs >= 2
 
 
-def resembles_batch(value: Octets, offset: int) -> bool:
+def resembles_batch(value: BytesLike, offset: int) -> bool:
     """Whether the value of a field `batch` was a record batch when it was written, in an entry at that
     offset: if `parse_batch` refuses it, it is damaged.
     """
@@ -1830,7 +1835,7 @@ def resembles_batch(value: Octets, offset: int) -> bool:
 
 
 def entries_to_batches(
-    reply: Octets,
+    reply: BytesLike,
     start: int,
     end: int,
     *,
@@ -1859,7 +1864,7 @@ def entries_to_batches(
     return _batches(reply, start, end, bias, max_bytes, leader_epoch, log_append_time, native, base_sequence)
 
 
-def offset_behind(reply: Octets, bias: int) -> int:
+def offset_behind(reply: BytesLike, bias: int) -> int:
     """Where one whole raw XRANGE reply (RESP2) seems to end: the offset behind its last entry, or -1.
 
     What `entries_to_batches` tells for sure, at a small part of its price: the last entry is looked for from
@@ -2252,7 +2257,7 @@ def _pack(args: tuple, with_head: cython.bint):
     return written_to.take(o)
 
 
-def append_reply(replies: Octets, added: int) -> tuple[int, ...] | None:
+def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None:
     """The integers that an append function has answered; None where the replies are others.
 
     Where `added` is not 0, `replies` are those of a MULTI with so many XADDs: OK, QUEUED for each command,
@@ -2361,7 +2366,7 @@ class ReplyScanner:
         self.todo = 0
         self.done = 0
 
-    def feed(self, buffer: Octets, start: int, end: int, replies: int = 1) -> int:
+    def feed(self, buffer: BytesLike, start: int, end: int, replies: int = 1) -> int:
         """The position behind the `replies` replies (one at least) that begin at `start`, or -1 while some of
         them is not there yet.
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from korvet.offsets.record_batch import CHECKED_HEADER, HEADER_BYTES, MAX_PRODUCER_SEQUENCE
+from korvet.records.assembly import assemble_batch
 from korvet.records.batch import BatchError
 from korvet.records.compression import compress, decompress
-from korvet.records.kernel import crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from korvet.records.batch import BatchHeader
 
-# RecordBatch, magic 2: base offset, length, leader epoch, magic, CRC | attributes ... record count (KIP-98).
-_HEAD: Final = struct.Struct(">qiibI")
-_TAIL: Final = struct.Struct(">hiqqqhii")
-_PREFIX_BYTES: Final = 12
-_MAGIC: Final = 2
-_LOG_APPEND_TIME: Final = 1
-_SEQUENCES: Final = 1 << 31
-# Their size was bounded when they were produced.
-_MOST_BYTES: Final = (1 << 31) - 1
+# The records' size was bounded when they were produced.
+_MAX_RECORDS_BYTES: Final = (1 << 31) - 1
 
 
 class KeyedRecord(NamedTuple):
@@ -51,8 +44,8 @@ def records_of(data: bytes, header: BatchHeader, plain: bytes | None = None) -> 
     """
     try:
         if plain is None:
-            section = memoryview(data)[_HEAD.size + _TAIL.size : header.size]
-            plain = decompress(header.codec, section, _MOST_BYTES) if header.codec else bytes(section)
+            section = memoryview(data)[HEADER_BYTES : header.size]
+            plain = decompress(header.codec, section, _MAX_RECORDS_BYTES) if header.codec else bytes(section)
         found = list(_records(plain))
     except IndexError:
         raise BatchError("corrupt", "a record reaches over the end of its batch") from None
@@ -102,24 +95,23 @@ def _run(header: BatchHeader, records: list[KeyedRecord], run: list[int]) -> tup
         body = b"".join((record.before, _encode(delta), record.behind))
         parts += (_encode(len(body)), body)
     newest_ms = header.max_timestamp_ms
-    if header.timestamp_type != _LOG_APPEND_TIME:
+    if not header.log_append_time:
         newest_ms = header.base_timestamp_ms + max(records[place].timestamp_delta for place in run)
     sequence = header.base_sequence
-    tail = _TAIL.pack(
+    checked_header = CHECKED_HEADER.pack(
         header.attributes,
         len(run) - 1,
         header.base_timestamp_ms,
         newest_ms,
         header.producer_id,
         header.producer_epoch,
-        (sequence + run[0]) % _SEQUENCES if sequence >= 0 else sequence,
+        (sequence + run[0]) & MAX_PRODUCER_SEQUENCE if sequence >= 0 else sequence,
         len(run),
     )
-    checked = tail + compress(header.codec, b"".join(parts))
     first = header.base_offset + run[0]
-    length = _HEAD.size - _PREFIX_BYTES + len(checked)
-    head = _HEAD.pack(first, length, header.leader_epoch, _MAGIC, crc32c(checked))
-    return header.base_offset + run[-1], head + checked
+    records_section = compress(header.codec, b"".join(parts))
+    batch = assemble_batch(first, header.leader_epoch, checked_header, records_section)
+    return header.base_offset + run[-1], batch
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
-from korvet.storage.log.appender import Marker
+from korvet.records.control import ControlMarker
 from tests.coordinator.conftest import TOPIC, Running, running
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ def write(run: Running, *times_ms: int) -> None:
 async def end(
     run: Running, group: str, committed: bool = True, epoch: int = 2, coordinator: int = 1
 ) -> ErrorCode:
-    return await run.service.mark(partition_for(group), Marker(PRODUCER[0], epoch, committed, coordinator))
+    return await run.service.mark(
+        partition_for(group), ControlMarker(PRODUCER[0], epoch, committed, coordinator)
+    )
 
 
 async def stands(run: Running, group: str) -> tuple[int, list[bytes]]:
@@ -99,7 +101,7 @@ async def test_producers_and_groups_side_by_side(server: Server, prefix: str, gr
             assert await run.commit(f"{group}{number}", number, producer=producer) is ErrorCode.none
             assert await run.commit(f"plain{number}", number) is ErrorCode.none
         for number in range(20):
-            marker = Marker(100 + number % 3, 0, number % 3 != 1, 1)
+            marker = ControlMarker(100 + number % 3, 0, number % 3 != 1, 1)
             assert await run.service.mark(partition_for(f"{group}{number}"), marker) is ErrorCode.none
         for number in range(20):
             expected = NOTHING if number % 3 == 1 else number

@@ -23,9 +23,9 @@ from korvet.offsets.transaction_log import (
     decode_transaction_value,
     transaction_partition_for,
 )
+from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.keys import TRANSACTIONS_TOPIC, Keyspace
-from korvet.storage.log.appender import Marker
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from korvet.storage.store import Store
 from korvet.transactions.config import TransactionConfig
@@ -321,7 +321,7 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
         await commit(2, 7)
         if outcome is not None:
             done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            log.mark(Marker(7, 0, outcome, 1), done.set_result)
+            log.mark(ControlMarker(7, 0, outcome, 1), done.set_result)
             assert not isinstance(await done, Exception)
         shard = GroupShard(GroupConfig(), lambda: "0")
         await OffsetsLoader(store, log).replay_into(shard)

@@ -280,7 +280,7 @@ def test_no_stream_entry_makes_a_fetch_fail(
         check_record(record, entry, log_append_time)
     for header, _ in split(result.data):
         assert header.leader_epoch == 7
-        assert header.timestamp_type == log_append_time
+        assert header.log_append_time == log_append_time
         assert header.last_offset_delta < 1 << 31
 
 

@@ -133,7 +133,7 @@ def test_append_times(bench: Bench, assignment: str) -> None:
         assert abs(appended.append_ms - before_ms) < 5_000
         stored = bench.run(read(log, appended.base_offset))
         header = parse_batch(stored, 0)
-        assert (header.timestamp_type, header.max_timestamp_ms) == (1, appended.append_ms)
+        assert (header.log_append_time, header.max_timestamp_ms) == (1, appended.append_ms)
         assert [each.timestamp_ms for each in decode(stored)] == [appended.append_ms] * 2
         assert log.cached(appended.base_offset, ALL, None, zstd=True) == [stored]
         assert bench.run(log.offset_for_timestamp(appended.append_ms)) is not None

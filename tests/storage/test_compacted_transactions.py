@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from korvet.offsets.packing import offset_of
+from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
 from korvet.storage.link.commands import Commands
 from korvet.storage.log import partition_log
-from korvet.storage.log.appender import Marker
 from korvet.storage.log.committed import Committed, read_committed
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
@@ -106,7 +106,7 @@ class Log:
         return self.bench.run(self.end_wait(producer_id, committed=committed))
 
     async def end_wait(self, producer_id: int, *, committed: bool) -> int:
-        marker = Marker(producer_id, 0, committed, 1)
+        marker = ControlMarker(producer_id, 0, committed, 1)
         offset = int((await outcome_of(partial(self.log.mark, marker))).offset)
         if offset >= 0:
             self.ended.append(Ended(offset, committed, self.open.pop(producer_id)))
@@ -443,7 +443,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
         bench.run(state.append_wait(arguments, ProducerSequence(producer_id, 0, -1, True)))
 
     def mark(producer_id: int, *, committed: bool) -> None:
-        outcome = bench.run(outcome_of(partial(state.mark, Marker(producer_id, 0, committed, 1))))
+        outcome = bench.run(outcome_of(partial(state.mark, ControlMarker(producer_id, 0, committed, 1))))
         assert not isinstance(outcome, StorageError)
 
     for number in range(5):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from korvet.offsets.packing import entry_id, offset_of
+from korvet.records.control import ControlMarker
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.errors import (
     FencedCoordinator,
@@ -18,7 +19,6 @@ from korvet.storage.errors import (
     OutOfOrderSequence,
     StorageError,
 )
-from korvet.storage.log.appender import Marker
 from korvet.storage.log.committed import Committed, cached_committed, read_committed
 from korvet.storage.log.transactions import Aborted, parse_aborted
 from korvet.storage.log.values import Appended, Marked, ProducerSequence, ReceivedBatch
@@ -82,7 +82,7 @@ class Producer:
 
     def mark(self, committed: bool = True, *, epoch: int | None = None, coordinator: int = 1) -> Marked:
         epoch = self.epoch if epoch is None else epoch
-        marker = Marker(self.producer_id, epoch, committed, coordinator)
+        marker = ControlMarker(self.producer_id, epoch, committed, coordinator)
         marked: Marked = self.bench.run(outcome_of(partial(self.log.mark, marker)))
         return marked
 
@@ -347,7 +347,7 @@ def test_markers_keep_their_place_among_appends(bench: Bench) -> None:
             batch = received((b"%d" % number,), stamp)
             calls.append(outcome_of(partial(append_to, log, batch, stamp)))
             if number % 3 == 2:
-                marker = Marker(1, 0, number % 2 == 0, 1)
+                marker = ControlMarker(1, 0, number % 2 == 0, 1)
                 calls.append(outcome_of(partial(log.mark, marker)))
         return await asyncio.gather(*calls)
 
@@ -373,7 +373,7 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
         return bench.run(log.append_wait(arguments, stamp)).base_offset
 
     def mark(producer_id: int, *, committed: bool) -> None:
-        marker = Marker(producer_id, 0, committed, 1)
+        marker = ControlMarker(producer_id, 0, committed, 1)
         bench.run(outcome_of(partial(log.mark, marker)))
 
     def latest() -> dict[bytes, int]:
@@ -397,6 +397,6 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
     )
     records = bench.client.xrange(log.stream)
     assert [fields.get(b"pid") for _, fields in records] == [None, b"1", b"1", b"2", None, b"2", b"1"]
-    bench.run(outcome_of(partial(log.mark, Marker(1, 2, True, 1))))
+    bench.run(outcome_of(partial(log.mark, ControlMarker(1, 2, True, 1))))
     with pytest.raises(InvalidProducerEpoch):
         write(b"late", 1)

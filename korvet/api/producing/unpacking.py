@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from korvet.api.common.budget import Budget
+from korvet.offsets.record_batch import HEADER_BYTES
 from korvet.records.batch import BatchError
 from korvet.records.compression import decompress, named_size, too_large
 
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from korvet.records.batch import BatchHeader, Octets
+    from korvet.records.batch import BatchHeader, BytesLike
 
-# Where the records of a batch begin (RecordBatch, magic 2).
-_RECORDS_AT: Final = 61
 # An entry's share of an XADD command beside its key and value: names, lengths, entry ID.
 _RECORD_BYTES: Final = 96
 # A thread decompresses a batch that takes more than this (plain records and commands): 1 to 2 ms of gzip.
@@ -76,12 +75,12 @@ class Unpacking:
         """Decompress nothing more."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def at_once(self, data: Octets, header: BatchHeader, most_bytes: int) -> Unpacked | None:
+    def at_once(self, data: BytesLike, header: BatchHeader, most_bytes: int) -> Unpacked | None:
         """A small batch, decompressed; None if it has to wait for its turn: then it is for `soon`.
 
         `most_bytes` bounds the plain records. Raises BatchError.
         """
-        section = memoryview(data)[_RECORDS_AT:]
+        section = memoryview(data)[HEADER_BYTES:]
         commands_bytes = header.record_count * _RECORD_BYTES
         room_bytes = min(_SMALL_BYTES - commands_bytes, most_bytes)
         plain_bytes = named_size(header.codec, section) or room_bytes
@@ -105,13 +104,13 @@ class Unpacking:
 
     def soon(
         self,
-        data: Octets,
+        data: BytesLike,
         header: BatchHeader,
         most_bytes: int,
         done: Callable[[Unpacked | BatchError], None],
     ) -> None:
         """Decompress a batch when there is room for it; `done` is called later. See `at_once`."""
-        section = memoryview(data)[_RECORDS_AT:]
+        section = memoryview(data)[HEADER_BYTES:]
         plain_bytes = min(named_size(header.codec, section) or most_bytes, most_bytes)
         self._wait(section, header, plain_bytes, most_bytes, done)
 

@@ -203,7 +203,7 @@ class Compactor:
         async for entries in self._pages(dirty_from, end):
             self._show(survivors, entries, clean=False)
             if survivors.is_full:
-                end = min(end, _offset_behind(entries[-1][0], self._log.bias))
+                end = min(end, offset_after(entries[-1][0], self._log.bias))
                 break
         async for entries in self._pages(0, dirty_from):
             self._show(survivors, entries, clean=True)
@@ -294,7 +294,7 @@ class Compactor:
                 # Also where they were deleted meanwhile.
                 at += len(names)
             else:
-                at = bisect_left(gone, _offset_behind(self._copied, bias), at)
+                at = bisect_left(gone, offset_after(self._copied, bias), at)
 
     async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
         """Copy what is there before `end`; of batches that hold some of these offsets their other records."""
@@ -302,7 +302,7 @@ class Compactor:
         async for entries in self._pages(0, end):
             changes: list[bytes] = []
             for name, fields in entries:
-                behind = bisect_left(gone, _offset_behind(name, self._log.bias), at)
+                behind = bisect_left(gone, offset_after(name, self._log.bias), at)
                 if behind > at:
                     changes += self._change(name, fields, gone[at:behind])
                 at = behind
@@ -387,16 +387,3 @@ class Compactor:
         if self._log.refusal is not None:
             raise self._log.refusal
         return await self._log.links.read_functions.call(*args)
-
-
-def _parts(name: bytes) -> tuple[int, int]:
-    ms, _, sequence = name.partition(b"-")
-    return int(ms), int(sequence)
-
-
-def _offset_behind(name: bytes, bias: int) -> int:
-    """The first offset behind an entry."""
-    try:
-        return offset_of(name, bias) + 1
-    except AddressError:
-        return (_parts(name)[0] + 1 << 10) - bias

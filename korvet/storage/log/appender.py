@@ -30,7 +30,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.records.batch import AppendArguments, AppendCommands, Span
+from korvet.offsets.record_batch import (
+    MAX_PRODUCER_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
+from korvet.records.batch import SPAN_RECORDS, AppendArguments, AppendCommands, Span
 from korvet.records.kernel import append_reply, pack, pack_arguments
 from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.errors import (
@@ -50,6 +56,7 @@ from korvet.supervisor import once
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from korvet.records.control import ControlMarker
     from korvet.storage.link.redis_link import Payload
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.resources import LogResources
@@ -77,7 +84,6 @@ _GUARD_REFUSAL: Final = re.compile(rb"(?:\*\d+\r\n)?-([^\r\n]*)")
 _REFUSAL_ROOM: Final = 400
 # What Redis keeps of a producer's newest batches, by which it knows duplicates.
 _REMEMBERED_BATCHES: Final = 5
-_MAX_SEQUENCE: Final = (1 << 31) - 1
 # Error replies of the guard that say no more than that it did nothing: the script has the last word.
 _FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
 # Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
@@ -86,8 +92,6 @@ _APART_BYTES: Final = 4096
 _GROUPS_IN_FLIGHT: Final = 2
 # A single entry of this size is XADDed, too: as an argument of a function it would be copied and hashed.
 _THROUGH_GATE_BYTES: Final = 28 << 10
-# So many of a group's records are told to the index at once, at most: readers divide a log by its points.
-_SPAN_RECORDS: Final = 256
 # A group of this size is sent even so: some ms of Redis's time, during which others wait.
 _GROUP_BYTES: Final = 128 << 10
 # After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
@@ -96,15 +100,6 @@ _LONGEST_REST: Final = 256
 # How long the connection to Redis may be away before the outcome of what was in flight counts as unknown.
 _SETTLE_TIMEOUT_S: Final = 10.0
 _SETTLE_POLL_S: Final = 0.05
-
-
-class Marker(msgspec.Struct, frozen=True, gc=False):
-    """The end of a producer's transaction in a partition (WriteTxnMarkers)."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
 
 
 class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -129,7 +124,7 @@ class _Append(msgspec.Struct, eq=False):
 class _Mark(msgspec.Struct, eq=False):
     """A marker on its way, in the place of an append."""
 
-    marker: Marker
+    marker: ControlMarker
     epoch: int | str
     done: Callable[[Any], None]
 
@@ -176,7 +171,7 @@ class _Group:
         if self.spans:
             before = self.spans[-1]
             records = before.records + span.records
-            if records <= _SPAN_RECORDS:
+            if records <= SPAN_RECORDS:
                 entries, size_bytes = before.entries + span.entries, before.size_bytes + span.size_bytes
                 self.spans[-1] = Span(records, entries, size_bytes, max(before.newest_ms, span.newest_ms))
                 return
@@ -322,7 +317,9 @@ class Appender:
         if self._held or self._undone or not self._try(append):
             self._held.append(append)
 
-    def mark(self, marker: Marker, epoch: int | None, done: Callable[[Marked | StorageError], None]) -> None:
+    def mark(
+        self, marker: ControlMarker, epoch: int | None, done: Callable[[Marked | StorageError], None]
+    ) -> None:
         """End a transaction, behind all appends before; see PartitionLog.mark."""
         mark = _Mark(marker, self._epoch if epoch is None else epoch, done)
         if self._held or self._undone or not self._try(mark):
@@ -776,7 +773,7 @@ def _follows(stamp: ProducerSequence, last: ProducerSequence, count: int) -> boo
     if stamp.producer_id == -1 or last.base_sequence == -1:
         return stamp.producer_id == last.producer_id == -1
     return (
-        stamp.base_sequence == (last.base_sequence + count) & _MAX_SEQUENCE
+        stamp.base_sequence == (last.base_sequence + count) & MAX_PRODUCER_SEQUENCE
         and stamp.producer_id == last.producer_id
         and stamp.producer_epoch == last.producer_epoch
         and stamp.transactional == last.transactional
@@ -798,4 +795,4 @@ def _mark_of(first: ProducerSequence, counts: list[int]) -> bytes:
     )
 
 
-_NO_PRODUCER: Final = ProducerSequence(-1, -1, -1)
+_NO_PRODUCER: Final = ProducerSequence(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)

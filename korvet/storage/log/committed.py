@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from korvet.offsets.record_batch import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA_AT, LENGTH_EXCLUDES_BYTES
 from korvet.records.kernel import pack
 from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.redis_link import parse_reply
@@ -24,10 +25,7 @@ if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Fetched
 
-# RecordBatch: base offset, length; the length leaves both out. Then where the last offset's delta is.
-_HEAD: Final = struct.Struct(">qi")
 _DELTA: Final = struct.Struct(">i")
-_DELTA_AT: Final = 23
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
@@ -50,11 +48,11 @@ def cut_batches(pieces: list[bytes], end: int) -> tuple[list[bytes], int]:
     for piece in pieces:
         at = 0
         while at < len(piece):
-            base, length = _HEAD.unpack_from(piece, at)
+            base, length = BASE_OFFSET_AND_LENGTH.unpack_from(piece, at)
             if base >= end:
                 return ([*kept, piece[:at]] if at else kept), behind
-            behind = base + _DELTA.unpack_from(piece, at + _DELTA_AT)[0] + 1
-            at += _HEAD.size + length
+            behind = base + _DELTA.unpack_from(piece, at + LAST_OFFSET_DELTA_AT)[0] + 1
+            at += LENGTH_EXCLUDES_BYTES + length
         kept.append(piece)
     return kept, behind
 

@@ -6,21 +6,40 @@ from __future__ import annotations
 
 import contextlib
 import re
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from korvet.offsets.entry_fields import (
+    ABORT,
+    BATCH,
+    COMMIT,
+    CONTROL,
+    HEADER_PREFIX,
+    KEY,
+    MARKER_STRINGS,
+    NULL_HEADER_PREFIX,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+    TIMESTAMP,
+    VALUE,
+)
 from korvet.offsets.packing import AddressError, offset_of
+from korvet.offsets.record_batch import (
+    CHECKED_HEADER,
+    HEADER_BYTES,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+)
+from korvet.records.assembly import assemble_batch
 from korvet.records.batch import BatchError
 from korvet.records.compression import decompress
-from korvet.records.kernel import crc32c, find_record, parse_batch, resembles_batch
+from korvet.records.kernel import find_record, parse_batch, resembles_batch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from korvet.records.batch import BatchHeader
-
-BATCH_FIELD: Final = "batch"
-"""The one field of an entry that is a whole record batch (storage.layout=batch)."""
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]+")
 # Strings of a key and a value, and of a timestamp.
@@ -31,17 +50,9 @@ _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
 _INT16_MAX: Final = (1 << 15) - 1
 # The fields that a transaction adds, and the digits of the largest number there.
-_PRODUCER: Final = frozenset((b"pid", b"epoch"))
+_PRODUCER: Final = frozenset((PRODUCER_ID, PRODUCER_EPOCH))
 _NUMBER_DIGITS: Final = 18
-# Strings of a marker: ctl, pid and epoch with their values.
-_MARKER: Final = 6
-_OUTCOMES: Final = (b"commit", b"abort")
-# RecordBatch, magic 2: base offset, length, leader epoch, magic, CRC | attributes ... record count (KIP-98).
-_BATCH_HEAD: Final = struct.Struct(">qiibI")
-_BATCH_TAIL: Final = struct.Struct(">hiqqqhii")
-_NO_TIMESTAMP: Final = -1
-_RECORDS_AT: Final = 61
-_LOG_APPEND_TIME: Final = 1
+_OUTCOMES: Final = (COMMIT, ABORT)
 
 
 def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
@@ -50,18 +61,18 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
     The same rule as records.kernel.entries_to_batches.
     """
     ms = int(entry_id.partition(b"-")[0])
-    once = {b"key", b"value", b"ts", *_PRODUCER}
+    once = {KEY, VALUE, TIMESTAMP, *_PRODUCER}
     timestamp = ms
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         if name in once:
             once.discard(name)
-            if name == b"ts":
+            if name == TIMESTAMP:
                 if not _DECIMAL.fullmatch(value):
                     return ms
                 timestamp = ms + int(value)
             elif name in _PRODUCER and not is_producer_field(name, value):
                 return ms
-        elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
+        elif not name.startswith(HEADER_PREFIX) and not (name.startswith(NULL_HEADER_PREFIX) and not value):
             return ms
     if len(once & _PRODUCER) == 1:
         return ms
@@ -72,7 +83,7 @@ def is_producer_field(name: bytes, value: bytes) -> bool:
     """Whether a field `pid` or `epoch` says what we write there: who wrote a record in a transaction."""
     if len(value) > _NUMBER_DIGITS or not value.isdigit():
         return False
-    return name == b"pid" or int(value) <= _INT16_MAX
+    return name == PRODUCER_ID or int(value) <= _INT16_MAX
 
 
 class Keyed(NamedTuple):
@@ -89,39 +100,39 @@ def record_key(fields: Sequence[bytes]) -> Keyed | None:
     """What an entry is as a record; None for one with fields that we don't write: it is no record of a
     producer, whatever readers are given for it. None as well for markers.
     """
-    if len(fields) >= _KEYED and fields[0] == b"key" and fields[2] == b"value":
+    if len(fields) >= _KEYED and fields[0] == KEY and fields[2] == VALUE:
         rest = fields[_KEYED:]
-        if not rest or (len(rest) == _STAMP and rest[0] == b"ts" and _DECIMAL.fullmatch(rest[1])):
+        if not rest or (len(rest) == _STAMP and rest[0] == TIMESTAMP and _DECIMAL.fullmatch(rest[1])):
             return Keyed(fields[1], False, -1)
-    once: dict[bytes, bytes | None] = dict.fromkeys((b"key", b"value", b"ts", *_PRODUCER))
+    once: dict[bytes, bytes | None] = dict.fromkeys((KEY, VALUE, TIMESTAMP, *_PRODUCER))
     for name, value in zip(fields[::2], fields[1::2], strict=True):
         if name in once:
             if once[name] is not None or not _is_sound(name, value):
                 return None
             once[name] = value
-        elif not name.startswith(b"header.") and not (name.startswith(b"nullheader.") and not value):
+        elif not name.startswith(HEADER_PREFIX) and not (name.startswith(NULL_HEADER_PREFIX) and not value):
             return None
-    producer, epoch = once[b"pid"], once[b"epoch"]
+    producer, epoch = once[PRODUCER_ID], once[PRODUCER_EPOCH]
     if (producer is None) != (epoch is None):
         return None
-    return Keyed(once[b"key"], once[b"value"] is None, -1 if producer is None else int(producer))
+    return Keyed(once[KEY], once[VALUE] is None, -1 if producer is None else int(producer))
 
 
 def _is_sound(name: bytes, value: bytes) -> bool:
-    if name == b"ts":
+    if name == TIMESTAMP:
         return _DECIMAL.fullmatch(value) is not None
     return name not in _PRODUCER or is_producer_field(name, value)
 
 
 def marker_producer(fields: Sequence[bytes]) -> int | None:
     """The producer whose transaction an entry ends; None for an entry that is no marker."""
-    if len(fields) != _MARKER:
+    if len(fields) != MARKER_STRINGS:
         return None
     found = dict(zip(fields[::2], fields[1::2], strict=True))
-    if found.get(b"ctl") not in _OUTCOMES or not found.keys() >= _PRODUCER:
+    if found.get(CONTROL) not in _OUTCOMES or not found.keys() >= _PRODUCER:
         return None
     sound = all(is_producer_field(name, found[name]) for name in _PRODUCER)
-    return int(found[b"pid"]) if sound else None
+    return int(found[PRODUCER_ID]) if sound else None
 
 
 def first_record(
@@ -153,12 +164,12 @@ def _first_in_batch(
         return None
     # Of all records, where the timestamps are the broker's; or where the records can't be read.
     found: tuple[int, int] | None = first, header.max_timestamp_ms
-    if header.timestamp_type != _LOG_APPEND_TIME:
+    if not header.log_append_time:
         with contextlib.suppress(BatchError):
             plain = None
             if header.codec:
                 # Its size was bounded when it was produced.
-                plain = decompress(header.codec, memoryview(data)[_RECORDS_AT:], _INT32_MAX)
+                plain = decompress(header.codec, memoryview(data)[HEADER_BYTES:], _INT32_MAX)
             found = find_record(data, 0, header, plain, first, timestamp_ms)
     return found and (header.base_offset + found[0], found[1])
 
@@ -179,7 +190,7 @@ def is_damaged(fields: Sequence[bytes], last_offset: int) -> bool:
 
 
 def _is_batch_field(fields: Sequence[bytes]) -> bool:
-    return len(fields) == 2 and fields[0] == BATCH_FIELD.encode()
+    return len(fields) == 2 and fields[0] == BATCH
 
 
 def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
@@ -204,6 +215,14 @@ def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes
     far.
     """
     base_offset = first_offset if last_offset - first_offset <= _INT32_MAX else last_offset
-    tail = _BATCH_TAIL.pack(0, last_offset - base_offset, _NO_TIMESTAMP, _NO_TIMESTAMP, -1, -1, -1, 0)
-    length = _BATCH_HEAD.size - 12 + len(tail)
-    return _BATCH_HEAD.pack(base_offset, length, leader_epoch, 2, crc32c(tail)) + tail
+    header = CHECKED_HEADER.pack(
+        0,
+        last_offset - base_offset,
+        NO_TIMESTAMP,
+        NO_TIMESTAMP,
+        NO_PRODUCER_ID,
+        NO_PRODUCER_EPOCH,
+        NO_SEQUENCE,
+        0,
+    )
+    return assemble_batch(base_offset, leader_epoch, header)

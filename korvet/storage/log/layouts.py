@@ -6,38 +6,30 @@ A layout makes of a producer's batch what an append sends. Reading needs none: e
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, Protocol
 
+from korvet.offsets.entry_fields import BATCH
+from korvet.offsets.record_batch import (
+    LAST_OFFSET_DELTA_AT,
+    LOG_APPEND_TIME,
+    MAX_TIMESTAMP_AT,
+    PRODUCER_ID_AT,
+    TRANSACTIONAL,
+)
 from korvet.records import kernel
+from korvet.records.assembly import assemble_batch
 from korvet.records.batch import AppendArguments, AppendCommands, Span
-from korvet.storage.log.entries import BATCH_FIELD
+from korvet.records.control import control_batch
 from korvet.storage.log.tail_cache import as_stored
 
 if TYPE_CHECKING:
     from korvet.records.batch import RecordSummary
-    from korvet.storage.log.appender import Marker
+    from korvet.records.control import ControlMarker
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.values import Form, ReceivedBatch
 
 
-# RecordBatch (KIP-98): base offset, length, leader epoch | magic, CRC | attributes | last offset delta, base
-# timestamp | largest timestamp | producer, record count, records. The CRC covers what is behind it.
-_NO_PLACE: Final = bytes(16)
-_MAGIC: Final = 2
-_CHECKSUM: Final = struct.Struct(">bI")
-_ATTRIBUTES_END: Final = 23
-_MAX_TIMESTAMP_AT: Final = 35
-_MAX_TIMESTAMP_END: Final = 43
-# The timestamp type among the attributes (KIP-32).
-_LOG_APPEND_TIME: Final = 8
-# Whether the batch is of a transaction (KIP-98).
-_TRANSACTIONAL: Final = 16
-_CONTROL_ATTRIBUTE: Final = 32
-_NO_SEQUENCE: Final = -1
-# The rest of a batch of one control record, from the attributes on.
-_CONTROL: Final = struct.Struct(">hiqqqhiiBBBBBhhBhiB")
-_BATCH_NAME: Final = kernel.pack_arguments(BATCH_FIELD)
+_BATCH_NAME: Final = kernel.pack_arguments(BATCH)
 _LINE_END: Final = b"\r\n"
 
 
@@ -60,7 +52,7 @@ class Layout(Protocol):
         another.
         """
 
-    def marker(self, marker: Marker, now_ms: int) -> bytes:
+    def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
         """The control batch that is the entry of a marker, but for its base offset; empty where its entry has
         fields of its own.
         """
@@ -102,7 +94,7 @@ class RecordLayout:
             return None
         return kernel.place_batch(received.data, base_offset, self._log.leader_epoch)
 
-    def marker(self, marker: Marker, now_ms: int) -> bytes:
+    def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
         """See Layout."""
         del marker, now_ms
         return b""
@@ -143,7 +135,7 @@ class BatchLayout:
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
         count, size = received.header.record_count, received.header.size
-        entry_bytes = len(BATCH_FIELD) + size
+        entry_bytes = len(BATCH) + size
         first = b"%b$%d\r\n" % (_BATCH_NAME, size)
         return AppendCommands(
             position=position,
@@ -171,9 +163,9 @@ class BatchLayout:
         batch = memoryview(form.resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
         return kernel.place_batch(batch, base_offset, self._log.leader_epoch)
 
-    def marker(self, marker: Marker, now_ms: int) -> bytes:
+    def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
         """See Layout."""
-        append_time = _LOG_APPEND_TIME if self._log_append_time else 0
+        append_time = LOG_APPEND_TIME if self._log_append_time else 0
         return control_batch(marker, now_ms, self._log.leader_epoch, append_time)
 
     def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
@@ -186,53 +178,19 @@ class BatchLayout:
     def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> bytes:
         """The batch as it is to be kept."""
         data, header = received.data, received.header
-        attributes = header.codec | (_LOG_APPEND_TIME if self._log_append_time else 0)
+        attributes = header.codec | (LOG_APPEND_TIME if self._log_append_time else 0)
         if header.transactional:
-            attributes |= _TRANSACTIONAL
+            attributes |= TRANSACTIONAL
         if header.attributes != attributes or header.max_timestamp_ms != newest_ms:
-            checked = b"".join(
-                (
-                    attributes.to_bytes(2, "big"),
-                    memoryview(data)[_ATTRIBUTES_END:_MAX_TIMESTAMP_AT],
-                    newest_ms.to_bytes(8, "big", signed=True),
-                    memoryview(data)[_MAX_TIMESTAMP_END:],
-                )
+            return assemble_batch(
+                base_offset,
+                self._log.leader_epoch,
+                attributes.to_bytes(2, "big"),
+                memoryview(data)[LAST_OFFSET_DELTA_AT:MAX_TIMESTAMP_AT],
+                newest_ms.to_bytes(8, "big", signed=True),
+                memoryview(data)[PRODUCER_ID_AT:],
             )
-            data = _checksummed(checked)
         return kernel.place_batch(data, base_offset, self._log.leader_epoch)
-
-
-def _checksummed(checked: bytes) -> bytes:
-    """A batch without a place, of what its CRC covers."""
-    return b"".join((_NO_PLACE, _CHECKSUM.pack(_MAGIC, kernel.crc32c(checked)), checked))
-
-
-def control_batch(
-    marker: Marker, now_ms: int, leader_epoch: int, attributes: int = 0, base_offset: int = 0
-) -> bytes:
-    """A transaction's end as a record batch (ControlRecordType and EndTxnMarker, version 0 each; KIP-98)."""
-    checked = _CONTROL.pack(
-        attributes | _TRANSACTIONAL | _CONTROL_ATTRIBUTE,
-        0,
-        now_ms,
-        now_ms,
-        marker.producer_id,
-        marker.producer_epoch,
-        _NO_SEQUENCE,
-        1,
-        # Sixteen bytes: attributes and both deltas 0, the key's four, the value's six, no headers.
-        *(_zigzag(16), 0, 0, 0, _zigzag(4)),
-        *(0, int(marker.committed)),
-        _zigzag(6),
-        *(0, marker.coordinator_epoch),
-        0,
-    )
-    return kernel.place_batch(_checksummed(checked), base_offset, leader_epoch)
-
-
-def _zigzag(number: int) -> int:
-    """A small number, not negative, as the one byte of its varint."""
-    return number << 1
 
 
 def layout_of(log: PartitionLog, command: bytes) -> Layout:

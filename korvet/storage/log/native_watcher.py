@@ -51,7 +51,7 @@ class _Watched:
         self.log_end = self.log.log_end
         last = self.log_end - 1
         known = entry_id(last, self.log.bias).encode() if last >= 0 else _NO_ENTRY
-        self.packed_id = pack_arguments(max(known, self.seen, key=_id_parts))
+        self.packed_id = pack_arguments(max(known, self.seen, key=id_parts))
 
 
 class _Group:
@@ -224,8 +224,3 @@ def _newer(replies: list[Any]) -> list[Any] | RedisFault:
             return reply
         newer += reply or []
     return newer
-
-
-def _id_parts(entry: bytes) -> tuple[int, int]:
-    ms, _, sequence = entry.partition(b"-")
-    return int(ms), int(sequence)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.offsets.packing import SEQUENCE_BITS, entry_id
 from korvet.records.batch import AppendCommands
+from korvet.records.control import ControlMarker, control_batch
 from korvet.records.kernel import pack
 from korvet.records.native import native_rule
 from korvet.storage.brokers.assignment import leader_epoch_of
@@ -27,9 +28,8 @@ from korvet.storage.errors import (
 )
 from korvet.storage.link.futures import settle
 from korvet.storage.link.redis_link import parse_reply
-from korvet.storage.log.appender import Appender, EncodedBatch, Marker
+from korvet.storage.log.appender import Appender, EncodedBatch
 from korvet.storage.log.entries import first_record
-from korvet.storage.log.layouts import control_batch
 from korvet.storage.log.readahead import ReadAhead
 from korvet.storage.log.tail_cache import TailCache
 from korvet.storage.log.transactions import (
@@ -273,7 +273,11 @@ class PartitionLog:
         self._appender.append(batch, producer, epoch, done, followed=followed)
 
     def mark(
-        self, marker: Marker, done: Callable[[Marked | StorageError], None], *, epoch: int | None = None
+        self,
+        marker: ControlMarker,
+        done: Callable[[Marked | StorageError], None],
+        *,
+        epoch: int | None = None,
     ) -> None:
         """End a producer's transaction, behind all appends before; no fault where none is open.
 
@@ -286,7 +290,7 @@ class PartitionLog:
             return
         self._appender.mark(marker, epoch, done)
 
-    def marked(self, marker: Marker, marked: Marked, log_start: int, *, behind: bool) -> None:
+    def marked(self, marker: ControlMarker, marked: Marked, log_start: int, *, behind: bool) -> None:
         """Take over what a marker has changed; `behind` says that the index lacks entries."""
         if behind:
             self._fold_soon()

@@ -14,6 +14,8 @@ from bisect import bisect_right
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
+from korvet.offsets.record_batch import CODEC_AT, CODEC_MASK, TRANSACTIONAL, ZSTD
+
 if TYPE_CHECKING:
     from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader
 
@@ -22,10 +24,6 @@ __all__ = ["DEFAULT_BYTES", "TailBudget", "TailCache", "as_stored"]
 DEFAULT_BYTES: Final = 256 * 1024 * 1024
 # What a batch costs beside its bytes: the object's head and its places in a list and three arrays.
 BATCH_OVERHEAD_BYTES: Final = 112
-_CODEC_AT: Final = 22
-_TRANSACTIONAL: Final = 16
-_CODEC_BITS: Final = 7
-_ZSTD: Final = 4
 # Batches smaller than this on average are joined: a segment of its own costs the transport more than a copy.
 _JOINED_BELOW_BYTES: Final = 512
 # Places of batches that are gone are given back once there are so many, and they are half of all.
@@ -39,7 +37,7 @@ def as_stored(header: BatchHeader, form: AppendArguments | AppendCommands) -> bo
     a transaction, or tells another maximum timestamp than its records have: the CRC covers all that, so it
     can't be corrected.
     """
-    known = header.codec | (_TRANSACTIONAL if header.transactional else 0)
+    known = header.codec | (TRANSACTIONAL if header.transactional else 0)
     return header.attributes == known and header.max_timestamp_ms == form.max_timestamp_ms
 
 
@@ -169,7 +167,7 @@ class TailCache:
         self._ends.append(end)
         self._through.append((self._through[-1] if self._through else 0) + len(batch))
         self.end = end
-        if batch[_CODEC_AT] & _CODEC_BITS == _ZSTD:
+        if batch[CODEC_AT] & CODEC_MASK == ZSTD:
             self._zstd_end = end
         self.held_bytes += cost
         budget.held_bytes += cost

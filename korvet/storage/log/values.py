@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, Octets
+from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, BytesLike
 
 Form = AppendArguments | AppendCommands
 """A batch encoded for Redis: for the append script, or for the guard."""
@@ -31,7 +31,7 @@ class ProducerSequence(msgspec.Struct, frozen=True, gc=False):
 class ReceivedBatch(msgspec.Struct, frozen=True, gc=False):
     """A record batch as a producer sent it."""
 
-    data: Octets
+    data: BytesLike
     header: BatchHeader
     plain: bytes | None
     """The decompressed records if the batch has a codec, else None."""

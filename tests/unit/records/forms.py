@@ -178,7 +178,7 @@ def split(data: bytes) -> list[tuple[BatchHeader, bytes]]:
         header = BatchHeader(
             12 + length, base, epoch, attributes,
             attributes & 7, bool(attributes & 16), bool(attributes & 32),
-            (attributes >> 3) & 1, last, first_ms, max_ms, pid, pepoch, sequence, count,
+            bool(attributes & 8), last, first_ms, max_ms, pid, pepoch, sequence, count,
         )  # fmt: skip
         batches.append((header, one))
         at += header.size

@@ -149,7 +149,7 @@ def test_header_fields(form: Any) -> None:
     header = form.parse_batch(data + b"more", 0)
     assert header.size == len(data)
     assert (header.base_offset, header.leader_epoch, header.attributes, header.codec) == (-5, 4, 0b111000, 0)
-    assert (header.transactional, header.control, header.timestamp_type) == (True, True, 1)
+    assert (header.transactional, header.control, header.log_append_time) == (True, True, 1)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 3, 9)
     assert (header.last_offset_delta, header.record_count) == (0, 1)
     assert header.base_timestamp_ms == header.max_timestamp_ms == BASE_MS
@@ -436,12 +436,14 @@ def test_log_append_time_is_the_time_of_each_entry(form: Any) -> None:
     ]
     result = fetched(form, xrange_reply(entries), log_append_time=True)
     headers = [header for header, _ in split(result.data)]
-    assert [(h.timestamp_type, h.base_timestamp_ms, h.max_timestamp_ms, h.record_count) for h in headers] == [
+    assert [
+        (h.log_append_time, h.base_timestamp_ms, h.max_timestamp_ms, h.record_count) for h in headers
+    ] == [
         (1, 5, 5, 2),
         (1, 6, 6, 1),
     ]
     assert [r.timestamp_ms for _, r in read_back(result.data)] == [5, 5, 6]
-    assert not split(fetched(form, xrange_reply(entries)).data)[0][0].timestamp_type
+    assert not split(fetched(form, xrange_reply(entries)).data)[0][0].log_append_time
 
 
 @every_form

@@ -69,7 +69,7 @@ def test_sequences_and_append_times_go_along():
     for batch, sequence in ((first, (1 << 31) - 2), (second, 1)):
         again = parse_batch(batch, 0)
         assert (again.producer_id, again.producer_epoch, again.base_sequence) == (5, 2, sequence)
-        assert (again.timestamp_type, again.max_timestamp_ms) == (1, 7777)
+        assert (again.log_append_time, again.max_timestamp_ms) == (1, 7777)
         assert check_records(batch, 0, again, None).keyless_count == 0
 
 
