@@ -15,6 +15,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
+from korvet.offsets.entry_fields import BATCH
+from korvet.offsets.record_batch import (
+    ABORT,
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    COMMIT,
+    CONTROL,
+    CONTROL_KEY,
+    GZIP,
+    HEADER,
+    LENGTH_EXCLUDES_BYTES,
+    LOG_APPEND_TIME,
+    LZ4,
+    MAGIC,
+    MAX_OFFSET_DELTA,
+    NO_PRODUCER_ID,
+    SMALLEST_RECORD_BYTES,
+    SMALLEST_RECORD_HEADER_BYTES,
+    SNAPPY,
+    TRANSACTIONAL,
+    UNCOMPRESSED,
+    ZSTD,
+)
 from korvet.spark.records.compiled import kernel
 
 try:
@@ -34,28 +57,10 @@ Header = tuple[str, bytes | None]
 Row = tuple[bytes | None, bytes | None, int, int, list[Header] | None]
 """Key, value, offset, timestamp in ms, headers or None."""
 
-BATCH = b"batch"
-# Base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base timestamp, largest
-# timestamp, producer id and epoch, base sequence, record count.
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 # As far as the magic byte.
 _PREFIX = struct.Struct(">qiib")
-_LENGTH_EXCLUDES = 12
-_MAGIC = 2
-_CODEC_BITS = 7
-_LOG_APPEND_TIME_BIT = 8
-_TRANSACTIONAL_BIT = 16
-_CONTROL_BIT = 32
-_ATTRIBUTES_AT = 21  # where the part of a batch begins that its CRC covers
 _CRC, _ATTRIBUTES = 4, 5  # among the header's parts
-# What the shortest record and the shortest header have: each of their parts is one byte.
-_LEAST_RECORD_BYTES = 7
-_LEAST_HEADER_BYTES = 2
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
-_MAX_OFFSET_DELTA = 0x7FFFFFFF
-# The key of a control record (ControlRecordType): version, type.
-_CONTROL_KEY = struct.Struct(">hh")
-_ABORT, _COMMIT = 0, 1
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
 
@@ -96,14 +101,14 @@ def is_damaged(fields: Sequence[Octets], last_offset: int) -> bool:
     if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _PREFIX.size:
         return False
     base_offset, length, _, magic = _PREFIX.unpack_from(fields[1])
-    fits = base_offset >= 0 and 0 <= last_offset - base_offset <= _MAX_OFFSET_DELTA
-    return [magic == _MAGIC, length == len(fields[1]) - _LENGTH_EXCLUDES, fits].count(True) > 1
+    fits = base_offset >= 0 and 0 <= last_offset - base_offset <= MAX_OFFSET_DELTA
+    return [magic == MAGIC, length == len(fields[1]) - LENGTH_EXCLUDES_BYTES, fits].count(True) > 1
 
 
 def may_be_transactional(fields: Sequence[Octets]) -> bool:
     """Whether an entry looks like a batch that is part of a transaction, or ends one, by its header alone."""
     head = _unpacked(fields)
-    return head is not None and bool(head[_ATTRIBUTES] & (_TRANSACTIONAL_BIT | _CONTROL_BIT))
+    return head is not None and bool(head[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL))
 
 
 def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
@@ -115,15 +120,15 @@ def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
     if head is None or not _crc_is_right(fields[1], head):
         return None
     base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
-    appended = bool(attributes & _LOG_APPEND_TIME_BIT)
+    appended = bool(attributes & LOG_APPEND_TIME)
     try:
-        section = _DECOMPRESS[attributes & _CODEC_BITS](bytes(fields[1][_HEADER.size :]))
+        section = _DECOMPRESS[attributes & CODEC_MASK](bytes(fields[1][HEADER.size :]))
         rows = _rows(section, count, base_offset, base_ms)
     except _UNREADABLE:
         return None
-    if not attributes & _TRANSACTIONAL_BIT:
-        producer = -1
-    if attributes & _CONTROL_BIT:
+    if not attributes & TRANSACTIONAL:
+        producer = NO_PRODUCER_ID
+    if attributes & CONTROL:
         return Batch(base_offset, appended, [], producer, _outcome(rows))
     if appended:
         rows = [(key, value, offset, newest_ms, headers) for key, value, offset, _, headers in rows]
@@ -133,7 +138,7 @@ def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
 def outcome_of(fields: Sequence[Octets], last_offset: int) -> tuple[int, bool] | None:
     """The producer whose transaction a control batch ends, and whether it is committed; None for all else."""
     head = _head(fields, last_offset)
-    if head is None or not head[_ATTRIBUTES] & _CONTROL_BIT:
+    if head is None or not head[_ATTRIBUTES] & CONTROL:
         return None
     batch = read_batch(fields, last_offset)
     return None if batch is None or batch.outcome is None else (batch.producer, batch.outcome)
@@ -142,9 +147,9 @@ def outcome_of(fields: Sequence[Octets], last_offset: int) -> tuple[int, bool] |
 def _outcome(rows: Sequence[Row]) -> bool | None:
     """What a control batch says of its producer's transaction; None for other controls."""
     key = rows[0][0] if rows else None
-    if key is None or len(key) < _CONTROL_KEY.size:
+    if key is None or len(key) < CONTROL_KEY.size:
         return None
-    return {_ABORT: False, _COMMIT: True}.get(_CONTROL_KEY.unpack_from(key)[1])
+    return {ABORT: False, COMMIT: True}.get(CONTROL_KEY.unpack_from(key)[1])
 
 
 def read_records(
@@ -162,35 +167,35 @@ def read_records(
         head = _head([BATCH, data], last_offset)
         if head is None or not _crc_is_right(data, head):
             return None
-        if head[_ATTRIBUTES] & _CONTROL_BIT:
+        if head[_ATTRIBUTES] & CONTROL:
             if read_batch([BATCH, data], last_offset) is None:
                 return None
             continue
-        section = _section(data, head[_ATTRIBUTES] & _CODEC_BITS)
-        if section is None or head[-1] * _LEAST_RECORD_BYTES > len(section):
+        section = _section(data, head[_ATTRIBUTES] & CODEC_MASK)
+        if section is None or head[-1] * SMALLEST_RECORD_BYTES > len(section):
             return None
         found.append((head, section))
     room = sum(len(section) for _, section in found)
     if room > _MAX_COLUMN_BYTES:
         return None
-    most_headers = room // _LEAST_HEADER_BYTES if headers else 0
+    most_headers = room // SMALLEST_RECORD_HEADER_BYTES if headers else 0
     rows = kernel.Rows(sum(head[-1] for head, _ in found), room, most_headers, headers)
     limits, counts = (wanted.start, wanted.stop), [0]
     for head, section in found:
         base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
-        append_ms = newest_ms if attributes & _LOG_APPEND_TIME_BIT else None
-        owner = producer if attributes & _TRANSACTIONAL_BIT else -1
+        append_ms = newest_ms if attributes & LOG_APPEND_TIME else None
+        owner = producer if attributes & TRANSACTIONAL else NO_PRODUCER_ID
         if not rows.take_records(section, count, base_offset, base_ms, append_ms, owner, *limits):
             return None
         counts.append(rows.count)
-    appended = [bool(head[_ATTRIBUTES] & _LOG_APPEND_TIME_BIT) for head, _ in found]
+    appended = [bool(head[_ATTRIBUTES] & LOG_APPEND_TIME) for head, _ in found]
     return Records(rows, np.repeat(np.array(appended, dtype=bool), np.diff(counts)))
 
 
 def _section(batch: memoryview, codec: int) -> Octets | None:
     """The records of a batch, decompressed; None where that can't be done."""
-    packed = batch[_HEADER.size :]
-    if codec == 0:
+    packed = batch[HEADER.size :]
+    if codec == UNCOMPRESSED:
         return packed
     try:
         return _DECOMPRESS[codec](bytes(packed))
@@ -203,14 +208,14 @@ def _crc_is_right(batch: Octets, head: Sequence[int]) -> bool:
         raise ModuleNotFoundError(
             "topics with storage.layout=batch need the package crc32c on every executor"
         )
-    return crc32c(memoryview(batch)[_ATTRIBUTES_AT:]) == head[_CRC]
+    return crc32c(memoryview(batch)[ATTRIBUTES_AT:]) == head[_CRC]
 
 
 def _unpacked(fields: Sequence[Octets]) -> tuple[int, ...] | None:
     """A batch's header, whatever it says; None where an entry has no room for one, or other fields."""
-    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _HEADER.size:
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < HEADER.size:
         return None
-    return _HEADER.unpack_from(fields[1])
+    return HEADER.unpack_from(fields[1])
 
 
 def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
@@ -218,8 +223,8 @@ def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
     if head is None:
         return None
     base_offset, length, _, magic, _, attributes, delta, *_, count = head
-    whole = magic == _MAGIC and length == len(fields[1]) - _LENGTH_EXCLUDES
-    sound = delta >= 0 and count == delta + 1 and attributes & _CODEC_BITS in _DECOMPRESS
+    whole = magic == MAGIC and length == len(fields[1]) - LENGTH_EXCLUDES_BYTES
+    sound = delta >= 0 and count == delta + 1 and attributes & CODEC_MASK in _DECOMPRESS
     return head if whole and sound and base_offset >= 0 and base_offset + delta == last_offset else None
 
 
@@ -314,10 +319,10 @@ def _snappy_block(block: bytes) -> bytes:
 
 
 _DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {
-    0: bytes,
-    1: gzip.decompress,
-    2: _snappy,
-    3: _streamed("lz4"),
-    4: _streamed("zstd"),
+    UNCOMPRESSED: bytes,
+    GZIP: gzip.decompress,
+    SNAPPY: _snappy,
+    LZ4: _streamed("lz4"),
+    ZSTD: _streamed("zstd"),
 }
 _UNREADABLE = (ValueError, IndexError, OverflowError, EOFError, OSError, zlib.error, pa.ArrowException)

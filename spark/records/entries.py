@@ -18,19 +18,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
-from korvet.spark.records.batches import BATCH, Header, Row, is_damaged, outcome_of, read_batch, read_records
-from korvet.spark.records.replies import (
-    EPOCH,
+from korvet.offsets.entry_fields import (
+    ABORT,
+    BATCH,
+    COMMIT,
+    CONTROL,
     HEADER_PREFIX,
     KEY,
     NULL_HEADER_PREFIX,
-    PRODUCER,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
     TIMESTAMP,
     VALUE,
-    Entry,
-    Reply,
 )
+from korvet.offsets.packing import MAX_SEQUENCE, SEQUENCE_BITS
+from korvet.spark.records.batches import Header, Row, is_damaged, outcome_of, read_batch, read_records
+from korvet.spark.records.replies import Entry, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +45,7 @@ if TYPE_CHECKING:
 CREATE_TIME = 0
 LOG_APPEND_TIME = 1
 
-CONTROL = b"ctl"
-OUTCOMES = {b"commit": True, b"abort": False}
+OUTCOMES = {COMMIT: True, ABORT: False}
 # Marks an encoded field name in the JSON of a native entry.
 BINARY_NAME = "base64:"
 
@@ -184,7 +186,7 @@ def marker_of(fields: Sequence[bytes], offset: int) -> Marker | None:
         return None
     named = dict(zip(fields[::2], fields[1::2], strict=True))
     committed = OUTCOMES.get(named.get(CONTROL, b""))
-    producer, epoch = (_count(named.get(name, b"")) for name in (PRODUCER, EPOCH))
+    producer, epoch = (_count(named.get(name, b"")) for name in (PRODUCER_ID, PRODUCER_EPOCH))
     if committed is None or producer is None or epoch is None:
         return None
     return Marker(offset, producer, committed)
@@ -207,11 +209,11 @@ def _own_record(fields: Sequence[bytes], entry_ms: int) -> _Record | None:
             record.relative_ms = _relative_ms(value, entry_ms)
             if record.relative_ms is None:
                 return None
-        elif name == PRODUCER and record.producer is None:
+        elif name == PRODUCER_ID and record.producer is None:
             record.producer = _count(value)
             if record.producer is None:
                 return None
-        elif name == EPOCH and record.epoch is None:
+        elif name == PRODUCER_EPOCH and record.epoch is None:
             record.epoch = _count(value)
             if record.epoch is None:
                 return None

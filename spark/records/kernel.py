@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import cython  # where it is absent, only the compiled form can be used
 import numpy as np
 
+from korvet.offsets import entry_fields, packing
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -35,9 +37,9 @@ MAX_INT32 = cython.declare(cython.longlong, 0x7FFFFFFF)
 MOST_DIGITS = cython.declare(cython.Py_ssize_t, 18)
 # A difference of times has no more digits where the sum is to have a place in Spark's calendar.
 MOST_DIGITS_OF_TIME = cython.declare(cython.Py_ssize_t, 15)
-SEQUENCE_BITS = cython.declare(cython.longlong, 10)
-MAX_SEQUENCE = cython.declare(cython.longlong, 1023)
-MAX_ADDRESSABLE_MS = cython.declare(cython.longlong, (1 << 53) - 1)
+SEQUENCE_BITS = cython.declare(cython.longlong, packing.SEQUENCE_BITS)
+MAX_SEQUENCE = cython.declare(cython.longlong, packing.MAX_SEQUENCE)
+MAX_ADDRESSABLE_MS = cython.declare(cython.longlong, packing.MAX_MS)
 # The years 1 to 9999, which is all that Spark has.
 MIN_SPARK_MS = cython.declare(cython.longlong, -62_135_596_800_000)
 MAX_SPARK_MS = cython.declare(cython.longlong, 253_402_300_799_999)
@@ -45,21 +47,26 @@ MAX_SPARK_MS = cython.declare(cython.longlong, 253_402_300_799_999)
 FAR_MS = cython.declare(cython.longlong, 1 << 61)
 
 # Names of fields, and the beginnings of longer ones, as the numbers that their bytes are.
-WORD_BYTES = cython.declare(cython.Py_ssize_t, 7)
-KEY = cython.declare(cython.ulonglong, int.from_bytes(b"key", "little"))
-VALUE = cython.declare(cython.ulonglong, int.from_bytes(b"value", "little"))
-TIMESTAMP = cython.declare(cython.ulonglong, int.from_bytes(b"ts", "little"))
-PRODUCER = cython.declare(cython.ulonglong, int.from_bytes(b"pid", "little"))
-EPOCH = cython.declare(cython.ulonglong, int.from_bytes(b"epoch", "little"))
-CONTROL = cython.declare(cython.ulonglong, int.from_bytes(b"ctl", "little"))
-COMMIT = cython.declare(cython.ulonglong, int.from_bytes(b"commit", "little"))
-ABORT = cython.declare(cython.ulonglong, int.from_bytes(b"abort", "little"))
-BATCH = cython.declare(cython.ulonglong, int.from_bytes(b"batch", "little"))
-HEADER_PREFIX = cython.declare(cython.ulonglong, int.from_bytes(b"header.", "little"))
-NULL_PREFIX = cython.declare(cython.ulonglong, int.from_bytes(b"nullhea", "little"))
-NULL_PREFIX_END = cython.declare(cython.ulonglong, int.from_bytes(b"der.", "little"))
-HEADER_PREFIX_BYTES = cython.declare(cython.Py_ssize_t, 7)
-NULL_PREFIX_BYTES = cython.declare(cython.Py_ssize_t, 11)
+WORD = 7
+WORD_BYTES = cython.declare(cython.Py_ssize_t, WORD)
+KEY = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.KEY, "little"))
+VALUE = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.VALUE, "little"))
+TIMESTAMP = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.TIMESTAMP, "little"))
+PRODUCER = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.PRODUCER_ID, "little"))
+EPOCH = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.PRODUCER_EPOCH, "little"))
+CONTROL = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.CONTROL, "little"))
+COMMIT = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.COMMIT, "little"))
+ABORT = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.ABORT, "little"))
+BATCH = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.BATCH, "little"))
+HEADER_PREFIX = cython.declare(cython.ulonglong, int.from_bytes(entry_fields.HEADER_PREFIX, "little"))
+NULL_PREFIX = cython.declare(
+    cython.ulonglong, int.from_bytes(entry_fields.NULL_HEADER_PREFIX[:WORD], "little")
+)
+NULL_PREFIX_END = cython.declare(
+    cython.ulonglong, int.from_bytes(entry_fields.NULL_HEADER_PREFIX[WORD:], "little")
+)
+HEADER_PREFIX_BYTES = cython.declare(cython.Py_ssize_t, len(entry_fields.HEADER_PREFIX))
+NULL_PREFIX_BYTES = cython.declare(cython.Py_ssize_t, len(entry_fields.NULL_HEADER_PREFIX))
 
 # Which fields an entry has.
 HAS_KEY = cython.declare(cython.longlong, 1)

@@ -34,14 +34,6 @@ WHOLE_PAGES = hiredis is not None
 
 Entry = tuple[bytes, list[bytes]]
 
-KEY = b"key"
-VALUE = b"value"
-TIMESTAMP = b"ts"
-HEADER_PREFIX = b"header."
-NULL_HEADER_PREFIX = b"nullheader."
-PRODUCER = b"pid"
-EPOCH = b"epoch"
-
 # What the server is asked to say behind a page: nobody else knows it.
 END_OF_PAGE = secrets.token_bytes(16)
 _END = b"$%d\r\n%b\r\n" % (len(END_OF_PAGE), END_OF_PAGE)

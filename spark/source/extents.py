@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
 
-from korvet.offsets.packing import MAX_OFFSET, AddressError, offset_of, position_of
+from korvet.offsets.packing import MAX_OFFSET, AddressError, offset_after, offset_of
 from korvet.spark.records.batches import batch_records
 
 if TYPE_CHECKING:
@@ -145,14 +145,5 @@ def start_offset(entry: Entry, bias: int) -> int:
 
 
 def _end_offset(last_id: bytes, bias: int) -> int:
-    """One above the last entry's offset; of one that has none, where the next entry could be."""
-    if last_id == b"0-0":
-        return 0
-    try:
-        return min(offset_of(last_id, bias) + 1, MAX_OFFSET)
-    except AddressError:
-        pass
-    try:
-        return position_of(last_id, bias)
-    except AddressError:
-        return MAX_OFFSET
+    """The lowest offset that an entry after the last one can have."""
+    return min(offset_after(last_id, bias), MAX_OFFSET)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from korvet.offsets.packing import SEQUENCE_BITS, entry_id
+from korvet.offsets.packing import SEQUENCE_BITS, entry_id, offset_after
 from korvet.spark.records.entries import columns_of
 from korvet.spark.source.errors import DataLoss, SourceError
 from korvet.spark.source.extents import Extent, StreamRange, extents, start_offset
@@ -335,12 +335,7 @@ def _tight(connection: Connection, stream: str, bias: int, start: int, end: int)
     )
     if not first or not last:
         return None
-    return max(start, start_offset(first[0], bias)), min(end, _packed(last[0][0]) - bias + 1)
-
-
-def _packed(entry: bytes) -> int:
-    ms, _, sequence = entry.partition(b"-")
-    return int(ms) << SEQUENCE_BITS | min(int(sequence), (1 << SEQUENCE_BITS) - 1)
+    return max(start, start_offset(first[0], bias)), min(end, offset_after(last[0][0], bias))
 
 
 def tighten(
@@ -358,7 +353,7 @@ def tighten(
         # A batch that begins in a range and ends behind it is read with the range.
         if reply and start_offset(reply[0], part.origin.bias) < part.end_offset:
             first = reply[0][0]
-            inside = _packed(first) - part.origin.bias < part.end_offset
+            inside = offset_after(first, part.origin.bias) <= part.end_offset
             guarded = guard and inside and not selection.topics[part.origin.topic].compacted
             kept.append(replace(part, first_id=first if guarded else None))
     return kept

@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from korvet.spark.records.batches import BATCH, may_be_transactional
+from korvet.offsets.entry_fields import BATCH
+from korvet.spark.records.batches import may_be_transactional
 from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.source.pages import pages
 

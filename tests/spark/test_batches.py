@@ -15,12 +15,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
-from korvet.records.control import ControlMarker
 from korvet.spark.records.batches import batch_records, read_batch, read_records
 from korvet.spark.records.entries import (
     MAX_SPARK_MS,
     MIN_SPARK_MS,
-    ControlMarker,
+    Marker,
     Origin,
     columns_of,
     markers_of,
@@ -311,4 +310,4 @@ def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
         expected = columns_of(every, origin, *limits)
         assert record_batch(found, origin, schema).equals(record_batch(expected, origin, schema))
         assert found.producers == expected.producers
-        assert markers == markers_of(every, origin) == [ControlMarker(offset, 5, committed=True)]
+        assert markers == markers_of(every, origin) == [Marker(offset, 5, committed=True)]

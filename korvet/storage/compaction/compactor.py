@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.offsets.packing import AddressError, entry_id, offset_of
+from korvet.offsets.packing import AddressError, entry_id, offset_after, offset_of
 from korvet.records.batch import BatchError
 from korvet.records.runs import records_of, runs_of
 from korvet.storage.brokers.assignment import writer_epochs

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.offsets.packing import entry_id
+from korvet.offsets.packing import entry_id, id_parts
 from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.futures import settle
