@@ -1,6 +1,6 @@
-"""What docs/compatibility.md says beside the registry: which clients are run, why other APIs do not exist.
+"""The tables of docs/compatibility.md that don't come from the registry: tested clients, missing APIs.
 
-A test finds clients that are not run as it is said, and APIs that exist or have no reason.
+A test checks that the clients are run as described, and that every missing API has a reason.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TESTS: Final = Path(__file__).resolve().parents[1] / "tests" / "clients"
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client: where its version is from, what of it is run, by which files, and whether in every run."""
+    """A client: its version, what is tested, by which files, and whether every run includes them."""
 
     name: str
     version: str
@@ -27,7 +27,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """APIs that are not advertised, by the names of their requests, with the reason."""
+    """APIs that korvet doesn't advertise, by the names of their requests, with the reason."""
 
     what: str
     apis: tuple[str, ...]
@@ -35,7 +35,7 @@ class Missing:
 
 
 _WHOLE_SESSION: Final = (
-    "create, produce with every codec, consume, a group that a second member joins and leaves, commit, seek, "
+    "create, produce with every codec, consume, a second member joins and leaves the group, commit, seek, "
     "describe, lag, delete"
 )
 _LIBRDKAFKA: Final = (
@@ -48,7 +48,7 @@ _LIBRDKAFKA: Final = (
 
 
 def clients() -> tuple[Client, ...]:
-    """All that is run. Versions are those that the tests' own files pin; Python's are the newest."""
+    """Returns all tested clients. The tests' files pin their versions; Python clients are the newest."""
     modules = (TESTS / "go" / "go.mod").read_text()
     packages = json.loads((TESTS / "node" / "package.json").read_text())["dependencies"]
     pom = (TESTS / "java" / "pom.xml").read_text()
@@ -62,7 +62,7 @@ def clients() -> tuple[Client, ...]:
             "librdkafka (confluent-kafka)",
             "newest",
             f"{_WHOLE_SESSION}, static members, groups of the consumer protocol (KIP-848), random records, "
-            "native writers beside it, TLS and SASL, transactions",
+            "with native writers, TLS and SASL, transactions",
             _LIBRDKAFKA,
         ),
         Client("kcat", "Debian's", "list, produce, consume, query, group", ("test_kcat.py",)),
@@ -76,7 +76,7 @@ def clients() -> tuple[Client, ...]:
         Client(
             "kafka-python's own integration tests",
             "newest",
-            "from its source distribution, with `log.offset.assignment=dense`; the file lists those that "
+            "run from its source distribution, with `log.offset.assignment=dense`; the file lists tests that "
             "can't pass",
             ("test_kafka_python_suite.py",),
             every_run=False,
@@ -84,7 +84,7 @@ def clients() -> tuple[Client, ...]:
         Client(
             "aiokafka",
             "newest",
-            "idempotent and plain producers, codecs, groups, times, seeks, administration",
+            "idempotent and plain producers, codecs, groups, offsets for times, seek, administration",
             ("test_aiokafka.py",),
         ),
         Client("kafkajs", packages["kafkajs"], "administration, groups, gzip, seek", ("test_kafkajs.py",)),
@@ -116,15 +116,15 @@ def _of_java(kafka: str) -> tuple[Client, ...]:
             "Kafka Connect and MirrorMaker 2",
             kafka,
             "file source and sink in distributed mode with a restart; `exactly.once.source.support` with "
-            "tasks fenced and a worker killed; records and offsets of groups from one korvet to another",
+            "fenced tasks and a killed worker; records and group offsets from one korvet to another",
             ("test_connect.py",),
             every_run=False,
         ),
         Client(
             "Kafka Streams",
             kafka,
-            "word count with `exactly_once_v2`, a store with its changelog and a repartition topic, "
-            "instances that are killed; `group.protocol=classic`",
+            "word count with `exactly_once_v2`, a state store with its changelog, a repartition topic, "
+            "killed instances; `group.protocol=classic`",
             ("test_streams.py",),
         ),
     )
@@ -144,7 +144,7 @@ MISSING: Final = (
             "StreamsGroupHeartbeat",
             "StreamsGroupDescribe",
         ),
-        "use a native Redis group for queues",
+        "use a Redis group for queues",
     ),
     Missing(
         "delegation tokens",
@@ -154,20 +154,20 @@ MISSING: Final = (
             "ExpireDelegationToken",
             "DescribeDelegationToken",
         ),
-        "SCRAM, PLAIN and certificates are there",
+        "use SCRAM, PLAIN or certificates",
     ),
     Missing(
         "the metadata quorum",
         ("DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter", "UnregisterBroker", "UpdateFeatures"),
-        "brokers agree through Redis: there are no voters and no features to raise",
+        "brokers coordinate through Redis: there are no voters, and no features to upgrade",
     ),
     Missing(
-        "metrics of clients",
+        "client metrics",
         ("GetTelemetrySubscriptions", "PushTelemetry"),
-        "clients send none where nobody subscribes",
+        "clients send no metrics without a subscription",
     ),
     Missing(
-        "what brokers ask each other",
+        "requests between brokers",
         (
             "AllocateProducerIds",
             "AlterPartition",
@@ -187,6 +187,6 @@ MISSING: Final = (
             "Vote",
             "WriteShareGroupState",
         ),
-        "korvet's brokers ask Redis",
+        "korvet's brokers coordinate through Redis",
     ),
 )

@@ -1,7 +1,7 @@
-"""Writes the generated parts of docs/: settings, topic configs, APIs, commands. `--check` only compares.
+"""Writes the generated parts of docs/: settings, topic configs, APIs, commands, tables.
 
-Run it in the environment: `./dev run python -m tools.reference`. Between `<!-- generated: NAME -->` and
-`<!-- end -->` of a page stands what the function of that name below gives.
+Run it with `./dev run python -m tools.reference`; `--check` only compares. The function NAME below writes the
+part of a page between `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-# Those that `configs.TopicPolicy` is made of: they change what korvet does.
+# The configs that `configs.TopicPolicy` uses: they have an effect.
 HONOURED = {
     configs.CLEANUP_POLICY,
     configs.DELETE_RETENTION_MS,
@@ -43,12 +43,12 @@ HONOURED = {
     configs.TIMESTAMP_BEFORE_MAX_MS,
     configs.TIMESTAMP_TYPE,
 }
-_NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(-\d+)?[.;]? *")
+_NAMED = re.compile(r"^\w+ \(key \d+\), versions? \d+(?:-\d+)?(?: \((KIP[^)]*)\))?\. *")
 _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or with --check only say which are out of date; the exit status."""
+    """Write the pages, or with --check print the names of outdated ones. Returns the exit status."""
     stale = [path for path, text in pages() if path.read_text() != text]
     if "--check" not in arguments:
         for path, text in pages():
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Every page with generated parts, and its text as it should be."""
+    """Returns every page with generated parts, and its up-to-date text."""
     for path in sorted(DOCS.glob("*.md")):
         text = path.read_text()
         if _PART.search(text):
@@ -68,13 +68,13 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def broker_settings() -> str:
-    """All settings of the broker."""
+    """Returns a table of all broker settings."""
     rows = ((f"`{s.key}`", f"`{s.variable}`", _value(s.default), s.description) for s in settings())
     return _table(("key", "variable", "default", "meaning"), rows)
 
 
 def topic_configs() -> str:
-    """Topic configs that change what korvet does, then the names of those that are only kept."""
+    """Returns a table of the topic configs with an effect, then the names of the others."""
     known = configs.TOPIC_CONFIGS.values()
     honoured = [config for config in known if config.name in HONOURED]
     rows = (
@@ -87,14 +87,14 @@ def topic_configs() -> str:
 
 
 def apis() -> str:
-    """Every API with its versions and what the header of its module says of them."""
+    """Returns a table of all APIs with their versions and the text of their module's docstring."""
     api.load_all()
     rows = ((str(one.key), one.name, _versions(one), _notes(one)) for one in registry.registered())
     return _table(("key", "API", "versions", "notes"), rows)
 
 
 def clients() -> str:
-    """Every client that is run against korvet."""
+    """Returns a table of the clients that the tests run."""
     rows = (
         (
             client.name,
@@ -105,11 +105,11 @@ def clients() -> str:
         )
         for client in compatibility.clients()
     )
-    return _table(("client", "version", "what is run", "tests/clients", "in every run"), rows)
+    return _table(("client", "version", "tested", "tests/clients", "in every run"), rows)
 
 
 def missing() -> str:
-    """Every API of Kafka that is not advertised, with the reason."""
+    """Returns a table of Kafka's APIs that korvet doesn't advertise, with the reason."""
     api.load_all()
     there = {one.name for one in registry.registered()}
     rows = (
@@ -117,7 +117,7 @@ def missing() -> str:
         for one in compatibility.MISSING
         if (names := [name for name in one.apis if name not in there])
     )
-    return _table(("what", "APIs", "why"), rows)
+    return _table(("feature", "APIs", "reason"), rows)
 
 
 def _versions(one: registry.Api) -> str:
@@ -127,19 +127,19 @@ def _versions(one: registry.Api) -> str:
 
 
 def _notes(one: registry.Api) -> str:
-    """The module's header behind name, key and versions."""
+    """Returns the module's docstring without name, key and versions, which have columns of their own."""
     header = " ".join((sys.modules[one.refuse.__module__].__doc__ or "").split())
-    return _NAMED.sub("", header)
+    return _NAMED.sub(lambda found: f"{found[1]}. " if found[1] else "", header)
 
 
 def commands() -> str:
-    """Every command with its help text."""
+    """Returns every command with its help text."""
     context = click.Context(korvet, info_name="korvet", **korvet.context_settings)
     return "\n\n".join(_command_help(korvet, context))
 
 
 def tables() -> str:
-    """The tables that Spark makes of `__consumer_offsets`, with their columns."""
+    """Returns the tables that Spark makes of `__consumer_offsets`, with their columns."""
     parts = []
     for table in TABLES.values():
         columns = [(f"`{column.name}`", f"`{column.type}`", column.about) for column in table.columns]
@@ -151,7 +151,7 @@ def tables() -> str:
 
 
 def _command_help(command: click.Command, context: click.Context) -> Iterator[str]:
-    """The help of a command and of those below it. Widths are fixed: the terminal must not matter."""
+    """Yields the help of a command and its subcommands. The width is fixed, independent of the terminal."""
     context.max_content_width = context.terminal_width = 100
     if not isinstance(command, click.Group):
         lines = command.get_help(context).splitlines()

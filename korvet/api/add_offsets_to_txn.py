@@ -1,8 +1,8 @@
 """AddOffsetsToTxn (key 25), versions 0-4 (KIP-98).
 
-v2 may answer PRODUCER_FENCED (KIP-588), v3 is flexible, v4 may answer TRANSACTION_ABORTABLE. Adds the
-partition of `__consumer_offsets` that has the group's offsets; producers of protocol version 2 leave that to
-TxnOffsetCommit.
+Adds the group's partition of `__consumer_offsets` to the transaction. Producers of protocol version 2 use
+TxnOffsetCommit instead. v2 may return PRODUCER_FENCED (KIP-588), v3 is flexible, v4 may return
+TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

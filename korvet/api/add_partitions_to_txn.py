@@ -1,7 +1,8 @@
 """AddPartitionsToTxn (key 24), versions 0-5 (KIP-98).
 
-v2 may answer PRODUCER_FENCED (KIP-588), v3 is flexible, v4 is for brokers: several transactions, and
-verification (KIP-890), v5 may answer TRANSACTION_ABORTABLE. Where a partition can't be added none is.
+Adds all requested partitions to a transaction, or none. v2 may return PRODUCER_FENCED (KIP-588), v3 is
+flexible, v4 is for brokers: several transactions, and verification (KIP-890). v5 may return
+TRANSACTION_ABORTABLE.
 """
 
 from __future__ import annotations

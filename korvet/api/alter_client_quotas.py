@@ -1,7 +1,7 @@
 """AlterClientQuotas (key 49), versions 0-1 (KIP-546).
 
-v1 is flexible. Needs AlterConfigs on the cluster. All changes of one entity are made or none. Quotas are
-enforced by each broker on its own (KIP-219, KIP-599, KIP-612).
+Makes all changes of an entity, or none. Each broker enforces the quotas on its own (KIP-219, KIP-599,
+KIP-612). Needs AlterConfigs on the cluster. v1 is flexible.
 """
 
 from __future__ import annotations

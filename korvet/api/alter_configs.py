@@ -1,8 +1,8 @@
 """AlterConfigs (key 33), versions 0-2 (KIP-133).
 
-v2 is flexible. Replaces all configs of a topic or group: what is not named goes back to its default, but for
-`offset.assignment`, which stays, and internal topics stay compacted.
-Kafka deprecated it for IncrementalAlterConfigs; old tools still ask.
+Replaces all configs of a topic or group: configs that the request doesn't name return to their defaults.
+Exceptions: `offset.assignment` stays, and internal topics stay compacted. Kafka deprecated this API for
+IncrementalAlterConfigs; old tools still use it. v2 is flexible.
 """
 
 from __future__ import annotations

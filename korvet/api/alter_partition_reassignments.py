@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1 (KIP-455).
 
-v1 tells whether the number of replicas may change (KIP-860). A partition has one replica, which is where the
-brokers agree: to name that one changes nothing, to name others is refused.
+A partition has one replica, on the broker that hashing selects. A request for that broker changes nothing;
+other replicas are refused. v1 adds whether the number of replicas may change (KIP-860).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1-2 (KIP-113).
 
-v2 is flexible. All that a broker leads is in the one place that DescribeLogDirs tells: there is none to move
-it to.
+A broker has one log directory, the one that DescribeLogDirs returns, so moves to another one are refused. v2
+is flexible.
 """
 
 from __future__ import annotations

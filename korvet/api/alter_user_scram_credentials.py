@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (key 51), version 0 (KIP-554).
 
-Clients send salted passwords; what is kept of them cannot be used to authenticate. Needs Alter on the
-cluster. All changes of one user are made or none.
+Makes all changes of a user, or none. Clients send salted passwords; the stored credentials can't be used to
+authenticate. Needs Alter on the cluster.
 """
 
 from __future__ import annotations

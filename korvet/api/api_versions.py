@@ -1,11 +1,10 @@
 """ApiVersions (key 18), versions 0-5.
 
-What is advertised is the registry. v1 adds the throttle time, v3 client name and version (KIP-511) and
-flexible encoding, v4 has features that begin with version 0: the consumer group protocol (KIP-848), and
-transactions of protocol version 2 (KIP-890), which Java producers use where they find them. v5 names the
-cluster and the broker that the client means; another one answers REBOOTSTRAP_REQUIRED (KIP-1242). The
-response header is v0 in every version; a request in an unknown version is answered by the server with error
-35 in version 0.
+Returns the registered APIs. v1 adds the throttle time, v3 client name and version (KIP-511) and flexible
+encoding. v4 adds features that begin with version 0: the consumer group protocol (KIP-848), and transactions
+of protocol version 2 (KIP-890), which Java producers use if the broker offers them. v5 names the expected
+cluster and broker; another broker returns REBOOTSTRAP_REQUIRED (KIP-1242). The response header is v0 in every
+version. A request in an unknown version receives error 35 in version 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""ConsumerGroupDescribe (key 69), versions 0-1: groups of the consumer protocol (KIP-848).
+"""ConsumerGroupDescribe (key 69), versions 0-1.
 
-v1 tells which protocol each member speaks (KIP-1099).
+Describes groups of the consumer protocol (KIP-848). v1 adds the protocol of each member (KIP-1099).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ConsumerGroupHeartbeat (key 68), versions 0-1: the consumer group protocol (KIP-848).
+"""ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-v1 has member ids made by clients, and regular expressions that the broker evaluates.
+The consumer group protocol (KIP-848). v1 adds member IDs made by clients, and regular expressions that the
+broker evaluates.
 """
 
 from __future__ import annotations

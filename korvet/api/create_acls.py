@@ -1,7 +1,7 @@
 """CreateAcls (key 30), versions 1-3 (KIP-140).
 
-v1 has pattern types (KIP-290), v2 is flexible, v3 adds users as resources (KIP-373). Needs Alter on the
-cluster. A binding that is there already is no error; each one is created or refused on its own.
+Creates or refuses each binding on its own; an existing binding isn't an error. Needs Alter on the cluster. v1
+adds pattern types (KIP-290), v2 is flexible, v3 adds users as resources (KIP-373).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3 (KIP-195).
 
-v2 is flexible, v3 may be throttled. Existing partitions are untouched. Internal topics are refused: their
-partition count decides which group or transaction lives where.
+Existing partitions don't change. Internal topics are refused, because their partition count decides which
+partition stores a group or a transaction. v2 is flexible, v3 may be throttled (KIP-599).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """CreateTopics (key 19), versions 2-7.
 
-v5 answers partition count, replication factor and configs (KIP-525) and is flexible, v6 may be throttled
-(KIP-599), v7 answers the topic id (KIP-516). Each partition has one broker, so a replication factor above 1
-is refused, and so is an assignment to another broker than the one that leads it anyway. While nothing was
-written to `__consumer_offsets` and there is one broker, CreateTopics makes it anew with what the client asks.
+A partition has one replica, so a replication factor above 1 is refused, and so is an assignment to a broker
+other than the one that hashing selects. While `__consumer_offsets` is empty and there is one broker,
+CreateTopics replaces it by a topic as requested. v5 returns partition count, replication factor and configs
+(KIP-525) and is flexible, v6 may be throttled (KIP-599), v7 returns the topic ID (KIP-516).
 """
 
 from __future__ import annotations

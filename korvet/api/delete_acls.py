@@ -1,7 +1,7 @@
 """DeleteAcls (key 31), versions 1-3 (KIP-140).
 
-v1 has pattern types (KIP-290), v2 is flexible, v3 adds users as resources (KIP-373). Needs Alter on the
-cluster. Each filter is answered with the bindings that went.
+Returns the deleted bindings of each filter. Needs Alter on the cluster. v1 adds pattern types (KIP-290), v2
+is flexible, v3 adds users as resources (KIP-373).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """DeleteGroups (key 42), versions 0-3 (KIP-229).
 
-Offsets and group end as tombstones, the Redis groups are destroyed. v3 has error messages: null, as in Kafka.
+Writes tombstones for the group and its offsets, and destroys the Redis groups. v2 is flexible, v3 adds error
+messages: null, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DeleteRecords (key 21), versions 0-2 (KIP-107).
 
-v2 is flexible. Deletes everything before an offset, -1 being the log end. Where offsets are sparse, the log
-start that is answered is the next offset that there is. A topic that is only compacted answers
-POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION.
+Deletes all records before an offset; -1 means the log end. With sparse offsets, the returned log start is the
+next existing offset. A topic that is only compacted returns POLICY_VIOLATION, an internal topic
+INVALID_TOPIC_EXCEPTION. v2 is flexible.
 """
 
 from __future__ import annotations

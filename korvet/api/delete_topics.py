@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6.
 
-v5 adds an error message, v6 deletion by topic id (KIP-516). Nothing of a topic stays behind: its committed
-offsets get their tombstones before its stream goes.
+Writes tombstones for the topic's committed offsets before it deletes the streams. v4 is flexible, v5 adds an
+error message, v6 deletion by topic ID (KIP-516).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeAcls (key 29), versions 1-3 (KIP-140).
 
-v1 has pattern types (KIP-290), v2 is flexible, v3 adds users as resources (KIP-373). Needs Describe on the
-cluster; without an authorizer SECURITY_DISABLED is answered.
+Needs Describe on the cluster. Without an authorizer, it returns SECURITY_DISABLED. v1 adds pattern types
+(KIP-290), v2 is flexible, v3 adds users as resources (KIP-373).
 """
 
 from __future__ import annotations

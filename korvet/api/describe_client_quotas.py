@@ -1,7 +1,7 @@
 """DescribeClientQuotas (key 48), versions 0-1 (KIP-546).
 
-v1 is flexible. Needs DescribeConfigs on the cluster. A filter's components find names, defaults, or all that
-have a type; a strict one finds entities that have no other types.
+A filter's components match names, defaults, or all entities with a type; a strict filter matches only
+entities without other types. Needs DescribeConfigs on the cluster. v1 is flexible.
 """
 
 from __future__ import annotations

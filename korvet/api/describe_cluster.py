@@ -1,7 +1,6 @@
 """DescribeCluster (key 60), versions 0-2.
 
-v1 adds the endpoint type (KIP-919; there are no separate controllers to ask for), v2 fenced brokers
-(KIP-1073).
+v1 adds the endpoint type (KIP-919; there are no separate controllers), v2 fenced brokers (KIP-1073).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DescribeConfigs (key 32), versions 1-4.
 
-v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is flexible. Topics show all
-of Kafka's topic configs and ours; the broker shows its settings under Kafka's names, and a group what it may
-set for itself.
+Returns all topic configs of Kafka and of korvet, a broker's settings under Kafka's names, and the configs
+that a group may set. v1 adds sources and synonyms (KIP-226), v3 types and documentation (KIP-569), v4 is
+flexible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0-6.
 
-v3 adds authorized operations (KIP-430), v4 static members (KIP-345), v6 GROUP_ID_NOT_FOUND instead of a Dead
-group (KIP-1043).
+v3 adds authorized operations (KIP-430), v4 static members (KIP-345), v5 is flexible, v6 returns
+GROUP_ID_NOT_FOUND instead of a Dead group (KIP-1043).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """DescribeLogDirs (key 35), versions 1-5 (KIP-113).
 
-v2 is flexible, v3 adds an error, v4 the volume's size (KIP-827; Redis's memory is none), v5 cordoned folders.
-All that a broker leads is in one place, which has the keyspace's name; a size is that of fields and values.
+A broker has one log directory, named after the keyspace. A size is the number of bytes in fields and values.
+v2 is flexible, v3 adds an error, v4 the volume's size (KIP-827; unknown, because Redis's memory isn't a
+volume), v5 cordoned folders.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""DescribeProducers (key 61), version 0 (KIP-664): the producers that a partition's leader remembers. A
-transaction starts where the log ended before its first record; on clock topics a gap may follow.
+"""DescribeProducers (key 61), version 0 (KIP-664).
+
+Returns the producers that the partition's leader remembers. The start of a transaction is the log end before
+its first record; on topics with clock offsets a gap may follow.
 """
 
 from __future__ import annotations

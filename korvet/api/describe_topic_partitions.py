@@ -1,6 +1,7 @@
-"""DescribeTopicPartitions (key 75), version 0 (KIP-966): topics in the order of their names, page by page.
+"""DescribeTopicPartitions (key 75), version 0 (KIP-966).
 
-A partition has one replica, its leader, so that nobody else could be elected.
+Returns topics in the order of their names, page by page. A partition has one replica, its leader, so there
+are no other eligible leaders.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""DescribeTransactions (key 65), version 0 (KIP-664): what the coordinator knows of transactional ids."""
+"""DescribeTransactions (key 65), version 0 (KIP-664).
+
+Returns the coordinator's state of transactional IDs.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DescribeUserScramCredentials (key 50), version 0 (KIP-554): which mechanisms users have, never a secret.
+"""DescribeUserScramCredentials (key 50), version 0 (KIP-554).
 
-Needs Describe on the cluster.
+Returns the mechanisms of users, never a secret. Needs Describe on the cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ElectLeaders (key 43), versions 0-2 (KIP-183, KIP-460).
 
-v1 adds unclean elections, v2 is flexible. Brokers agree among themselves who leads a partition, and the one
-that should lead does: no election is ever needed.
+The preferred leader of a partition already leads it, because the brokers select the leader by hashing. So no
+election is ever needed. v1 adds unclean elections, v2 is flexible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """EndTxn (key 26), versions 0-5 (KIP-98).
 
-v2 may answer PRODUCER_FENCED (KIP-588), v3 is flexible, v4 may answer TRANSACTION_ABORTABLE, v5 gives the
-producer the epoch of its next transaction (KIP-890). Answered when the outcome is in the log; the markers
-follow.
+Responds when the outcome is in the log; the markers follow. v2 may return PRODUCER_FENCED (KIP-588), v3 is
+flexible, v4 may return TRANSACTION_ABORTABLE, v5 returns the epoch of the producer's next transaction
+(KIP-890).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4-18.
 
-v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227), v9 leader epochs, v11 racks, v12 flexible,
-v13 topic ids, v15 to v18 matter to replicas only. A fetch waits for `min_bytes` until `max_wait`: appends
-through this broker wake it, entries of native writers are looked for.
+Waits for `min_bytes` until `max_wait`. Appends through this broker wake it; the broker polls for entries of
+native writers. v4 adds isolation levels, v5 the log start, v7 sessions (KIP-227), v9 leader epochs, v11
+racks, v12 is flexible, v13 adds topic IDs, v15 to v18 matter only to replicas.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FindCoordinator (key 10), versions 0-6.
 
-v1 adds the key type (group or transactional id), v3 is flexible, v4 asks for several keys at once (KIP-699),
-v6 adds share groups' keys (KIP-932), which are refused. The first transactional id makes
-`__transaction_state`, as in Kafka.
+The first transactional ID creates `__transaction_state`, as in Kafka. v1 adds the key type (group or
+transactional ID), v3 is flexible, v4 adds several keys per request (KIP-699), v6 share groups' keys
+(KIP-932), which are refused.
 """
 
 from __future__ import annotations

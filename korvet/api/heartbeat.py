@@ -1,4 +1,7 @@
-"""Heartbeat (key 12), versions 0-4. v3 adds static members (KIP-345), v4 is flexible."""
+"""Heartbeat (key 12), versions 0-4.
+
+v3 adds static members (KIP-345), v4 is flexible.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs (key 44), versions 0-1 (KIP-339).
 
-v1 is flexible. Sets and deletes single configs of topics and groups, appends to lists and subtracts from
-them; a change is in force when it is answered. `offset.assignment` can't change, nor can
-`__consumer_offsets` be anything but compacted. A broker's settings are in its file: altering them is refused.
+Sets and deletes single configs of topics and groups, and appends to or subtracts from lists. A change is in
+force when the response is sent. `offset.assignment` can't change, and `__consumer_offsets` stays compacted.
+Changes of broker settings are refused, because these are in the broker's file. v1 is flexible.
 """
 
 from __future__ import annotations

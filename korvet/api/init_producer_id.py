@@ -1,9 +1,9 @@
 """InitProducerId (key 22), versions 0-5.
 
-Idempotent producers (KIP-98) get a fresh producer id with epoch 0 each time they ask, also when they name the
-id they had (KIP-360), as Kafka answers it. For a transactional id its coordinator gives the next epoch, which
-fences the producer before, and aborts what that one has left open. v3 names the producer that goes on, v4 may
-answer PRODUCER_FENCED (KIP-588), v5 TRANSACTION_ABORTABLE (KIP-890).
+An idempotent producer (KIP-98) receives a new producer ID with epoch 0 for every request, even if it names
+its present ID (KIP-360), as in Kafka. A transactional ID receives the next epoch from its coordinator, which
+fences the previous producer and aborts its open transaction. v2 is flexible, v3 names the continuing
+producer, v4 may return PRODUCER_FENCED (KIP-588), v5 TRANSACTION_ABORTABLE (KIP-890).
 """
 
 from __future__ import annotations

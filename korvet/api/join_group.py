@@ -1,8 +1,8 @@
 """JoinGroup (key 11), versions 0-9.
 
-v1 adds the rebalance timeout (KIP-62), v4 MEMBER_ID_REQUIRED (KIP-394), v5 static members (KIP-345), v7 the
-protocol type (KIP-559), v8 a reason (KIP-800, not kept), v9 a leader that need not assign (KIP-814). The
-answer waits until all members have joined.
+Responds when all members have joined. v1 adds the rebalance timeout (KIP-62), v4 MEMBER_ID_REQUIRED
+(KIP-394), v5 static members (KIP-345), v6 is flexible, v7 adds the protocol type (KIP-559), v8 a reason
+(KIP-800, not stored), v9 a leader that skips the assignment (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """LeaveGroup (key 13), versions 0-5.
 
-v3 names several members, by id or by instance id (KIP-345), v5 adds a reason (KIP-800, not kept).
+v3 names several members, by ID or by instance ID (KIP-345), v4 is flexible, v5 adds a reason (KIP-800, not
+stored).
 """
 
 from __future__ import annotations

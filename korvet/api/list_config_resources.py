@@ -1,7 +1,7 @@
 """ListConfigResources (key 74), versions 0-1 (KIP-714, KIP-1142).
 
-v0 lists metrics subscriptions of clients, of which there are none; v1 resources of any type that can have
-configs, of groups those that have set some.
+v0 lists clients' metrics subscriptions, of which there are none. v1 lists resources of any type that can have
+configs; of groups, those that have set some.
 """
 
 from __future__ import annotations

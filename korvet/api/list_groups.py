@@ -1,4 +1,7 @@
-"""ListGroups (key 16), versions 0-5. v4 adds states (KIP-518), v5 types (KIP-848)."""
+"""ListGroups (key 16), versions 0-5.
+
+v3 is flexible, v4 adds states (KIP-518), v5 types (KIP-848).
+"""
 
 from __future__ import annotations
 

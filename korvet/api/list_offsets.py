@@ -1,9 +1,9 @@
 """ListOffsets (key 2), versions 1-11.
 
-v2 adds isolation levels, v4 leader epochs, v6 is flexible, v7 the maximal timestamp (KIP-734), v8 the
-earliest local (KIP-405), v9 the latest tiered, v10 a timeout, v11 the earliest pending upload offset. Without
-tiering "earliest local" is the log's start, and there is no tiered or pending offset. A timestamp finds the
-first offset whose record's timestamp is not before it.
+A timestamp finds the first offset whose record's timestamp isn't earlier. Without tiered storage, the
+earliest local offset is the log start, and there is no tiered or pending offset. v2 adds isolation levels, v4
+leader epochs, v6 is flexible, v7 adds the largest timestamp (KIP-734), v8 the earliest local offset
+(KIP-405), v9 the latest tiered offset, v10 a timeout, v11 the earliest pending upload offset.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""ListPartitionReassignments (key 46), version 0 (KIP-455): partitions are never on their way to other
-replicas.
+"""ListPartitionReassignments (key 46), version 0 (KIP-455).
+
+Returns nothing: partitions never move between replicas.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""ListTransactions (key 66), versions 0-2 (KIP-664): the transactional ids that this broker coordinates.
+"""ListTransactions (key 66), versions 0-2 (KIP-664).
 
-v1 filters by duration (KIP-994), v2 by a pattern (KIP-1152), which has to match the whole id.
+Lists the transactional IDs that this broker coordinates. v1 filters by duration (KIP-994), v2 by a pattern
+that must match the whole ID (KIP-1152).
 """
 
 from __future__ import annotations

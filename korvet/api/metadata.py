@@ -1,8 +1,8 @@
 """Metadata (key 3), versions 0-13.
 
-v1 null means all topics, v4 lets the client forbid auto-creation, v8 authorized operations (KIP-430), v10
-topic ids (KIP-516), v12 lookup by id, v13 a top-level error. A topic that is made on the way is answered as
-if it had existed: it has a leader at once.
+A topic that the request creates has a leader at once, and is returned like an existing one. In v1 null means
+all topics; v4 lets the client forbid auto-creation, v8 adds authorized operations (KIP-430), v9 is flexible,
+v10 adds topic IDs (KIP-516), v12 lookup by ID, v13 a top-level error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """OffsetCommit (key 8), versions 2-10.
 
-v2 to v4 carry a retention time, v6 leader epochs, v7 static members (KIP-345), v8 is flexible, v9 allows
-member epochs (KIP-848), v10 names topics by id. A commit becomes a record of
-`__consumer_offsets`, which decides its success, and an acknowledgement in the Redis group of the same name.
+A commit becomes a record of `__consumer_offsets`, which decides its success, and an acknowledgement in the
+Redis group of the same name. v2 to v4 carry a retention time, v6 adds leader epochs, v7 static members
+(KIP-345), v8 is flexible, v9 allows member epochs (KIP-848), v10 names topics by ID.
 """
 
 from __future__ import annotations

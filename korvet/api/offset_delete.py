@@ -1,4 +1,7 @@
-"""OffsetDelete (key 47), version 0 (KIP-496)."""
+"""OffsetDelete (key 47), version 0 (KIP-496).
+
+Deletes the committed offsets of topics that no member of the group subscribes to.
+"""
 
 from __future__ import annotations
 

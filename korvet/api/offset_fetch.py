@@ -1,8 +1,8 @@
 """OffsetFetch (key 9), versions 1-10.
 
-v2 null topics mean all (KIP-88) and a top-level error, v5 leader epochs, v7 stable offsets (KIP-447:
-UNSTABLE_OFFSET_COMMIT while a transaction has one there), v8 several groups (KIP-709), v9 member epochs
-(KIP-848), v10 topic ids. Answered from the coordinator's memory.
+Answered from the coordinator's memory. In v2 null topics mean all (KIP-88), and it adds a top-level error; v5
+adds leader epochs, v6 is flexible, v7 adds stable offsets (KIP-447: UNSTABLE_OFFSET_COMMIT while a
+transaction has a pending one), v8 several groups (KIP-709), v9 member epochs (KIP-848), v10 topic IDs.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4 (KIP-320).
 
-v2 adds the client's view of the leader epoch, v3 tells replicas from consumers, v4 is flexible. A consumer
-asks after a change of leaders whether what it has read was lost. Where offsets are dense the answer is where
-the next leader took over; offsets of the clock are not assigned twice, so that all epochs reach to the log's
-end.
+After a change of leader, a consumer asks whether records that it has read were lost. With dense offsets, the
+result is the offset at which the next leader took over. Clock offsets are never assigned twice, so every
+epoch reaches to the log end. v2 adds the client's leader epoch, v3 distinguishes replicas from consumers, v4
+is flexible.
 """
 
 from __future__ import annotations

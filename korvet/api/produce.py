@@ -1,11 +1,11 @@
-"""Produce (key 0), versions 3-13; 0 is advertised as the minimum, as Kafka does, because librdkafka looks for
-it.
+"""Produce (key 0), versions 3-13.
 
-v3 has record batches (magic 2), v5 answers the log start, v7 allows zstd (KIP-110), v8 record errors
-(KIP-467), v9 is flexible, v10 tells new leaders (KIP-951), v12 brings KIP-890's transactions, v13 names
-topics by id. Every batch is checked whole, and all its records are appended or none. Batches of a connection
-reach the log in the order they came in, so several requests may be at work. While a batch waits for memory to
-be decompressed in, its connection takes no other requests.
+Checks every batch completely, and appends all its records or none. Batches of a connection reach the log in
+their order, so several requests may be in flight. While a batch waits for decompression memory, its
+connection accepts no other request. Version 0 is advertised as the minimum, as in Kafka, because librdkafka
+looks for it. v3 adds record batches (magic 2), v5 returns the log start, v7 allows zstd (KIP-110), v8 adds
+record errors (KIP-467), v9 is flexible, v10 returns new leaders (KIP-951), v12 adds KIP-890's transactions,
+v13 names topics by ID.
 """
 
 from __future__ import annotations

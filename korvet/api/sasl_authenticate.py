@@ -1,8 +1,8 @@
 """SaslAuthenticate (key 36), versions 0-2 (KIP-152).
 
-v1 answers how long the session lasts (KIP-368), v2 is flexible. A failure is answered
-`connection.failed.authentication.delay.ms` after the request, however long the check took; then the
-connection ends.
+A failure is answered `connection.failed.authentication.delay.ms` after the request, regardless of the
+duration of the check; then the connection closes. v1 returns the lifetime of the session (KIP-368), v2 is
+flexible.
 """
 
 from __future__ import annotations

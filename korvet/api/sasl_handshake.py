@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1 (KIP-43).
 
-The client chooses a mechanism; after v0 its tokens come bare, after v1 in SaslAuthenticate (KIP-152). A
-mechanism that is not enabled is answered with those that are, and ends the connection.
+The client chooses a mechanism. After v0 it sends bare tokens, after v1 it uses SaslAuthenticate (KIP-152). A
+mechanism that isn't enabled receives the list of enabled ones, and the connection closes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SyncGroup (key 14), versions 0-5.
 
-v3 adds static members (KIP-345), v5 protocol type and name (KIP-559). The answer waits for the leader's
-assignment.
+Responds when the leader has sent its assignment. v3 adds static members (KIP-345), v4 is flexible, v5 adds
+protocol type and name (KIP-559).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """TxnOffsetCommit (key 28), versions 0-6 (KIP-98).
 
-v2 has leader epochs, v3 is flexible and names the consumer's member and generation, which fence it (KIP-447),
-v4 may answer TRANSACTION_ABORTABLE, v5 adds the group's partition of `__consumer_offsets` to the transaction,
-where it is not told of before (KIP-890), v6 names topics by id (KIP-1319). The offsets count once the
-transaction is committed.
+The offsets count once the transaction is committed. v2 adds leader epochs. v3 is flexible and adds the
+consumer's member and generation, which fence it (KIP-447). v4 may return TRANSACTION_ABORTABLE. v5 adds the
+group's partition of `__consumer_offsets` to the transaction if necessary (KIP-890). v6 names topics by ID
+(KIP-1319).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27), version 1 (KIP-98).
 
-What the transaction coordinator tells the leaders, and administrators whose transactions hang
-(`kafka-transactions abort`): ends a producer's transaction in partitions that this broker leads.
+Ends a producer's transaction in partitions that this broker leads. Used by transaction coordinators, and by
+administrators for hanging transactions (`kafka-transactions abort`).
 """
 
 from __future__ import annotations
