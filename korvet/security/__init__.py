@@ -1,1 +1,1 @@
-"""Who a client is and what it may do: SASL, principals, ACLs, listeners. No module here does I/O."""
+"""Authentication and authorization: SASL, principals, ACLs, listeners. No module here does I/O."""

@@ -1,4 +1,4 @@
-"""Access control lists as Kafka has them: what one binding says, and what matches a filter (KIP-11, KIP-290).
+"""Access control lists as in Kafka: bindings and the filters that match them (KIP-11, KIP-290).
 
 The numbers of all enumerations are those of the protocol.
 """
@@ -21,13 +21,13 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class _Number(IntEnum):
-    """Hashed as the number it is: decisions are looked up by these, and Enum would hash their names."""
+    """Hashed as its number: decisions are looked up by these numbers, and Enum would hash their names."""
 
     __hash__ = int.__hash__
 
 
 class ResourceType(_Number):
-    """What a binding is about (org.apache.kafka.common.resource.ResourceType)."""
+    """The type of resource that a binding covers (org.apache.kafka.common.resource.ResourceType)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -40,7 +40,7 @@ class ResourceType(_Number):
 
 
 class PatternType(_Number):
-    """How a binding's resource name is meant; ANY and MATCH are for filters (KIP-290)."""
+    """How a binding's resource name matches; ANY and MATCH are for filters (KIP-290)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -50,7 +50,7 @@ class PatternType(_Number):
 
 
 class Operation(_Number):
-    """What somebody wants to do (org.apache.kafka.common.acl.AclOperation)."""
+    """An operation on a resource (org.apache.kafka.common.acl.AclOperation)."""
 
     UNKNOWN = 0
     ANY = 1
@@ -80,11 +80,13 @@ class Permission(_Number):
 
 
 class InvalidAcl(ValueError):
-    """A binding that cannot be stored, with the text Kafka has for it."""
+    """A binding that cannot be stored; the message is Kafka's."""
 
 
 class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
-    """One binding: `principal` from `host` may, or may not, do `operation` on what the pattern names."""
+    """One binding: `principal` from `host` may, or may not, do `operation` on the resources of the
+    pattern.
+    """
 
     resource_type: int
     name: str
@@ -95,7 +97,7 @@ class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
     permission: int
 
     def check(self) -> None:
-        """Raises InvalidAcl for what Kafka does not store, in its order."""
+        """Raises InvalidAcl for a binding that Kafka does not store; the checks have Kafka's order."""
         if self.resource_type == ResourceType.CLUSTER and self.name != CLUSTER_NAME:
             raise InvalidAcl(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}")
         if not self.name:
@@ -123,7 +125,7 @@ class Acl(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class AclFilter(msgspec.Struct, frozen=True):
-    """Which bindings are meant; None and ANY leave a field open."""
+    """A filter of bindings; None and ANY match every value."""
 
     resource_type: int = ResourceType.ANY
     name: str | None = None
@@ -135,7 +137,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether every field has a meaning: Kafka refuses filters with unknown elements."""
+        """Whether all elements are known: Kafka refuses filters with unknown elements."""
         return (
             self.resource_type in set(ResourceType) - {ResourceType.UNKNOWN}
             and self.pattern_type in set(PatternType) - {PatternType.UNKNOWN}
@@ -144,7 +146,7 @@ class AclFilter(msgspec.Struct, frozen=True):
         )
 
     def matches(self, acl: Acl) -> bool:
-        """Whether a binding is meant."""
+        """Whether the filter matches the binding."""
         return (
             self.resource_type in (ResourceType.ANY, acl.resource_type)
             and self._names(acl)
@@ -163,7 +165,7 @@ class AclFilter(msgspec.Struct, frozen=True):
 
 
 def find(acls: Iterable[Acl], wanted: AclFilter) -> list[Acl]:
-    """The bindings a filter means, in a fixed order."""
+    """The bindings that a filter matches, sorted."""
     return sorted(acl for acl in acls if wanted.matches(acl))
 
 
@@ -173,13 +175,15 @@ def encode(acl: Acl) -> bytes:
 
 
 def decode(field: bytes) -> Acl:
-    """Read `encode`. Raises msgspec.DecodeError for anything else."""
+    """Parse `encode`. Raises msgspec.DecodeError."""
     return msgspec.json.decode(field, type=Acl)
 
 
 @lru_cache(maxsize=65_536)
 def host_matches(pattern: str, host: str) -> bool:
-    """Whether a binding's host means an address: any, this one however it is written, or a CIDR range."""
+    """Whether a binding's host matches an address: the wildcard, the same address in any notation, or a
+    CIDR range.
+    """
     if pattern in (WILDCARD, host):
         return True
     try:

@@ -1,7 +1,7 @@
-"""Who may do what: Kafka's StandardAuthorizer over a set of bindings, and a client's cached decisions.
+"""Kafka's StandardAuthorizer over a set of bindings, with cached decisions per client.
 
-Super users may do everything. Otherwise a DENY that matches wins over every ALLOW; without any binding for a
-resource `allow.everyone.if.no.acl.found` decides.
+Super users may do everything. Otherwise a DENY that matches wins over every ALLOW; if no binding covers a
+resource, `allow.everyone.if.no.acl.found` decides.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _IMPLY_DESCRIBE: Final = frozenset(
 _IMPLY_DESCRIBE_CONFIGS: Final = frozenset(
     {Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS, Operation.ALL}
 )
-# Decisions kept for all principals together, and the longest name of a resource in them: what clients make up
-# must not fill the memory. These take 30 MB at the most.
+# Limits the cached decisions of all principals together, and the length of resource names in them: clients
+# choose the names, and must not fill the memory. The cache takes at most 30 MB.
 _MOST_DECISIONS: Final = 65_536
 _LONGEST_NAME: Final = 255
 _MOST_ACCESSES: Final = 10_000
-# Kafka asks for this name to see whether somebody may do something with everything.
+# Kafka checks this name to find out whether a principal may do an operation on every resource.
 _NO_RESOURCE: Final = "hardcode"
 
-# Operations that make sense on a resource (AclEntry.supportedOperations), for authorized-operations fields.
+# Operations of each resource type (AclEntry.supportedOperations), for authorized-operations fields.
 OPERATIONS: Final = {
     ResourceType.TOPIC: (
         Operation.READ,
@@ -72,7 +72,7 @@ OPERATIONS: Final = {
 
 
 class Authorizer:
-    """All bindings, and the rules beside them. `replace` takes new ones; decisions follow at once."""
+    """All bindings, and the rules besides them. `replace` sets new bindings; decisions follow at once."""
 
     def __init__(self, super_users: Iterable[str] = (), *, allow_everyone: bool = False) -> None:
         self._super_users = frozenset(super_users)
@@ -80,7 +80,7 @@ class Authorizer:
         self.acls: frozenset[Acl] = frozenset()
         """The bindings in force."""
         self.version = 0
-        """Grows with every change of the bindings."""
+        """Increases with every change of the bindings."""
         self._literal: dict[tuple[int, str], list[Acl]] = {}
         self._prefixed: dict[int, list[Acl]] = {}
         self._accesses: dict[tuple[str, str], Access] = {}
@@ -88,7 +88,7 @@ class Authorizer:
         self._keepers: dict[int, dict[tuple[int, int, str], bool]] = {}
 
     def replace(self, acls: Iterable[Acl]) -> None:
-        """Put other bindings in force."""
+        """Replace all bindings."""
         fresh = frozenset(acls)
         if fresh == self.acls:
             return
@@ -102,7 +102,7 @@ class Authorizer:
         self.version += 1
 
     def access(self, principal: str, host: str) -> Access:
-        """What a principal (`User:alice`) may do from an address, shared by all its connections."""
+        """The decisions for a principal (`User:alice`) at an address, shared by all its connections."""
         known = self._accesses.get((principal, host))
         if known is None:
             if len(self._accesses) >= _MOST_ACCESSES:
@@ -113,8 +113,8 @@ class Authorizer:
     def keep(
         self, decisions: dict[tuple[int, int, str], bool], asked: tuple[int, int, str], allowed: bool
     ) -> None:
-        """Add a decision to those of a principal, unless its name is too long. All are dropped when there are
-        too many.
+        """Cache a decision for a principal, unless the resource's name is too long. A full cache is
+        cleared.
         """
         if len(asked[2]) > _LONGEST_NAME:
             return
@@ -172,7 +172,7 @@ class Authorizer:
 
 
 class Access:
-    """What one principal may do from one address; decisions are kept until bindings change."""
+    """The decisions for one principal at one address, cached until bindings change."""
 
     __slots__ = ("_authorizer", "_decisions", "_version", "host", "principal")
 
@@ -185,7 +185,7 @@ class Access:
 
     @property
     def version(self) -> int:
-        """Grows whenever decisions may have become others."""
+        """Increases whenever decisions may have changed."""
         return self._authorizer.version
 
     def allows(self, operation: int, kind: int, name: str = CLUSTER_NAME) -> bool:
@@ -225,14 +225,14 @@ class Access:
 
 
 def all_operations(kind: ResourceType) -> int:
-    """The bit field where everything is allowed."""
+    """The bit field of all operations of a resource type."""
     return sum(1 << each for each in OPERATIONS[kind])
 
 
 def parse_super_users(text: str) -> frozenset[str]:
-    """Read `super.users`: principals between semicolons, as their names may hold commas.
+    """Parse `super.users`: principals separated by semicolons, because their names may contain commas.
 
-    Raises ValueError for one without a type.
+    Raises ValueError for a principal without a type.
     """
     users = frozenset(part.strip() for part in text.split(";") if part.strip())
     for user in users:
@@ -242,7 +242,7 @@ def parse_super_users(text: str) -> frozenset[str]:
 
 
 def _allows(given: int, wanted: int) -> bool:
-    """Whether an ALLOW of one operation allows another: some imply that things may be seen."""
+    """Whether an ALLOW of one operation implies another one: some imply DESCRIBE or DESCRIBE_CONFIGS."""
     if wanted == Operation.DESCRIBE:
         return given in _IMPLY_DESCRIBE
     if wanted == Operation.DESCRIBE_CONFIGS:
@@ -251,7 +251,7 @@ def _allows(given: int, wanted: int) -> bool:
 
 
 def _covers(denial: Acl, allowed: Acl) -> bool:
-    """Whether a denial leaves nothing of what a binding allows."""
+    """Whether a denial covers everything that a binding allows."""
     if denial.pattern_type == PatternType.PREFIXED:
         return allowed.name != WILDCARD and allowed.name.startswith(denial.name)
     if denial.name == WILDCARD:

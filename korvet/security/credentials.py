@@ -1,4 +1,4 @@
-"""The users that can authenticate: SCRAM credentials of the keyspace and PLAIN users of the configuration."""
+"""The users that can authenticate: SCRAM credentials of the keyspace, and PLAIN users of the settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MECHANISMS: Final = (PLAIN, *(each.value for each in ScramMechanism))
 
 
 class Credentials:
-    """All users; `replace` takes over what is stored now."""
+    """All users; `replace` sets the credentials that are stored now."""
 
     def __init__(self, plain_users: Mapping[str, str] | None = None) -> None:
         self._plain_users = dict(plain_users or {})
@@ -27,40 +27,42 @@ class Credentials:
 
     @property
     def scram(self) -> Mapping[tuple[str, ScramMechanism], ScramCredential]:
-        """The stored ones, by user and mechanism."""
+        """The stored credentials by user and mechanism."""
         return self._shared._scram
 
     def replace(
         self, scram: Mapping[tuple[str, ScramMechanism], ScramCredential], decoy_secret: bytes
     ) -> None:
-        """Put other SCRAM credentials in force. The secret makes the decoys of users that do not exist."""
+        """Replace the SCRAM credentials. `secret` seeds the decoys of users that do not exist."""
         self._shared._scram = scram
         self._shared._decoys = Decoys(decoy_secret, scram)
 
     def beside(self, plain_users: Mapping[str, str]) -> Credentials:
-        """The same stored ones with other users of PLAIN."""
+        """The same stored credentials with other PLAIN users."""
         other = Credentials(plain_users)
         other._shared = self._shared
         return other
 
     def server(self, mechanism: str) -> PlainServer | ScramServer:
-        """The server's side of an authentication with a mechanism of MECHANISMS."""
+        """The server's side of an authentication with one of MECHANISMS."""
         if mechanism == PLAIN:
             return PlainServer(self._check)
         scram = ScramMechanism(mechanism)
         return ScramServer(scram, lambda user: self._credential(user, scram))
 
     def _credential(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """The stored one, or a decoy. One with fewer iterations than RFC 7677 asks for counts as none."""
-        # Made in any case, so that the time taken shows nothing.
+        """The stored credential, or a decoy. A credential with fewer iterations than RFC 7677 demands
+        does not count.
+        """
+        # The decoy is made in any case, so that the time taken does not depend on the user.
         decoy = self._shared._decoys.of(user, mechanism)
         stored = self.scram.get((user, mechanism))
         return decoy if stored is None or stored.iterations < MIN_ITERATIONS else stored
 
     def _check(self, username: str, password: str) -> bool:
-        """PLAIN: a user of the configuration, else one with a SCRAM credential.
+        """PLAIN: check the password of a user of the settings, else of a user with a SCRAM credential.
 
-        A wrong password takes the same work whoever the user is, and if there is no such user.
+        A wrong password costs the same work for every user, and for names without a user.
         """
         configured = self._plain_users.get(username)
         if configured is not None and same(configured, password):
@@ -72,11 +74,11 @@ class Credentials:
 
 
 def field_of(user: str, mechanism: ScramMechanism) -> bytes:
-    """The field of a user's credential in the users' hash."""
+    """The field of a user's credential in the hash of users."""
     return f"{mechanism.value}:{user}".encode()
 
 
 def parse_field(field: bytes) -> tuple[str, ScramMechanism]:
-    """Read `field_of`. Raises ValueError."""
+    """Parse `field_of`. Raises ValueError."""
     mechanism, _, user = field.decode().partition(":")
     return user, ScramMechanism(mechanism)

@@ -1,7 +1,7 @@
-"""SCRAM credentials for users that do not exist, so that nobody learns from an authentication who does.
+"""SCRAM credentials for users that do not exist, so that an authentication does not reveal which users exist.
 
-A decoy is a function of a secret and the user's name: the same at every broker, and after every restart. Its
-iterations and the form of its salt are those that most stored credentials of its mechanism have.
+A decoy is a function of a secret and the user's name: it is the same on every broker and after every restart.
+Its iterations and the form of its salt are those of most stored credentials of its mechanism.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BASE_36: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class _Form(NamedTuple):
-    """What everybody may see of a credential. `salt_bytes` is 0 for salts as Kafka's tools make them."""
+    """The visible properties of a credential. `salt_bytes` is 0 for salts as Kafka's tools make them."""
 
     iterations: int
     salt_bytes: int
@@ -44,16 +44,16 @@ class Decoys:
         forms: dict[ScramMechanism, Counter[_Form]] = {}
         for (_, mechanism), credential in (stored or {}).items():
             if credential.iterations < MIN_ITERATIONS:
-                continue  # nobody sees it
+                continue  # never visible to a client
             forms.setdefault(mechanism, Counter())[_form_of(credential)] += 1
         self._forms = {
-            # The larger one of two that are as frequent: the order of users must not matter.
+            # The larger one of two equally frequent forms: the order of users must not matter.
             mechanism: max(counts, key=lambda form: (counts[form], form))
             for mechanism, counts in forms.items()
         }
 
     def of(self, user: str, mechanism: ScramMechanism) -> ScramCredential:
-        """The decoy of a user; no password fits it."""
+        """The decoy of a user; no password matches it."""
         form = self._forms.get(mechanism, _USUAL_FORM)
         key_bytes = hashlib.new(mechanism.hash_name).digest_size
 

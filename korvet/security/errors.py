@@ -1,12 +1,14 @@
-"""What an authentication ends with when it is refused."""
+"""The errors that end an authentication."""
 
 
 class SaslFailure(Exception):
-    """An authentication that is refused with a text that the client may read."""
+    """An authentication that is refused with a text for the client."""
 
 
 class InvalidCredentials(Exception):
-    """One that is refused for a reason that the client must not learn, like whether a user exists."""
+    """An authentication that is refused for a reason that the client must not learn, such as whether a
+    user exists.
+    """
 
 
 class UnsupportedMechanism(Exception):
@@ -14,4 +16,4 @@ class UnsupportedMechanism(Exception):
 
 
 class IllegalState(Exception):
-    """A SASL request at a time when there is none to be."""
+    """A SASL request that is not allowed in the current state."""

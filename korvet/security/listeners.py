@@ -1,4 +1,4 @@
-"""Listeners as Kafka has them: `listeners`, `advertised.listeners`, `listener.security.protocol.map`."""
+"""Listeners as in Kafka: `listeners`, `advertised.listeners`, `listener.security.protocol.map`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
 
 
 class Endpoint(NamedTuple):
-    """A listener's name with a host and a TCP port; an empty host is every address."""
+    """A listener's name with a host and a TCP port; an empty host means every address."""
 
     name: str
     host: str
@@ -26,7 +26,7 @@ class Endpoint(NamedTuple):
 
 
 class ListenerSpec(NamedTuple):
-    """One listener: where it is, where clients are told to find it, and how they have to talk to it."""
+    """One listener: its address, its advertised address, and its security protocol."""
 
     name: str
     host: str
@@ -36,17 +36,17 @@ class ListenerSpec(NamedTuple):
 
     @property
     def encrypted(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether the listener uses TLS."""
         return self.protocol in ("SSL", "SASL_SSL")
 
     @property
     def authenticates(self) -> bool:
-        """Whether clients have to authenticate by SASL."""
+        """Whether clients must authenticate by SASL."""
         return self.protocol in ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Read `NAME://HOST:PORT,...`; names are in capitals then. Raises ValueError."""
+    """Parse `NAME://HOST:PORT,...`; names become upper case. Raises ValueError."""
     endpoints = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         found = _ENDPOINT.fullmatch(part)
@@ -60,7 +60,7 @@ def parse_endpoints(text: str) -> tuple[Endpoint, ...]:
 
 
 def parse_protocol_map(text: str) -> Mapping[str, SecurityProtocol]:
-    """Read `NAME:PROTOCOL,...`; what is not in it is a protocol itself. Raises ValueError."""
+    """Parse `NAME:PROTOCOL,...`; a name that is absent is itself a protocol. Raises ValueError."""
     protocols: dict[str, SecurityProtocol] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, protocol = part.partition(":")
@@ -80,7 +80,7 @@ def listeners(
     advertised: tuple[Endpoint, ...],
     protocols: Mapping[str, SecurityProtocol],
 ) -> tuple[ListenerSpec, ...]:
-    """Put the three settings together. Raises ValueError where they do not fit."""
+    """Combine the three settings. Raises ValueError if they contradict each other."""
     if not listening:
         raise ValueError("there is no listener")
     told = {endpoint.name: endpoint for endpoint in advertised}

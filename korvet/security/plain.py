@@ -20,13 +20,13 @@ class PlainServer:
     """The server's side of one authentication. Raises SaslFailure and InvalidCredentials."""
 
     def __init__(self, check: Callable[[str, str], bool]) -> None:
-        """check(username, password): whether they belong together."""
+        """check(username, password) returns whether the password is correct."""
         self._check = check
         self.username = ""
         self.complete = False
 
     def evaluate(self, token: bytes) -> bytes:
-        """Take the only message there is; nothing is answered to it. May take milliseconds."""
+        """Evaluate the only message of the mechanism; the answer is empty. May take milliseconds."""
         try:
             parts = token.decode().split("\0")
         except UnicodeDecodeError:
@@ -52,7 +52,7 @@ class PlainServer:
 def parse_jaas_users(text: str) -> Mapping[str, str]:
     """The passwords of the users that `plain.sasl.jaas.config` lists as user_NAME="PASSWORD".
 
-    Raises ValueError, without the text, as that holds passwords.
+    Raises ValueError. Its message omits the text, which contains passwords.
     """
     if not text.strip():
         return {}
@@ -68,7 +68,7 @@ def parse_jaas_users(text: str) -> Mapping[str, str]:
 
 
 def login_options(text: str) -> dict[str, str]:
-    """NAME=VALUE or NAME="VALUE" of a login module, up to a semicolon. Raises ValueError."""
+    """Parse NAME=VALUE or NAME="VALUE" of a login module, up to a semicolon. Raises ValueError."""
     options: dict[str, str] = {}
     position = 0
     while found := _OPTION.match(text, position):
@@ -81,5 +81,5 @@ def login_options(text: str) -> dict[str, str]:
 
 
 def same(left: str, right: str) -> bool:
-    """Compare secrets in a time that does not tell where they differ."""
+    """Compare secrets in a time that does not depend on the position of a difference."""
     return hmac.compare_digest(left.encode(), right.encode())

@@ -1,7 +1,7 @@
-"""Principals: who a client is to the authorizer, and how one follows from a certificate (KIP-371).
+"""Principals: the names of clients for the authorizer, and their derivation from certificates (KIP-371).
 
-A distinguished name is written as RFC 2253 says and as Java's X500Principal does, so that rules and ACLs made
-for Kafka fit.
+A distinguished name is written according to RFC 2253 and as Java's X500Principal does, so that rules and ACLs
+made for Kafka match.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _SET: Final = 0x31
 _OBJECT_ID: Final = 0x06
 _INTEGER: Final = 0x02
 _EXPLICIT_0: Final = 0xA0
-# DirectoryString's choices that Java writes as text: UTF8, printable, T.61; BMP and universal strings.
+# The choices of DirectoryString that Java writes as text: UTF8, printable, T.61; BMP and universal strings.
 _TEXTS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x14: "latin-1", 0x1E: "utf-16-be", 0x1C: "utf-32-be"}
-# RFC 2253's keywords; other attributes are written as object identifier and #hex.
+# Keywords of RFC 2253; other attributes are written as object identifier and #hex.
 _KEYWORDS: Final = {
     "2.5.4.3": "CN",
     "2.5.4.6": "C",
@@ -39,18 +39,20 @@ _RULE: Final = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/(
 
 
 class InvalidCertificate(ValueError):
-    """Bytes that are no X.509 certificate."""
+    """Bytes that are not an X.509 certificate."""
 
 
 class PrincipalRule(NamedTuple):
-    """One rule of `ssl.principal.mapping.rules`: None as a pattern takes every name as it is."""
+    """One rule of `ssl.principal.mapping.rules`; the pattern None matches every name and keeps it
+    unchanged.
+    """
 
     pattern: re.Pattern[str] | None
     replacement: str
     change_case: Callable[[str], str]
 
     def apply(self, name: str) -> str | None:
-        """The short name, None where the rule does not fit."""
+        """The short name; None if the rule does not match."""
         if self.pattern is None:
             return name
         found = self.pattern.fullmatch(name)
@@ -65,14 +67,14 @@ _group_reference: Final = re.compile(r"\$(\d)")
 
 
 class PrincipalMapper:
-    """From distinguished names to principals by `ssl.principal.mapping.rules`."""
+    """Maps distinguished names to principals by `ssl.principal.mapping.rules`."""
 
     def __init__(self, rules: str = "DEFAULT") -> None:
-        """Raises ValueError for rules that cannot be read."""
+        """Raises ValueError for rules that cannot be parsed."""
         self._rules = tuple(_parse_rules(rules))
 
     def principal(self, distinguished_name: str) -> str:
-        """The principal of the first rule that fits. Raises ValueError where none does."""
+        """The principal by the first rule that matches. Raises ValueError if no rule matches."""
         for rule in self._rules:
             name = rule.apply(distinguished_name)
             if name is not None:

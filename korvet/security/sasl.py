@@ -1,7 +1,7 @@
-"""One connection's authentication: which SASL request may come when, and when the session is over (KIP-152,
-KIP-368).
+"""The authentication of one connection: which SASL request is allowed in which state, and when the session
+ends (KIP-152, KIP-368).
 
-    handshake → tokens → authenticated → handshake (again, to authenticate anew) → …
+    handshake → tokens → authenticated → handshake (re-authentication) → …
               ↘ failed  ↙
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 _SASL_HANDSHAKE: Final = 17
 _API_VERSIONS: Final = 18
 _SASL_AUTHENTICATE: Final = 36
-# A client that authenticates anew more often is told that it must not.
+# Limits how often a client may re-authenticate; Kafka refuses it within the same second.
 _LEAST_BETWEEN_S: Final = 1.0
 
 
 class State(Enum):
-    """What is to come next."""
+    """What the connection expects next."""
 
     HANDSHAKE = "handshake"
     TOKENS = "tokens"
@@ -36,13 +36,13 @@ class State(Enum):
 
 
 class SaslSession:
-    """The authentication of one connection. Times are seconds of any clock that does not go back."""
+    """The authentication of one connection. Times are seconds of a monotonic clock."""
 
     def __init__(self, credentials: Credentials, mechanisms: Collection[str], max_reauth_ms: int = 0) -> None:
-        """max_reauth_ms: how long an authentication is good for; 0 is for ever."""
+        """max_reauth_ms: lifetime of an authentication in ms; 0 is unlimited."""
         self._credentials = credentials
         self.mechanisms = tuple(mechanisms)
-        """Those that clients may choose from."""
+        """The mechanisms that clients may use."""
         self._max_reauth_s = max_reauth_ms / 1000
         self._server: PlainServer | ScramServer | None = None
         self._mechanism = ""
@@ -51,24 +51,24 @@ class SaslSession:
         self._began_s: float | None = None
         self.state = State.HANDSHAKE
         self.raw_tokens = False
-        """Whether tokens come without request headers, as after version 0 of the handshake."""
+        """Whether tokens come without request headers, as after version 0 of SaslHandshake."""
         self.principal = ""
-        """Who authenticated last."""
+        """The principal that authenticated last."""
         self.expires_s: float | None = None
-        """When only another authentication is taken."""
+        """The time from which only a re-authentication is allowed."""
 
     @property
     def takes_raw_token(self) -> bool:
-        """Whether the next frame is a token and no request."""
+        """Whether the next frame is a raw token instead of a request."""
         return self.raw_tokens and self.state is State.TOKENS
 
     @property
     def takes_long(self) -> bool:
-        """Whether the next `evaluate` takes milliseconds, as a password's check does."""
+        """Whether the next `evaluate` takes milliseconds, as the check of a password does."""
         return isinstance(self._server, PlainServer)
 
     def admits(self, api_key: int, now_s: float) -> bool:
-        """Whether a request of that API is taken now; the connection of others is closed."""
+        """Whether a request of that API is allowed now; any other request closes the connection."""
         if self.state is State.AUTHENTICATED:
             return api_key == _SASL_HANDSHAKE or self.expires_s is None or now_s < self.expires_s
         if self.state is State.HANDSHAKE:
@@ -76,8 +76,8 @@ class SaslSession:
         return self.state is State.TOKENS and api_key == _SASL_AUTHENTICATE
 
     def handshake(self, mechanism: str, version: int, now_s: float) -> None:
-        """The client has chosen a mechanism. Raises UnsupportedMechanism, which ends the connection, and
-        IllegalState where nobody asked for another authentication, or it comes too soon.
+        """Begin an authentication with a mechanism. Raises UnsupportedMechanism, which ends the
+        connection, and IllegalState if a re-authentication is not expected or comes too soon.
         """
         if self.state is State.AUTHENTICATED:
             soon = self._began_s is not None and now_s - self._began_s < _LEAST_BETWEEN_S
@@ -97,9 +97,9 @@ class SaslSession:
         self.state = State.TOKENS
 
     def evaluate(self, token: bytes) -> bytes:
-        """Answer a token; the state says whether others are to follow. See `takes_long`.
+        """Answer a token; `state` shows whether more tokens follow. See `takes_long`.
 
-        Raises SaslFailure, which ends the connection, with what the client may read of it, and IllegalState.
+        Raises IllegalState, and SaslFailure with a text for the client, which ends the connection.
         """
         if self.state is not State.TOKENS:
             raise IllegalState
@@ -119,7 +119,7 @@ class SaslSession:
             raise
         except InvalidCredentials:
             self.state = State.FAILED
-            # The reason might tell whether there is such a user.
+            # The reason could reveal whether the user exists.
             raise SaslFailure(
                 f"Authentication failed during {text} due to invalid credentials with SASL mechanism "
                 f"{self._mechanism}"
@@ -127,7 +127,7 @@ class SaslSession:
         return answer
 
     def begin_session(self, now_s: float) -> int:
-        """After the last token: how long the session lasts in ms, 0 for ever."""
+        """Begin the session after the last token. Returns its lifetime in ms; 0 is unlimited."""
         self.expires_s = now_s + self._max_reauth_s if self._max_reauth_s else None
         return int(self._max_reauth_s * 1000)
 

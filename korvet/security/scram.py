@@ -1,7 +1,7 @@
-"""SCRAM on bytes: both sides of RFC 5802 and RFC 7677, and what is stored of a password.
+"""SCRAM on bytes: both sides of RFC 5802 and RFC 7677, and the stored credentials.
 
-As in Kafka there is no channel binding, at least 4096 iterations are asked for, and extensions are ignored
-except mandatory ones and delegation tokens, with which nobody can authenticate here.
+As in Kafka, there is no channel binding, at least 4096 iterations are required, and extensions are ignored
+except mandatory ones and delegation tokens; nobody can authenticate with a delegation token.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 MIN_ITERATIONS: Final = 4096
-# Kafka's bound for new credentials: a client has to reckon as often.
+# Limits the iterations of new credentials as Kafka does: a client must compute as many.
 MAX_ITERATIONS: Final = 16384
 _NONCE_BYTES: Final = 24
 SALT_BYTES: Final = 24
@@ -46,7 +46,7 @@ _SERVER_FIRST: Final = re.compile(
 
 
 class ScramMechanism(Enum):
-    """SCRAM mechanisms by the names SASL has for them."""
+    """SCRAM mechanisms by their SASL names."""
 
     SHA_256 = "SCRAM-SHA-256"
     SHA_512 = "SCRAM-SHA-512"
@@ -58,7 +58,7 @@ class ScramMechanism(Enum):
 
     @property
     def hash_name(self) -> str:
-        """What hashlib calls the hash function."""
+        """The name of the hash function in hashlib."""
         return "sha256" if self is ScramMechanism.SHA_256 else "sha512"
 
 
@@ -66,7 +66,7 @@ BY_NUMBER: Final[Mapping[int, ScramMechanism]] = {each.number: each for each in 
 
 
 class ScramCredential(msgspec.Struct, frozen=True):
-    """What a server keeps of a password; nobody can authenticate with it."""
+    """What a server stores of a password; a stored credential is not enough to authenticate."""
 
     salt: bytes
     stored_key: bytes
@@ -78,18 +78,18 @@ class ScramCredential(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, mechanism: ScramMechanism, salt: bytes, salted: bytes, iterations: int) -> ScramCredential:
-        """From a salted password, which is what clients send (KIP-554)."""
+        """Derive a credential from a salted password, which is what clients send (KIP-554)."""
         stored_key = hashlib.new(mechanism.hash_name, _mac(mechanism, salted, b"Client Key")).digest()
         return cls(salt, stored_key, _mac(mechanism, salted, b"Server Key"), iterations)
 
     def proves(self, mechanism: ScramMechanism, password: str) -> bool:
-        """Whether this is the password. Takes milliseconds."""
+        """Whether `password` is the credential's password. Takes milliseconds."""
         salted = salt_password(mechanism, password, self.salt, self.iterations)
         stored_key = ScramCredential.of(mechanism, self.salt, salted, self.iterations).stored_key
         return hmac.compare_digest(stored_key, self.stored_key)
 
     def encode(self) -> bytes:
-        """As Kafka writes a credential (ScramCredentialUtils)."""
+        """The credential in the form that Kafka stores (ScramCredentialUtils)."""
         return b"salt=%b,stored_key=%b,server_key=%b,iterations=%d" % (
             base64.b64encode(self.salt),
             base64.b64encode(self.stored_key),
@@ -99,7 +99,7 @@ class ScramCredential(msgspec.Struct, frozen=True):
 
     @classmethod
     def decode(cls, text: bytes) -> ScramCredential:
-        """Read `encode`. Raises ValueError."""
+        """Parse `encode`. Raises ValueError."""
         parts = dict(part.split(b"=", 1) for part in text.split(b",") if b"=" in part)
         if set(parts) != {b"salt", b"stored_key", b"server_key", b"iterations"}:
             raise ValueError("not a SCRAM credential")
@@ -112,7 +112,7 @@ class ScramCredential(msgspec.Struct, frozen=True):
 def new_credential(
     mechanism: ScramMechanism, password: str, iterations: int = MIN_ITERATIONS
 ) -> ScramCredential:
-    """A credential for a password, with a salt of its own. Takes milliseconds."""
+    """A credential for a password, with a new salt. Takes milliseconds."""
     salt = secrets.token_bytes(SALT_BYTES)
     return ScramCredential.of(
         mechanism, salt, salt_password(mechanism, password, salt, iterations), iterations
@@ -120,7 +120,7 @@ def new_credential(
 
 
 def salt_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """Hi() of RFC 5802; passwords are taken as they are, as in Kafka (no SASLprep)."""
+    """Hi() of RFC 5802; passwords are not normalised (no SASLprep), as in Kafka."""
     return hashlib.pbkdf2_hmac(mechanism.hash_name, password.encode(), salt, iterations)
 
 
@@ -133,7 +133,9 @@ class ScramServer:
         find: Callable[[str], ScramCredential],
         nonce: Callable[[], str] = lambda: secrets.token_urlsafe(_NONCE_BYTES),
     ) -> None:
-        """find: the credential of a user; one that no password fits if there is no such user."""
+        """find(user) returns the user's credential, or one that no password matches if the user does not
+        exist.
+        """
         self._mechanism = mechanism
         self._find = find
         self._nonce = nonce
@@ -143,11 +145,11 @@ class ScramServer:
         self._server_first = ""
         self._expected_nonce = ""
         self.username = ""
-        """Whom the client says to be; to be believed once `complete`."""
+        """The user name that the client claims; valid once `complete`."""
         self.complete = False
 
     def evaluate(self, token: bytes) -> bytes:
-        """Answer the client's first, then its final message."""
+        """Answer the client's first message, then its final one."""
         try:
             message = token.decode()
         except UnicodeDecodeError:
@@ -201,7 +203,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one authentication. Raises InvalidCredentials for a server that does not know the
+    """The client's side of one authentication. Raises InvalidCredentials if the server does not know the
     password.
     """
 
@@ -225,7 +227,7 @@ class ScramClient:
         return f"n,,{self._first_bare}".encode()
 
     def answer(self, token: bytes) -> bytes:
-        """The final message to the server's first one; nothing to its final one."""
+        """The answer to the server's first message; empty for its final message."""
         if self._signature is None:
             return self._prove(token)
         if not hmac.compare_digest(token, b"v=" + base64.b64encode(self._signature)):
