@@ -69,7 +69,7 @@ _NOT_KEPT = {"table", "mode", "partition_by", "bytes_as", "checkpoint", "options
 @click.option(
     "--source",
     type=click.Choice(["korvet", "kafka"]),
-    help="From Redis, or through the Kafka protocol.  [default: kafka with --bootstrap, else korvet]",
+    help="Read from Redis, or with the Kafka protocol.  [default: kafka with --bootstrap, else korvet]",
 )
 @click.option(
     "--out",
@@ -78,13 +78,13 @@ _NOT_KEPT = {"table", "mode", "partition_by", "bytes_as", "checkpoint", "options
     show_default=True,
     help="Folder for the page and the Parquet tables.",
 )
-@click.option("--png", is_flag=True, help="Pictures of page and charts, too: needs Chromium or Chrome.")
+@click.option("--png", is_flag=True, help="Also write pictures of page and charts. Needs Chromium or Chrome.")
 @click.option(
     "--since-hours",
     type=click.IntRange(1, 24 * 366),
     default=24,
     show_default=True,
-    help="How far back the charts go; so much of the topics is read.",
+    help="Period of the charts; records of this period are read.",
 )
 @master_option
 def report(
@@ -99,8 +99,12 @@ def report(
     """Report on consumer groups: one HTML page and Parquet tables.
 
     \b
-    Lag in records and time, commits, rebalances and members of every group in
-    __consumer_offsets, what needs attention first.
+    The report shows lag in records and time, commits, rebalances and members of
+    every group in __consumer_offsets. Groups that need attention come first.
+
+    \b
+    korvet report
+    korvet report --redis redis://host:6379 --out report
     """
     source = source or ("kafka" if bootstrap else "korvet")
     reader: RedisReader | KafkaReader
@@ -166,17 +170,19 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
 
 @click.command()
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...")
-@click.option("--table", "source_table", metavar="NAME", help=f"Instead of topics: {', '.join(TABLES)}.")
+@click.option(
+    "--table", "source_table", metavar="NAME", help=f"Export a table instead of topics: {', '.join(TABLES)}."
+)
 @click.option(
     "--all-tables",
     is_flag=True,
-    help="Instead of topics: all these tables, in a folder that each run brings up to date with what is new.",
+    help="Export all these tables to a folder, which each run brings up to date.",
 )
 @click.option(
     "--from",
     "kept",
     metavar="FOLDER",
-    help="With --table: take it from such a folder, without Redis.",
+    help="With --table: read the table from such a folder, without Redis.",
 )
 @with_redis
 @click.option(
@@ -185,19 +191,22 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     required=True,
     callback=_named,
     metavar="PLACE",
-    help="Folder or URI to fill; for jdbc the database's URL, for iceberg the name of a PyIceberg catalog.",
+    help="Target folder or URI; for jdbc the database's URL, for iceberg the name of a PyIceberg catalog.",
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True)
-@click.option("--into", "table", metavar="TABLE", help="The table to fill, for jdbc and iceberg.")
+@click.option("--into", "table", metavar="TABLE", help="Target table, for jdbc and iceberg.")
 @click.option(
     "--mode",
     type=click.Choice(MODES),
     default=ERROR,
     show_default=True,
-    help="What to do when it exists. A continuous export goes on with its own whatever the mode is.",
+    help="What to do if the target exists. A continuous export always continues its own target.",
 )
 @click.option(
-    "--partition-by", metavar="COLUMN,...", callback=_columns, help="Columns that make the folders."
+    "--partition-by",
+    metavar="COLUMN,...",
+    callback=_columns,
+    help="Columns that partition the target into folders.",
 )
 @click.option(
     "--bytes",
@@ -205,13 +214,13 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     type=click.Choice(BYTES_AS),
     default="base64",
     show_default=True,
-    help="How CSV and JSON show bytes; text is UTF-8, with U+FFFD for what is none.",
+    help="Encoding of bytes in CSV and JSON; text is UTF-8, with U+FFFD for invalid bytes.",
 )
-@click.option("--continuous", is_flag=True, help="Go on with new records until stopped.")
+@click.option("--continuous", is_flag=True, help="Export new records until stopped.")
 @click.option(
     "--available-now",
     is_flag=True,
-    help="Add what is new since the last time, from the checkpoint; then end.",
+    help="Export records that are new since the checkpoint, then end.",
 )
 @click.option(
     "--every",
@@ -219,12 +228,12 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     callback=_interval,
     show_default=True,
     metavar="INTERVAL",
-    help="With --continuous: how often.",
+    help="With --continuous: the interval between batches.",
 )
 @click.option(
     "--checkpoint",
     metavar="FOLDER",
-    help="Where the progress is kept.  [default: _checkpoint in the folder that is filled]",
+    help="Folder of the checkpoint.  [default: _checkpoint in the target folder]",
 )
 @click.option(
     "--option",
@@ -232,7 +241,7 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     multiple=True,
     metavar="NAME=VALUE",
     callback=_pairs,
-    help="For Spark's writer (compression=zstd), for iceberg a property of the catalog. Repeatable.",
+    help="Option of Spark's writer (compression=zstd), for iceberg a property of the catalog. Repeatable.",
 )
 @click.option(
     "--source-option",
@@ -240,21 +249,21 @@ def _columns(_: click.Context, __: click.Parameter, given: str | None) -> tuple[
     multiple=True,
     metavar="NAME=VALUE",
     callback=_pairs,
-    help="For the data source, as isolationLevel=read_uncommitted. Repeatable.",
+    help="Option of the data source, for example isolationLevel=read_uncommitted. Repeatable.",
 )
 @click.option(
     "--jar",
     "files",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A jar that Spark needs, as a JDBC driver. Repeatable.",
+    help="A jar that Spark needs, for example a JDBC driver. Repeatable.",
 )
 @click.option(
     "--package",
     "packages",
     multiple=True,
     metavar="GROUP:ARTIFACT:VERSION",
-    help="The same, fetched from a Maven repository once. Repeatable.",
+    help="The same, downloaded once from a Maven repository. Repeatable.",
 )
 @master_option
 def export(
@@ -282,8 +291,8 @@ def export(
     """Write topics, or a table about groups, to Parquet, Delta, Iceberg, CSV or JSON files, or a database.
 
     \b
-    Once, unless --continuous or --available-now: these keep a checkpoint, and go
-    on from it with every record exactly once, however they were ended.
+    Without --continuous or --available-now, the export runs once. With one of them,
+    it keeps a checkpoint and exports every record exactly once, even after a crash.
 
     \b
     korvet export orders --to orders.parquet
@@ -484,16 +493,16 @@ def _follow(frame: DataFrame, target: Target, what: str, checkpoint: str | None,
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep them.  [default: KORVET_JARS_DIR, else the user's cache]",
+    help="Folder of the jars.  [default: KORVET_JARS_DIR, else the user's cache]",
 )
 def jars(names: tuple[str, ...], folder: Path | None) -> None:
-    """Fetch jars that Spark lacks, pinned and verified.
+    """Download jars for Spark, pinned and verified.
 
     \b
-    kafka: Spark's Kafka connector, for report --source kafka (fetched unless named otherwise).
+    kafka (default): Spark's Kafka connector, for report --source kafka.
     delta: for export --format delta.
 
-    What is there already is checked and kept.
+    Existing jars are verified and kept.
     """
     unknown = [name for name in names if name not in jar_sets.JARS]
     if unknown:

@@ -48,34 +48,43 @@ _REDIS_OPTIONS = [
         default=Path("korvet-data"),
         envvar="KORVET_DATA_DIR",
         show_default=True,
-        help="Folder of the embedded server, which must be running.",
+        help="Data folder of the embedded server, which must be running.",
     ),
-    click.option("--keyspace", default=DEFAULT_KEYSPACE, envvar="KORVET_KEYSPACE", show_default=True),
     click.option(
-        "--redis-user", metavar="NAME", envvar="KORVET_REDIS_USER", help="The user, unless the URL names one."
+        "--keyspace",
+        default=DEFAULT_KEYSPACE,
+        envvar="KORVET_KEYSPACE",
+        show_default=True,
+        help="Prefix of the keys.",
+    ),
+    click.option(
+        "--redis-user", metavar="NAME", envvar="KORVET_REDIS_USER", help="Redis user, if the URL names none."
     ),
     click.option(
         "--redis-password-file",
         metavar="FILE",
         envvar="KORVET_REDIS_PASSWORD_FILE",
-        help="Holds the password, wherever Spark reads. Else it is in the URL, or KORVET_REDIS_PASSWORD.",
+        help="File with the password, on every machine of Spark. Or use the URL or KORVET_REDIS_PASSWORD.",
     ),
     click.option(
         "--redis-ca",
         metavar="FILE",
         envvar="KORVET_REDIS_CA",
-        help="For rediss://: PEM file of the authorities to trust.  [default: the system's]",
+        help="For rediss://: PEM file of the trusted authorities.  [default: the system's]",
     ),
     click.option(
-        "--redis-cert", metavar="FILE", envvar="KORVET_REDIS_CERT", help="The client's certificate, PEM."
+        "--redis-cert",
+        metavar="FILE",
+        envvar="KORVET_REDIS_CERT",
+        help="PEM file of the client's certificate.",
     ),
-    click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="Its key, PEM."),
+    click.option("--redis-key", metavar="FILE", envvar="KORVET_REDIS_KEY", help="PEM file of its key."),
 ]
 master_option = click.option(
     "--master",
     default="local[*]",
     show_default=True,
-    help="Where Spark runs; a cluster's URL works too. With spark-submit, its own holds.",
+    help="Spark master: local or the URL of a cluster. Ignored with spark-submit.",
 )
 
 

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 1-2 (KIP-113).
 
-A broker has one log directory, the one that DescribeLogDirs returns, so moves to another one are refused. v2
-is flexible.
+A broker has one log directory, the one that DescribeLogDirs returns. A move to another one returns
+LOG_DIR_NOT_FOUND. v2 is flexible.
 """
 
 from __future__ import annotations
