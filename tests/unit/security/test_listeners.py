@@ -53,7 +53,7 @@ def test_settings_put_together() -> None:
         ({"listeners": "PLAINTEXT://h:1", "advertise": "h:1"}, "advertised.listeners"),
         (
             {"listener.name.b.ssl.client.auth": "none", "listeners": "SSL://h:1"},
-            "listener.name.b: there is no",
+            "listener.name.b: no listener",
         ),
         ({"listener.name.plaintext.ssl.client.auth": "maybe"}, r"ssl\.client\.auth = 'maybe'"),
         ({"listener.name.plaintext.ssl.client.auth": "required"}, "need ssl.truststore.location"),
@@ -65,7 +65,7 @@ def test_settings_put_together() -> None:
             {"listener.name.plaintext.plain.sasl.jaas.config": "secret"},
             r"listener\.name\.plaintext\.plain\.sasl\.jaas\.config: .*PlainLoginModule",
         ),
-        ({"advertised_listeners": "PLAINTEXT://h:1"}, "no listeners"),
+        ({"advertised_listeners": "PLAINTEXT://h:1"}, "`listeners` is not set"),
         ({"ssl_client_auth": "required"}, "ssl.truststore.location"),
         ({"sasl_enabled_mechanisms": "GSSAPI"}, "GSSAPI"),
         ({"authorizer_class_name": "x"}, "StandardAuthorizer"),
