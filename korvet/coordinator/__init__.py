@@ -1,4 +1,3 @@
-"""The asyncio rim of the group coordinator: it loads the shards from `__consumer_offsets`, appends what they
-write, keeps their timers, and projects commits onto Redis groups. `service.CoordinatorService` is the
-entrance.
+"""The asyncio rim of the coordinators: it loads shards from the log, appends what the shards write, keeps
+their timers, and projects commits onto Redis groups. `service.CoordinatorService` is the entrance.
 """

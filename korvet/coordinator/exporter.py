@@ -1,9 +1,9 @@
-"""Commits what Redis applications do with Redis consumer groups, as records in `__consumer_offsets`.
+"""Commits what Redis applications acknowledge in Redis consumer groups, as records in `__consumer_offsets`.
 
-In rounds: the Redis groups of all topics' partitions are read, and those that native consumers have moved
-are handed to the coordinator of the Kafka group of their name (korvet.groups.native decides). Each broker
-reads all of them and tells of those that it coordinates. A round depends on no earlier one: what a crash
-interrupts, the next one does.
+It works in rounds: a round reads the Redis groups of all topics' partitions and passes those that native
+consumers have moved to the coordinator of the Kafka group of that name (korvet.groups.native decides). Each
+broker reads all Redis groups and commits for the groups that it coordinates. A round depends on no earlier
+one: the next round does what a crash has interrupted.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Partitions read at once: about a millisecond of Redis where they have few groups.
+# Limits the partitions read at once: about 1 ms of Redis's time if each has few groups.
 STREAMS_AT_ONCE: Final = 200
-# Partitions of a round. Where there are more, those whose groups have moved lately come first, and the others
-# take turns.
+# Limits the partitions of a round. If there are more, those whose groups moved lately come first, and the
+# others take turns.
 MOST_STREAMS: Final = 1_000
 LATELY_ROUNDS: Final = 60
-# A round that took long is followed by a rest of so many times as long: reading takes a twentieth of Redis at
-# most.
+# After a round, the exporter rests for this multiple of the round's time: reading takes at most a twentieth
+# of Redis's time.
 RESTS: Final = 19
 # Rests after failed appends.
 FIRST_RETRY_S: Final = 1.0
@@ -37,14 +37,14 @@ LAST_RETRY_S: Final = 60.0
 
 
 class NativeExporter:
-    """Exports from one keyspace every `interval_ms`, or less often where a round takes long."""
+    """Exports from one keyspace every `interval_ms`, or less often if a round takes long."""
 
     def __init__(self, store: Store, coordinator: CoordinatorService, interval_ms: int) -> None:
         self._catalogue = store.catalogue
         self._groups = NativeGroups(store.commands)
         self._coordinator = coordinator
         self._interval_ms = interval_ms
-        # Partitions whose groups have moved, and for how many rounds that is remembered.
+        # Partitions whose groups have moved, and the number of rounds for which that is remembered.
         self._lately: dict[tuple[str, int], int] = {}
         self._turn = 0
         self._reloads = coordinator.reloads
@@ -60,13 +60,13 @@ class NativeExporter:
             except StorageError as error:
                 log.debug("Redis groups cannot be read: %s", error)
             except Exception:
-                # A defect of ours: commits of clients go on.
+                # A defect: the commits of clients continue.
                 log.exception("a round over the Redis groups failed")
             await asyncio.sleep(self._rest_s(clock() - began))
 
     def _rest_s(self, took_s: float) -> float:
-        """How long to rest after a round. A commit that cannot be appended (Redis is full, say) costs the
-        clients' groups a reload: then longer and longer.
+        """The rest after a round, in seconds. A commit that cannot be appended (Redis is full, for
+        example) makes the clients' groups reload; so the rest becomes longer and longer.
         """
         before, self._reloads = self._reloads, self._coordinator.reloads
         patience_s = min(max(2 * self._patience_s, FIRST_RETRY_S), LAST_RETRY_S)
@@ -74,8 +74,8 @@ class NativeExporter:
         return max(self._interval_ms / 1000 - took_s, RESTS * took_s, self._patience_s)
 
     async def round(self) -> None:
-        """Read the Redis groups of all partitions, or of those whose turn it is, and commit what has moved.
-        Raises StorageError.
+        """Read the Redis groups of all partitions, or of those whose turn it is, and commit what has
+        moved. Raises StorageError.
         """
         self._groups.forget(self._catalogue.topics)
         due = self._due()
@@ -90,8 +90,8 @@ class NativeExporter:
                     await self._coordinator.project_again(behind, watch)
 
     def _due(self) -> list[tuple[Topic, int]]:
-        """The partitions to look at in this round. Internal topics are left out: whoever reads commits would
-        make more of them.
+        """The partitions of this round. Internal topics are left out: a consumer of commits would cause
+        further commits.
         """
         self._lately = {key: rounds - 1 for key, rounds in self._lately.items() if rounds > 1}
         streams = [

@@ -1,5 +1,5 @@
-"""Which names an expression of a client matches: found in slices, as one expression may take long with
-thousands of names. What is found of the topics is kept until they change.
+"""The names that a client's regular expression matches. The search runs in slices, because one expression
+may take long with thousands of names. The topics found are kept until the topics change.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 Work: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 
-# The names and characters kept for all expressions together.
+# Limits the names and characters kept for all expressions together.
 _MOST_KEPT: Final = 1_000_000
 _OVERHEAD: Final = 100
 _MOST_REFUSED: Final = 100
 
 
 async def select(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that an expression matches. Raises InvalidRegex, also if it takes too long."""
+    """The names that an expression matches. Raises InvalidRegex, also if the search takes too long."""
     return [name async for name in sliced(compile_regex(pattern).select(names)) if name is not None]
 
 
 class TopicExpressions:
-    """Which topics expressions match. Use from one event loop."""
+    """The topics that expressions match. Use from one event loop."""
 
     def __init__(self, catalogue: Catalogue, spawn: Callable[[Work], object]) -> None:
         """spawn(work) runs what work() returns."""
@@ -40,14 +40,14 @@ class TopicExpressions:
         self._spawn = spawn
         self._kept: dict[str, Matching] = {}
         self._size = 0
-        # Expressions that took too long, and with which version of the topics.
+        # Expressions that took too long, with the version of the topics.
         self._refused: dict[str, tuple[int, InvalidRegex]] = {}
-        # One search at a time: however many clients ask, others wait for one slice only.
+        # Serialises searches: a client waits for one slice only, however many clients search.
         self._turn = asyncio.Lock()
         self._awaited: set[str] = set()
 
     def matching(self, pattern: str) -> Matching | None:
-        """The topics as they were found last. Unless that is up to date, they are looked for again."""
+        """The topics that the last search found. If the topics have changed since, a new search begins."""
         known = self._kept.get(pattern)
         if not self._is_current(known) and pattern not in self._awaited:
             self._awaited.add(pattern)
@@ -55,7 +55,9 @@ class TopicExpressions:
         return known
 
     async def find(self, pattern: str) -> None:
-        """Let `matching` know the topics as they are now. Raises InvalidRegex, also if that takes long."""
+        """Search now, so that `matching` knows the current topics. Raises InvalidRegex, also if the
+        search takes too long.
+        """
         async with self._turn:
             if self._is_current(self._kept.get(pattern)):
                 return
@@ -72,7 +74,7 @@ class TopicExpressions:
 
     async def _find_later(self, pattern: str) -> None:
         try:
-            # If the expression is refused, the group keeps the topics that it has.
+            # If the expression is refused, the group keeps its topics.
             with contextlib.suppress(InvalidRegex):
                 await self.find(pattern)
         finally:
@@ -88,7 +90,7 @@ class TopicExpressions:
         self._refused[pattern] = version, error
 
     def _keep(self, pattern: str, found: Matching) -> None:
-        """Keep what was found, and forget what was found first if there is too much."""
+        """Keep a result, and forget the oldest results if there are too many."""
         self._forget(pattern)
         self._kept[pattern] = found
         self._size += _cost(pattern, found)

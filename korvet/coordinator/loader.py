@@ -1,7 +1,6 @@
-"""Loads a partition of a coordinator's topic into its shard: the newest value of every key, in the log's
-order.
+"""Loads a partition of a coordinator's topic into its shard: the newest value of every key, in log order.
 
-The work is done in pages, with a turn of the event loop between them: other partitions are served meanwhile.
+The work is done in pages, with a turn of the event loop between them, so that other partitions are served.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ Entry: TypeAlias = "tuple[bytes, list[bytes]]"
 Page: TypeAlias = dict[bytes, int]
 """Wanted entries that lie close together: entry ID -> offset."""
 
-# Keys of the `latest` hash asked for at once.
+# Limits the keys of the `latest` hash in one request.
 SCANNED_AT_ONCE: Final = 1_000
-# Superseded entries between two wanted ones that are read along rather than asking twice: a command costs
+# Superseded entries between two wanted ones that are read along instead of a second request: a command costs
 # as much as about this many entries.
 READ_ALONG: Final = 8
-# Offsets in a page, as bits: bounds the size of a reply, also where group metadata is large, and the time in
-# which it is replayed, to a few ms.
+# Bits of the offsets in a page. Limits the size of a reply, also with large group metadata, and the time of
+# its replay to a few ms.
 PAGE_BITS: Final = 8
-# XRANGEs under way at once.
+# Limits the XRANGEs in flight.
 RANGES_AT_ONCE: Final = 8
 # Bytes of the partition at the end of an OffsetCommitKey.
 _PARTITION_BYTES: Final = 4
@@ -52,7 +51,7 @@ _Shard = TypeVar("_Shard")
 
 
 class Loader(ABC, Generic[_Shard]):
-    """Reads one partition of whichever coordinator."""
+    """Reads one partition of a coordinator's topic."""
 
     def __init__(self, store: Store, log: PartitionLog) -> None:
         self._store = store
@@ -61,12 +60,13 @@ class Loader(ABC, Generic[_Shard]):
 
     @abstractmethod
     def _replay_record(self, shard: _Shard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
-        """Have the shard replay a record. Raises DecodeError where it is none of this coordinator's."""
+        """Let the shard replay a record. Raises DecodeError if it is not a record of this coordinator."""
 
     async def replay_into(self, shard: _Shard) -> None:
-        """Replay the newest record of every key, in the order of the log. Raises StorageError.
+        """Replay the newest record of every key, in log order. Raises StorageError.
 
-        An entry that is no record of a coordinator (a native application's, say) is left out with a log line.
+        An entry that is not a coordinator's record (a native application's, for example) is skipped with a
+        log line.
         """
         pages = await self._newest()
         async for page, entries in self._read(pages):
@@ -77,13 +77,13 @@ class Loader(ABC, Generic[_Shard]):
             await asyncio.sleep(0)
 
     async def _newest(self) -> dict[int, Page]:
-        """Where the newest record of every key is, by the number of the page."""
+        """The entries with the newest record of every key, by page number."""
         pages: dict[int, Page] = {}
         await self._scan(self._latest, pages)
         return pages
 
     async def _scan(self, key: bytes, pages: dict[int, Page]) -> list[int]:
-        """Put the entries that a hash names into the pages; their offsets."""
+        """Add the entries that a hash names to the pages. Returns their offsets."""
         bias = self._log.bias
         cursor = b"0"
         offsets = []
@@ -105,7 +105,7 @@ class Loader(ABC, Generic[_Shard]):
                 return offsets
 
     async def _read(self, pages: dict[int, Page]) -> AsyncIterator[tuple[Page, list[Entry]]]:
-        """The entries of the pages in order, and some between them; the pages are used up."""
+        """Yield the entries of the pages in order, and some entries between them; consumes the pages."""
         calls: deque[tuple[Page, asyncio.Future[list[Entry]]]] = deque()
         try:
             for number in sorted(pages):
@@ -141,7 +141,7 @@ class Loader(ABC, Generic[_Shard]):
 
 
 class _Topic:
-    """What the keys of one group and topic have in common, and where its offsets go."""
+    """The common key prefix of one group and topic, and the target of its offsets."""
 
     __slots__ = ("key", "partitions")
 
@@ -154,13 +154,13 @@ class OffsetsLoader(Loader["GroupShard"]):
     """Reads a partition of `__consumer_offsets`: the newest offsets and metadata of every group, and the
     offsets of open transactions.
 
-    `commits` then holds the newest commit of each group and topic's partition, and `positions` the offsets of
-    the records of open transactions.
+    After that, `commits` holds the newest commit of each group and topic partition, and `positions` the
+    offsets of the records of open transactions.
     """
 
     def __init__(self, store: Store, log: PartitionLog) -> None:
         super().__init__(store, log)
-        # Offsets of records whose transaction is open: its producer.
+        # Offsets of records in open transactions, with the producer of each.
         self._open: dict[int, int] = {}
         # By the bytes of a key before its partition.
         self._topics: dict[bytes, _Topic] = {}
@@ -205,7 +205,7 @@ class OffsetsLoader(Loader["GroupShard"]):
             self._topics[raw_key[:-_PARTITION_BYTES]] = _Topic(key, partitions)
             self._note_commit(key, key.partition, offset, value.offset)
         elif value is None:
-            self._topics.clear()  # what it removed may have been the last offset there
+            self._topics.clear()  # the tombstone may have removed the last offset of the group and topic
 
     def _note_commit(self, key: OffsetCommitKey, partition: int, position: int, offset: int) -> None:
         stream = key.topic, partition
@@ -232,7 +232,7 @@ class TransactionsLoader(Loader["TransactionShard"]):
 
 
 def _ranges(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as (first, last) ranges to read."""
+    """Ascending offsets as (first, last) ranges for reading."""
     first = last = -1
     for offset in offsets:
         if first >= 0 and offset - last <= READ_ALONG:

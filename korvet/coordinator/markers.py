@@ -1,7 +1,8 @@
-"""Writes the markers that end a transaction into its partitions, again and again until they are there.
+"""Writes the markers that end a transaction into its partitions, and retries until each partition has its
+marker.
 
-It is the leader alone that appends to a log: markers for `__consumer_offsets` go through the coordinator of
-the groups, to whom they mean which offsets count.
+Only the leader appends to a log. Markers for `__consumer_offsets` go through the group coordinator, for which
+a marker decides which offsets count.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _LASTING: Final = {
     InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
     FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
 }
-# A newer producer has written, for which this one's transaction had to be over; or the topic is deleted.
+# A newer producer has written, which requires that this transaction has ended; or the topic was deleted.
 _NEEDED_NO_MORE: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch})
 
 
@@ -52,12 +53,12 @@ class LocalMarkers:
         self._groups = groups
 
     async def write(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
-        """The error of one marker: UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH and
-        TRANSACTION_COORDINATOR_FENCED stay, others are to be tried again.
+        """The error of one marker. UNKNOWN_TOPIC_OR_PARTITION, INVALID_PRODUCER_EPOCH and
+        TRANSACTION_COORDINATOR_FENCED are final; other errors are retriable.
         """
         name, number = partition
         if not self._exists(partition):
-            # Another broker may have made it.
+            # Another broker may have created it.
             try:
                 await self._catalogue.catch_up()
             except StorageError:
@@ -86,8 +87,8 @@ class LocalMarkers:
 
 
 class MarkerWriter:
-    """Writes the markers of one coordinator's transactions by write(partition, marker), of LocalMarkers or
-    what asks another broker's.
+    """Writes the markers of one coordinator's transactions by write(partition, marker):
+    LocalMarkers.write, or a function that asks another broker.
     """
 
     def __init__(self, write: Callable[[TopicPartition, ControlMarker], Awaitable[ErrorCode]]) -> None:
@@ -100,7 +101,9 @@ class MarkerWriter:
         written: Callable[[Markers], None],
         is_over: Callable[[], bool],
     ) -> None:
-        """Write all; written(markers) is called for each partition. Ends early where is_over() says so."""
+        """Write all markers; written(markers) is called for each partition. Ends early if is_over() is
+        true.
+        """
         marker = ControlMarker(
             markers.producer_id, markers.producer_epoch, markers.committed, coordinator_epoch
         )
@@ -114,13 +117,13 @@ class MarkerWriter:
     async def _write(
         self, partition: TopicPartition, marker: ControlMarker, is_over: Callable[[], bool]
     ) -> bool:
-        """Whether a partition has its marker, or needs none any more."""
+        """Whether a partition has its marker, or does not need one any more."""
         delay_s = _FIRST_RETRY_S
         while not is_over():
             try:
                 error = await self._write_one(partition, marker)
             except Exception:
-                # The transaction's other partitions get their markers; this one is tried again.
+                # The other partitions of the transaction get their markers; this one is retried.
                 logger.exception("a marker for %s-%d cannot be written", *partition)
                 error = ErrorCode.unknown_server_error
             if error is ErrorCode.none or error in _NEEDED_NO_MORE:

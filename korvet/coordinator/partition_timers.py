@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# The loop's clock and ours may differ by a rounding: a deadline that comes up early is asked for again
-# after this.
+# The delay before an early deadline is checked again: the loop's clock and ours may differ by a rounding
+# error.
 MIN_DELAY_MS = 1
 
 
 class Alarms:
-    """Calls ring(number) when a partition's deadline has come.
+    """Calls ring(number) when a partition's deadline is reached.
 
-    Moving a deadline later, which is what most requests do, is one assignment: its heap entry stays where it
-    is and goes back into the heap when it comes up too early.
+    Most requests move a deadline later. That is one assignment: the heap entry stays, and is pushed back when
+    it comes up too early.
     """
 
     def __init__(self, clock: Callable[[], int], ring: Callable[[int], None]) -> None:
-        """clock: now in ms, the same that the deadlines are measured by."""
+        """clock: now in ms, on the same clock as the deadlines."""
         self._clock = clock
         self._ring = ring
         self._due: dict[int, int] = {}
@@ -32,7 +32,7 @@ class Alarms:
         self._armed_ms = 0
 
     def set(self, number: int, at_ms: int | None) -> None:
-        """Let the alarm of `number` ring at at_ms, in place of its former time; None: not at all."""
+        """Set the deadline of `number` to at_ms, instead of its former one; None removes it."""
         if at_ms is None:
             self._due.pop(number, None)
             return
@@ -44,7 +44,7 @@ class Alarms:
                 self._arm()
 
     def close(self) -> None:
-        """Let nothing ring any more."""
+        """Cancel all deadlines."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -66,7 +66,7 @@ class Alarms:
             self._handle = asyncio.get_running_loop().call_later(delay_ms / 1000, self._wake)
 
     def _wake(self) -> None:
-        """Ring one number: what it does may take its time, and clients wait between two of them."""
+        """Ring one number: its work may take a while, and clients are served between two of them."""
         self._handle = None
         try:
             number = self._take_due(self._clock())
@@ -76,7 +76,7 @@ class Alarms:
             self._arm()
 
     def _take_due(self, now_ms: int) -> int | None:
-        """A number whose deadline has come; entries that came up too early go back."""
+        """A number whose deadline is reached; entries that came up too early are pushed back."""
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, number = heappop(self._heap)
             if self._queued.get(number) != at_ms:

@@ -1,7 +1,8 @@
-"""The partitions of a coordinator's topic: which are ours, loaded, or being loaded, of whichever coordinator.
+"""The partitions of a coordinator's topic that this broker leads, loaded or being loaded; for both
+coordinators.
 
-A partition is loaded when it becomes ours, and again when an append to it failed or another server took it
-over. What has not been loaded answers why.
+A partition is loaded when this broker begins to lead it, and again when an append to it failed or a Redis
+failover moved it to another server. A partition that is not loaded answers with the reason.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ causes = Causes(logger)
 
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 1.0
-# Partitions that are read at the same time: each holds its replies and its newest keys in memory.
+# Limits the partitions that are read at the same time: each holds its replies and its newest keys in memory.
 LOADS_AT_ONCE: Final = 2
 
 _Term = TypeVar("_Term", bound=ServedPartition[Any, Any])
 
 
 class Partition(Generic[_Term]):
-    """A partition and its term while it has one; `changed` is set unless it is being loaded.
+    """A partition, and its term while it has one; `changed` is set unless the partition is being loaded.
 
-    `epoch` is the leader epoch in which it is coordinated here; None where another broker does that. `error`
-    is what it answers without a term.
+    `epoch` is the leader epoch in which this broker coordinates the partition; None if another broker does.
+    `error` is the answer while there is no term.
     """
 
     __slots__ = ("changed", "epoch", "error", "loading", "moved", "number", "quiet_epoch", "term")
@@ -53,10 +54,10 @@ class Partition(Generic[_Term]):
         self.loading: asyncio.Task[None] | None = None
         self.term: _Term | None = None
         self.moved = False
-        """Whether another server took the log over since it began to be read."""
+        """Whether a failover moved the log to another server since the read began."""
         self.quiet_epoch: int | None = None
-        """The writers' epoch of a term that ended with nothing on its way, as Redis took no writes: the next
-        term can go on with it.
+        """The writers' epoch of a term that ended with nothing in flight, because Redis took no writes:
+        the next term can continue with it.
         """
         self.changed = asyncio.Event()
         self.changed.set()
@@ -65,8 +66,8 @@ class Partition(Generic[_Term]):
 class Partitions(Generic[_Term]):
     """The partitions of one topic, by number. Use from one event loop.
 
-    read(claim) reads a partition that was taken over and gives its term. on_loaded() is called when none is
-    left to be loaded: the last one serves, or another broker coordinates it.
+    read(claim) reads a claimed partition and returns its term. on_loaded() is called when no partition is
+    left to load: each one serves, or another broker coordinates it.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Partitions(Generic[_Term]):
         """None until `serve`."""
         self.closed = False
         self.reloads = 0
-        """How often a partition was read again, as an append had failed."""
+        """How often a partition was read again because an append had failed."""
         store.on_moved.append(self._log_moved)
 
     def __len__(self) -> int:
@@ -105,17 +106,17 @@ class Partitions(Generic[_Term]):
     def __getitem__(self, number: int) -> Partition[_Term]:
         return self._partitions[number]
 
-    # Life
+    # Life cycle
 
     def serve(self, topic: Topic) -> None:
-        """Begin to load what is ours of the topic."""
+        """Begin to load the topic's partitions that this broker leads."""
         if self.topic is None:
             self.topic = topic
             self._partitions = [Partition(number) for number in range(topic.partitions)]
         self.follow_assignment()
 
     def retire(self) -> None:
-        """Serve nothing until `serve` is called, for another topic perhaps."""
+        """Serve nothing until `serve` is called, possibly for another topic."""
         for partition in self._partitions:
             if partition.loading is not None:
                 partition.loading.cancel()
@@ -125,7 +126,9 @@ class Partitions(Generic[_Term]):
         self.topic = None
 
     def follow_assignment(self) -> None:
-        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
+        a later epoch.
+        """
         if self.closed:
             return
         for partition in self._partitions:
@@ -158,7 +161,7 @@ class Partitions(Generic[_Term]):
             self._on_loaded()
 
     async def close(self) -> None:
-        """Refuse what waits and stop. What was promised is in the log."""
+        """Refuse waiting requests and stop. Everything that was promised is in the log."""
         self.closed = True
         tasks = list(self._tasks)
         for task in tasks:
@@ -170,7 +173,9 @@ class Partitions(Generic[_Term]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
-        """Run `work()` until it returns or the partitions are closed; again whenever an exception ends it."""
+        """Run `work()` until it returns or the partitions are closed; run it again whenever an exception
+        ends it.
+        """
         task = keep(f"the coordinator of {self._name}", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -185,7 +190,7 @@ class Partitions(Generic[_Term]):
         partition.loading = self.spawn(partial(self._load, self.topic, partition))
 
     async def _load(self, topic: Topic, partition: Partition[_Term]) -> None:
-        """Acquire the partition's epoch, read it and serve it; again and again until Redis lets us."""
+        """Acquire the partition's epoch, read it and serve it; retry until Redis allows it."""
         delay_s = FIRST_RETRY_S
         while True:
             if partition.quiet_epoch is not None:
@@ -198,12 +203,12 @@ class Partitions(Generic[_Term]):
                 if not partition.moved:
                     break
             except FencedEpoch as error:
-                # Until we hear of it, and this is cancelled or begun again.
+                # Until this broker learns of the new leader, which cancels this task or restarts it.
                 self._store.fenced(error)
             except StorageError as error:
                 causes.warn(error, "%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
             except Exception:
-                # A defect of ours: the other partitions serve, this one goes on saying that it is loading.
+                # A defect: the other partitions serve, and this one keeps reporting that it is loading.
                 logger.exception("%s-%d cannot be loaded", topic.name, partition.number)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, LAST_RETRY_S)
@@ -216,8 +221,7 @@ class Partitions(Generic[_Term]):
     async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
         number = partition.number
         log = self._store.log(topic, number)
-        # First the epoch, then the reading: what an older term still has under way is in the log by then or
-        # refused.
+        # The epoch is acquired before the read: by then, records of an older term are in the log or refused.
         epoch, partition.quiet_epoch = partition.quiet_epoch, None
         if epoch is None:
             epoch = await log.acquire_epoch()
@@ -234,7 +238,7 @@ class Partitions(Generic[_Term]):
         return term
 
     def _log_moved(self, log: PartitionLog) -> None:
-        """Another server took a log over: what it lacks of ours never happened."""
+        """A failover moved a log to another server: records that the new server lacks are lost."""
         if log.topic.name != self._name or not self._partitions or self.closed:
             return
         partition = self._partitions[log.partition]
@@ -243,7 +247,7 @@ class Partitions(Generic[_Term]):
             self._load_again(partition)
 
     def _failed(self, partition: Partition[_Term], term: _Term, error: Exception) -> None:
-        """An append or a handler failed: the shard is no longer what the log says."""
+        """An append or a handler failed: the shard no longer equals the log."""
         if partition.term is not term or self.closed:
             return
         if isinstance(error, FencedEpoch):
@@ -253,7 +257,7 @@ class Partitions(Generic[_Term]):
             return
         causes.warn(error, "%s-%d is loaded again: %s", self._name, partition.number, error)
         if isinstance(error, WritesRefused):
-            # Appends go one at a time, and this one is answered.
+            # Appends are sequential, and this one is answered.
             partition.quiet_epoch = term.writers_epoch
         self._load_again(partition)
 

@@ -1,6 +1,6 @@
-"""What brokers ask each other for transactions: whether a partition is in one, and to write markers.
+"""Requests between brokers for transactions: whether a partition is in a transaction, and markers to write.
 
-Both arrive in the order in which they were sent, so that a marker finds what was let in before it.
+Both arrive in the order in which they were sent, so that a marker follows what was admitted before it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARK: Final = "mark"
 class _MarkRequest(msgspec.Struct, frozen=True, array_like=True):
     partition: TopicPartition
     leader_epoch: int
-    """In which the one who is asked leads it: later it leads another log."""
+    """The leader epoch in which the receiver leads the partition: in a later epoch it leads another log."""
     marker: ControlMarker
 
 
@@ -47,7 +47,7 @@ _ERRORS: Final = msgspec.msgpack.Decoder(ErrorCode)
 
 
 class Peers:
-    """Asks whoever leads a partition: this broker at once, others by mail."""
+    """Asks the leader of a partition: this broker directly, others by the mailbox."""
 
     def __init__(self, store: Store, mailbox: Mailbox, markers: LocalMarkers) -> None:
         self._store = store
@@ -57,7 +57,7 @@ class Peers:
         mailbox.handle(_MARK, self._mark_asked)
 
     def serve_adds(self, submit: Callable[[AddRequest, Callable[[AddReply], None]], None]) -> None:
-        """Let other brokers ask the coordinator here, by submit(request, done)."""
+        """Let other brokers ask this coordinator, by submit(request, done)."""
 
         def asked(body: bytes, answer: Answer) -> None:
             submit(_ADD_REQUESTS.decode(body), lambda reply: answer(_encode(reply)))
@@ -77,7 +77,7 @@ class Peers:
         self._mailbox.ask(self._leader(coordinated)[0], _ADD, _encode(request), answered)
 
     async def mark(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
-        """As LocalMarkers.write, wherever the partition is led."""
+        """LocalMarkers.write on the broker that leads the partition."""
         member = self._store.membership
         if member is None or member.alone or self._store.leads(*partition) is not None:
             return await self._markers.write(partition, marker)
@@ -110,7 +110,7 @@ class Peers:
         answer(_encode(await self._markers.write(request.partition, request.marker)))
 
     async def close(self) -> None:
-        """Answer nothing any more."""
+        """Stop answering."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

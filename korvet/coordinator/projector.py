@@ -1,8 +1,7 @@
-"""Keeps Redis groups in step with commits: at once where possible, later where Redis refused or a crash came
-between.
+"""Keeps Redis groups in step with commits: at once if possible, later if Redis refused or after a crash.
 
-Changes of one stream (a topic's partition) go to Redis in their order, one call at a time: while it is under
-way, later ones gather for the next. Of several commits of one group that wait, only the newest is sent.
+Changes of one stream (a topic's partition) go to Redis in order, one call at a time; changes that arrive
+during a call gather for the next one. Of several waiting commits of one group, only the newest is sent.
 """
 
 from __future__ import annotations
@@ -39,22 +38,25 @@ Stream: TypeAlias = tuple[str, int]
 """Topic, partition."""
 
 NewestCommits: TypeAlias = "dict[Stream, dict[str, tuple[int, int]]]"
-"""By stream and group: the position of its newest commit in `__consumer_offsets`, and the offset."""
+"""By stream and group: the position of the group's newest commit in `__consumer_offsets`, and the offset."""
 
 FIRST_RETRY_S: Final = 0.5
 LAST_RETRY_S: Final = 60.0
-# Changes in one call: each takes Redis some 10 us, up to ten times that where records have to be counted.
+# Limits the changes of one call: each takes Redis about 10 us, and up to ten times that if records must be
+# counted.
 CHANGES_AT_ONCE: Final = 64
-# Changes and streams looked at in one go after a load: the commits of clients must find room between them.
+# Limits the changes and streams handled in one turn after a load, so that clients' commits find room between
+# turns.
 AT_ONCE: Final = 256
 
 
 class CommitChange(msgspec.Struct, frozen=True, gc=False):
-    """What the record at `position` of `__consumer_offsets` did to a committed offset; offset None: deleted
-    it.
+    """The effect of the record at `position` of `__consumer_offsets` on a committed offset; the offset None
+    deletes it.
 
-    force: destroy the Redis group even if native consumers use it. native: where the Redis group stood, as an
-    offset, when the commit was read off it. restored: it was found in the log, which does not say that.
+    force: destroy the Redis group even if native consumers use it. native: the Redis group's own position, as
+    an offset, if the commit was read from that group. restored: the commit was read from the log, which does
+    not record `native`.
     """
 
     group: str
@@ -68,14 +70,14 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def place(self) -> Place:
-        """What is changed."""
+        """The group and the partition."""
         return self.group, self.topic, self.partition
 
 
 class _Entry:
-    """A change that waits for its turn, the newest of those that it stands for, and whom to tell.
+    """A waiting change, the newest of those that it replaces, and the callbacks of all of them.
 
-    earliest: the offset of the first of these commits; None where a later one went back.
+    earliest: the offset of the first of these commits; None if a later one went back.
     """
 
     __slots__ = ("change", "earliest", "finished")
@@ -90,7 +92,7 @@ class _Entry:
         return self.change.offset is None
 
     def join(self, change: CommitChange, finished: Callable[[], None]) -> None:
-        """Stand for a further commit of the same place."""
+        """Replace the commit by a later one of the same group and partition."""
         self.finished.append(finished)
         if change.position > self.change.position:
             assert change.offset is not None
@@ -100,7 +102,7 @@ class _Entry:
             self.change = change
 
     def as_commit(self) -> GroupCommit:
-        """What is to be projected."""
+        """The change to project."""
         change = self.change
         assert change.offset is not None
         return GroupCommit(
@@ -108,24 +110,24 @@ class _Entry:
         )
 
     def finish(self) -> None:
-        """Tell all."""
+        """Call all callbacks."""
         for finished in self.finished:
             finished()
 
 
 class _Lane:
-    """The changes of one stream: those that are under way, and those that wait meanwhile."""
+    """The changes of one stream: in flight, and waiting."""
 
     __slots__ = ("joinable", "taken", "waiting")
 
     def __init__(self) -> None:
         self.taken: list[_Entry] = []
         self.waiting: deque[_Entry] = deque()
-        # By group: the waiting commit that a later one joins; none where a deletion is behind it.
+        # By group: the waiting commit that a later commit joins; none if a deletion follows it.
         self.joinable: dict[str, _Entry] = {}
 
     def add(self, change: CommitChange, finished: Callable[[], None]) -> None:
-        """Let a change wait."""
+        """Add a change to the waiting ones."""
         joined = self.joinable.get(change.group)
         if change.offset is None:
             self.joinable.pop(change.group, None)
@@ -137,7 +139,7 @@ class _Lane:
             self.waiting.append(entry)
 
     def take(self) -> list[_Entry]:
-        """The first changes, either commits or deletions, at most CHANGES_AT_ONCE."""
+        """The first changes, either all commits or all deletions, at most CHANGES_AT_ONCE."""
         waiting = self.waiting
         taken: list[_Entry] = []
         kind = waiting[0].is_drop
@@ -150,7 +152,7 @@ class _Lane:
         return taken
 
     def drop_overtaken(self, group: str, position: int) -> list[_Entry]:
-        """Take out the commits of a group from before a deletion: they must not bring it back."""
+        """Remove the commits of a group that precede a deletion: they must not restore it."""
         overtaken = [
             entry
             for entry in self.waiting
@@ -163,34 +165,34 @@ class _Lane:
 
 
 class Projector:
-    """Applies changes to Redis groups, those of one stream one after the other.
+    """Applies changes to Redis groups; those of one stream one after the other.
 
-    A change that fails is kept, the newest of each place, and tried again until it succeeds or its topic is
-    gone.
+    A change that fails is kept (the newest per group and partition) and retried until it succeeds or its
+    topic is deleted.
     """
 
     def __init__(self, projection: Projection, catalogue: Catalogue) -> None:
         self._projection = projection
         self._catalogue = catalogue
-        # Streams with a call under way.
+        # Streams with a call in flight.
         self._lanes: dict[Stream, _Lane] = {}
-        # What was loaded and is not compared with Redis yet.
+        # Loaded commits that have not been compared with Redis.
         self._expected: NewestCommits = {}
         self._ends: dict[int, int] = {}
-        # Comparisons under way: ends of loaded partitions, and the streams that are left. What is struck off
-        # for a stream is gone, so none is looked at twice.
+        # Comparisons in progress: ends of loaded partitions, and the streams that are left. A stream is
+        # removed when it has been compared, so that none is compared twice.
         self._rounds: deque[tuple[dict[int, int], deque[Stream]]] = deque()
         self._failed: dict[Place, CommitChange] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
         self.touched: set[Place] | None = None
-        """While Redis groups are read: places whose commit is not projected when that begins, or changes
-        since.
+        """While Redis groups are read: keys whose commit is not projected when the read begins, or
+        changes during it.
         """
 
     def apply(self, changes: Sequence[CommitChange], done: Callable[[], None]) -> None:
-        """Apply all; done() when each of them is applied, kept for later, or about a topic that does not
-        exist.
+        """Apply all; done() is called when each change is applied, kept for later, or belongs to a topic
+        that does not exist.
         """
         left = len(changes)
 
@@ -210,18 +212,20 @@ class Projector:
 
     @property
     def backlog(self) -> int:
-        """How many changes failed and wait to be tried again."""
+        """The number of changes that failed and wait for a retry."""
         return len(self._failed)
 
     def unsettled(self) -> Iterator[Place]:
-        """Where changes wait, are under way, or failed. What is yet to be reconciled is not among them."""
+        """The keys with changes that wait, are in flight, or failed. Changes that are still to be
+        reconciled are not included.
+        """
         yield from self._failed
         for lane in self._lanes.values():
             for entry in (*lane.taken, *lane.waiting):
                 yield entry.change.place
 
     async def close(self) -> None:
-        """Try nothing again any more. What is missing then is found at the next load."""
+        """Stop retrying. The next load finds what is missing then."""
         self._closed = True
         if self._retrying is not None:
             self._retrying.cancel()
@@ -230,7 +234,7 @@ class Projector:
     # After a load
 
     def expect(self, commits: NewestCommits, number: int, end: int) -> None:
-        """Note what partition `number` of `__consumer_offsets`, read up to offset `end`, says, for
+        """Note the commits of partition `number` of `__consumer_offsets`, read up to offset `end`, for
         `reconcile`.
         """
         for stream, groups in commits.items():
@@ -243,11 +247,11 @@ class Projector:
         return bool(self._ends or self._rounds or self._expected)
 
     async def reconcile(self, partitions: int) -> None:
-        """Bring Redis groups up to what is expected; `__consumer_offsets` has `partitions` partitions.
+        """Bring Redis groups up to the loaded commits; `__consumer_offsets` has `partitions` partitions.
 
-        A commit that is not projected is projected; what is projected but no longer there was deleted just
-        before a crash, and goes. Commits of clients go on meanwhile, and make what is expected of their place
-        obsolete. Raises StorageError.
+        A commit that is not projected is projected. A projection without a commit is removed: the commit was
+        deleted just before a crash. Clients commit during this, which supersedes what was loaded for the same
+        group and partition. Raises StorageError.
         """
         if self._ends:
             self._rounds.append((self._ends, deque(self._streams())))
@@ -267,7 +271,7 @@ class Projector:
                 yield topic.name, number
 
     async def _gone(self, stream: Stream, ends: Mapping[int, int], partitions: int) -> list[CommitChange]:
-        """Strike off what is projected already; returns what is projected and should not be."""
+        """Remove what is projected already. Returns what is projected and should not be."""
         gone = []
         try:
             projected = await self._projection.projected(*stream)
@@ -334,11 +338,11 @@ class Projector:
             return
         self._lanes[stream] = lane = _Lane()
         lane.add(change, finished)
-        # In the loop's next turn: what else arrives in this one goes along.
+        # Deferred to the loop's next turn: changes that arrive in this one go along.
         asyncio.get_running_loop().call_soon(self._next, stream, lane)
 
     def _next(self, stream: Stream, lane: _Lane) -> None:
-        """Send what waits; a lane in which nothing does is closed."""
+        """Send what waits; a lane without changes is closed."""
         topic = self._topic(stream)
         while lane.waiting:
             taken = lane.take()
@@ -423,7 +427,7 @@ class Projector:
             self._retrying = keep("Redis groups that did not follow", self._retry)
 
     async def _retry(self) -> None:
-        """Try what failed again, less and less often, until nothing is left."""
+        """Retry what failed, less and less often, until nothing is left."""
         delay_s = FIRST_RETRY_S
         while self._failed:
             await asyncio.sleep(delay_s)

@@ -56,11 +56,11 @@ GroupRequest: TypeAlias = (
     | ConsumerDescribeRequest
     | PutRequest
 )
-"""A request that concerns the groups it names; ListRequest concerns all."""
+"""A request that concerns the groups that it names; ListRequest concerns all groups."""
 
 
 def refuse(request: GroupRequest, error: ErrorCode) -> Reply:
-    """The reply that says `error` for everything that `request` asks."""
+    """The reply with `error` for every element of `request`."""
     return _REFUSALS[type(request)](request, error)
 
 

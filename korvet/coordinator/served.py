@@ -1,13 +1,13 @@
-"""What one loaded life of a coordinator's partition does, of whichever coordinator: from the epoch's
-acquisition to its loss or a failed append.
+"""One term of a coordinator's partition: from the acquisition of its epoch to its loss or a failed append;
+for both coordinators.
 
 Data flows one way: request → shard's handler → records → their bytes → replay → append → replies. Records
-that come while an append is under way go with the next one. The shard is ahead of the log by what waits and
-what is in flight; no reply leaves before everything that came earlier is safe, so nobody sees what could
-still be lost. A life in which an append failed is thrown away whole: its shard knows more than the log.
+that come while an append is in flight go with the next one. The shard is ahead of the log by the records that
+wait and those in flight; no reply leaves before everything earlier is safe, so no client sees what could
+still be lost. A term in which an append failed is discarded: its shard knows more than the log.
 
-Until its records are replayed, an outcome has changed nothing that lasts. So when a handler raises, or a
-record does not fit Kafka's format or max.message.bytes, only those who wait for that outcome are refused.
+Until its records are replayed, an outcome has no lasting effect. So if a handler raises, or a record does not
+fit Kafka's format or max.message.bytes, only the requests that wait for that outcome are refused.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ Token: TypeAlias = int
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 """Key and value."""
 
-# One append runs as one script: this many records keep Redis busy for tens of milliseconds, and stay far
-# below the 1,048,576 arguments that a command may have. Only expiry and deleted topics write that many at a
-# time.
+# Limits the records of one append, which runs as one script: this many keep Redis busy for tens of
+# milliseconds, and stay far below the 1,048,576 arguments of a command. Only expiry and deleted topics write
+# that many at a time.
 MAX_APPEND_RECORDS: Final = 10_000
-# Records up to this size are appended whatever max.message.bytes says: with a smaller value no group could
-# commit. It has room for an offset and its metadata.
+# Records up to this size are appended whatever the value of max.message.bytes: with a smaller value no group
+# could commit. An offset with its metadata fits.
 _ALWAYS_TAKEN_BYTES: Final = 200_000
 
 _Shard = TypeVar("_Shard", bound=Any)
@@ -54,27 +54,29 @@ _Step = TypeVar("_Step", bound="Step")
 
 
 class Claim(NamedTuple):
-    """A partition that was taken over, and whom its life tells.
+    """A claimed partition, and the callbacks to its owner.
 
-    on_failure(error) is called when an append, a replay or an event failed; the owner then closes the life.
-    on_deadline(at_ms) tells when `tick` is to be called next (None: not at all).
+    on_failure(error) is called when an append, a replay or an event failed; the owner then closes the term.
+    on_deadline(at_ms) reports when `tick` must be called next (None: never).
     """
 
     log: PartitionLog
     epoch: int
     """The writers' epoch that was acquired."""
     log_end: int
-    """Where the log ended then."""
+    """The log end offset at that time."""
     clock: Callable[[], int]
     """Now in ms since the epoch."""
     on_deadline: Callable[[int | None], None]
     on_failure: Callable[[Exception], None]
     message_max_bytes: int
-    """The largest record in bytes, unless the topic's max.message.bytes says otherwise."""
+    """The largest record in bytes, unless the topic's max.message.bytes differs."""
 
 
 class Step:
-    """An outcome on its way: safe once the last of its records (`unsafe` of them are left) is in the log."""
+    """An outcome in progress: safe once the last of its records is in the log; `unsafe` counts those that
+    are not.
+    """
 
     __slots__ = ("apart", "error", "outcome", "settled", "unsafe")
 
@@ -84,11 +86,11 @@ class Step:
         self.settled: Settled | None = None
         self.error = ErrorCode.none
         self.apart = apart
-        """Records of steps where this differs go with different appends."""
+        """Records of steps with different keys go in different appends."""
 
 
 class Pending(NamedTuple):
-    """A record that waits for its append: its step, what it says, and its key, value and timestamp in ms."""
+    """A record that waits for its append: its step, its content, and its key, value and timestamp in ms."""
 
     step: Any
     record: Any
@@ -96,7 +98,7 @@ class Pending(NamedTuple):
 
 
 class ServedPartition(ABC, Generic[_Shard, _Step]):
-    """A partition that is loaded, and served by a shard."""
+    """A loaded partition, served by a shard."""
 
     def __init__(self, shard: _Shard, claim: Claim) -> None:
         self._shard = shard
@@ -108,7 +110,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self._tokens = itertools.count()
         self._waiting: dict[Token, tuple[Any, Done]] = {}
         self._steps: deque[_Step] = deque()
-        # Records of one append after the other: while one is under way, those that come go with the next.
+        # Appends are sequential: records that come during an append go with the next one.
         self._pending: deque[Pending] = deque()
         self._sent: Sequence[Pending] = ()
         self._appending = False
@@ -116,7 +118,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     @property
     def writers_epoch(self) -> int:
-        """The epoch that its appends carry."""
+        """The epoch of its appends."""
         return self._claim.epoch
 
     # What differs between coordinators
@@ -127,7 +129,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     @abstractmethod
     def _replay(self, outcome: Any) -> None:
-        """Have the shard replay the outcome's records."""
+        """Let the shard replay the outcome's records."""
 
     @abstractmethod
     def _encode(self, record: Any) -> EncodedRecord:
@@ -135,24 +137,24 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
     @abstractmethod
     def _refuse(self, request: Any, error: ErrorCode) -> Any:
-        """The reply that says `error` for everything that `request` asks."""
+        """The reply with `error` for every element of `request`."""
 
     @abstractmethod
     def _release(self, step: _Step) -> None:
-        """All of a step is safe, and of those before: let its effects out."""
+        """A step and all steps before it are safe: release its effects."""
 
     def _placed(self, pending: Pending, position: int) -> None:
         """A record is in the log, at this offset."""
 
-    # What is asked
+    # Requests
 
     def submit(self, handler: Any, request: Any, done: Done) -> Token:
-        """Handle a request; done(reply) is called once, before this returns or later, unless the token is
-        withdrawn. It says UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format or
+        """Handle a request. done(reply) is called once, before this returns or later, unless the token is
+        withdrawn. The reply is UNKNOWN_SERVER_ERROR if a record of the request does not fit Kafka's format or
         exceeds max.message.bytes, and COORDINATOR_LOAD_IN_PROGRESS if there are records and Redis is known to
         take no writes.
 
-        Whatever the handler raises is raised here, without a call of done.
+        An exception of the handler is raised here, without a call of done.
         """
         token = next(self._tokens)
         now_ms = self._clock()
@@ -163,13 +165,13 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             raise
         replies = outcome.replies
         if not outcome.records and not self._steps and len(replies) == 1 and replies[0][0] == token:
-            # A heartbeat of a quiet group, mostly: it rests on nothing that is not safe.
+            # Usually a heartbeat of a quiet group: the reply depends on nothing that is unsafe.
             self._on_deadline(self._shard.next_deadline_ms())
             call(done, replies[0][1])
             return token
         self._waiting[token] = (request, done)
         if outcome.records and self._log.writes_refused is not None:
-            # The append would end this life, which can be read from: groups' offsets, for example.
+            # The append would end this term, which still answers reads: groups' offsets, for example.
             self._discard(outcome, token, error=ErrorCode.coordinator_load_in_progress)
             return token
         try:
@@ -188,11 +190,11 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self._handle_event(self._shard.loaded)
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         self._handle_event(self._shard.tick)
 
     def close(self, error: ErrorCode) -> None:
-        """Refuse whatever still waits; nothing happens afterwards."""
+        """Refuse waiting requests; nothing happens afterwards."""
         if self.closed:
             return
         self.closed = True
@@ -205,7 +207,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             if step.settled is not None:
                 call(step.settled, error)
 
-    # How it is done
+    # Mechanism
 
     def _handle_event(
         self,
@@ -213,9 +215,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         step_of: Callable[[Any], _Step] | None = None,
         settled: Settled | None = None,
     ) -> None:
-        """Handle what no client asked for: nobody is there to take the exception, so it is logged.
+        """Handle work that no client asked for: no caller could take its exception, so the exception is
+        logged.
 
-        An event that raises ends the life: the shard has lost a deadline, which only a load brings back.
+        An event that raises ends the term: the shard has lost a deadline, which only a load restores.
         """
         now_ms = self._clock()
         error = ErrorCode.coordinator_not_available
@@ -248,10 +251,10 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self._on_deadline(self._shard.next_deadline_ms())
 
     def _apply(self, step: _Step, now_ms: int, *, is_limited: bool = False) -> None:
-        """Replay a step's records and have them appended. Raises EncodeError before anything is replayed.
+        """Replay a step's records and append them. Raises EncodeError before anything is replayed.
 
-        Only requests are limited to max.message.bytes: an event makes no record much larger, and nobody would
-        do its work later.
+        Only requests are limited to max.message.bytes: an event makes no record much larger, and nothing
+        would repeat its work later.
         """
         outcome = step.outcome
         records = outcome.records
@@ -281,13 +284,13 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
                     raise EncodeError(f"a record of {size} bytes exceeds {MAX_MESSAGE_BYTES} {limit}")
 
     def _append_soon(self) -> None:
-        """In the loop's next turn: what else arrives in this one goes along."""
+        """Deferred to the loop's next turn: records that arrive in this one go along."""
         if not self._appending:
             self._appending = True
             asyncio.get_running_loop().call_soon(self._append)
 
     def _append(self) -> None:
-        """Append what has come together and may go together."""
+        """Append the waiting records that may go together."""
         if self.closed:
             return
         pending = self._pending
@@ -315,12 +318,12 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
                 pending.step.unsafe -= 1
             self._go_on()
         except Exception as error:
-            # Nothing more would be appended, and whoever waits would wait for ever.
+            # Nothing more would be appended, and the waiting requests would wait for ever.
             logger.exception("an append of %s could not be taken over", self._log.topic.name)
             self._on_failure(error)
 
     def _go_on(self) -> None:
-        """What was sent is safe: send what has come since, and release what has waited."""
+        """The append is safe: send the records that came since, and release what waited for it."""
         self._sent = ()
         if self._pending:
             self._append()
@@ -340,7 +343,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
 
 
 def call(callback: Callable[[Any], None], argument: object) -> None:
-    """One client's callback must not keep the others from theirs."""
+    """An error in one client's callback must not keep other clients from their replies."""
     try:
         callback(argument)
     except Exception:

@@ -1,6 +1,4 @@
-"""The group coordinator as the rest of the broker sees it: requests in, replies out, all 50 partitions
-behind it.
-"""
+"""The group coordinator for the rest of the broker: requests in, replies out, for all 50 partitions."""
 
 from __future__ import annotations
 
@@ -52,12 +50,12 @@ logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
 OFFSETS_PARTITIONS: Final = 50
-"""Partitions of `__consumer_offsets`, unless the settings or its creator say otherwise."""
+"""Partitions of `__consumer_offsets`, unless the settings or its creator set another number."""
 FORGET_ATTEMPTS: Final = 3
 
 
 class CoordinatorError(Exception):
-    """The coordinator cannot serve a request that has no place for an error of its own; `code` says why."""
+    """The coordinator cannot serve a request that has no field for an error; `code` is the reason."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -65,12 +63,12 @@ class CoordinatorError(Exception):
 
 
 class Watch(NamedTuple):
-    """What happens to commits while Redis groups are read: see CoordinatorService.watch."""
+    """The changes of commits while Redis groups are read: see CoordinatorService.watch."""
 
     touched: set[Place]
-    """Places whose commit was not projected when it began, or has changed since."""
+    """The keys whose commit was not projected when the watch began, or has changed since."""
     terms: tuple[Term | None, ...]
-    """By partition of `__consumer_offsets`: the life that it had then."""
+    """By partition of `__consumer_offsets`: its term when the watch began."""
 
 
 class Ticket:
@@ -83,7 +81,7 @@ class Ticket:
         self._token = token
 
     def withdraw(self) -> None:
-        """The client went away: no reply any more."""
+        """Send no reply any more: the client disconnected."""
         self._term.withdraw(self._token)
 
 
@@ -91,10 +89,9 @@ class CoordinatorService:
     """Coordinates the groups whose partition of `__consumer_offsets` this broker leads. Use from one event
     loop.
 
-    A reply is sent once everything that it rests on is in the log. While a partition is read, its groups are
-    told COORDINATOR_LOAD_IN_PROGRESS; when an append fails, those that wait are told
-    COORDINATOR_NOT_AVAILABLE and the partition is read again; when another broker acquired its epoch,
-    NOT_COORDINATOR.
+    A reply is sent once everything that it depends on is in the log. While a partition is read, its groups
+    get COORDINATOR_LOAD_IN_PROGRESS. When an append fails, waiting requests get COORDINATOR_NOT_AVAILABLE and
+    the partition is read again. When another broker has acquired its epoch, they get NOT_COORDINATOR.
     """
 
     def __init__(
@@ -107,8 +104,8 @@ class CoordinatorService:
         topic_partitions: int = OFFSETS_PARTITIONS,
         message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be made;
-        message_max_bytes: of a record, unless the topic's max.message.bytes says otherwise.
+        """clock: now in ms since the epoch; topic_partitions: of a topic that is still to be created;
+        message_max_bytes: of a record, unless the topic's max.message.bytes differs.
         """
         self._topic_partitions = topic_partitions
         self._store = store
@@ -129,21 +126,23 @@ class CoordinatorService:
 
     @property
     def reloads(self) -> int:
-        """How often a partition was read again, as an append had failed."""
+        """How often a partition was read again because an append had failed."""
         return self._partitions.reloads
 
-    # Life
+    # Life cycle
 
     async def start(self) -> None:
-        """Create `__consumer_offsets` if it is missing, and begin to load what is ours of it. Raises
-        StorageError.
+        """Create `__consumer_offsets` if it does not exist, and begin to load its partitions that this
+        broker leads. Raises StorageError.
         """
         self._partitions.serve(
             await coordinated_topic(self._catalogue, OFFSETS_TOPIC, self._topic_partitions)
         )
 
     def follow_assignment(self) -> None:
-        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
+        a later epoch.
+        """
         self._partitions.follow_assignment()
 
     async def wait_loaded(self) -> None:
@@ -151,19 +150,19 @@ class CoordinatorService:
         await self._partitions.wait_loaded()
 
     async def close(self) -> None:
-        """Refuse what waits and stop. What was promised is in the log."""
+        """Refuse waiting requests and stop. Everything that was promised is in the log."""
         await self._partitions.close()
         await self._projector.close()
 
     # Requests
 
     def submit(self, group_id: str, handler: Handler, request: Any, done: Done) -> Ticket | None:
-        """Let `handler`, one of GroupShard's request handlers (GroupShard.join, say), handle a request of a
-        group.
+        """Let `handler`, one of GroupShard's request handlers (for example GroupShard.join), handle a request
+        of a group.
 
         done(reply) is called exactly once, possibly before this returns; the reply has the type that belongs
-        to the request, also for errors. Returns what `withdraw` takes, None if it is answered by the
-        coordinator's state.
+        to the request, also for errors. Returns the argument for `withdraw`; None if the coordinator's state
+        answers the request.
         """
         partition = self._partition_of(group_id)
         if partition is None:
@@ -176,7 +175,7 @@ class CoordinatorService:
         return Ticket(term, term.submit(handler, request, done))
 
     async def call(self, group_id: str, handler: Handler, request: Any) -> Any:
-        """As `submit`, awaited. A cancelled call is one whose client went away."""
+        """`submit`, awaited. A cancelled call means that the client disconnected."""
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         ticket = self.submit(group_id, handler, request, partial(settle, reply))
         try:
@@ -186,8 +185,8 @@ class CoordinatorService:
                 ticket.withdraw()
 
     async def look_for_topics(self, pattern: str) -> None:
-        """Find the topics that an expression matches, for the heartbeat that names it. Raises InvalidRegex,
-        also if that takes too long.
+        """Find the topics that an expression matches, for the heartbeat that names it. Raises
+        InvalidRegex, also if the search takes too long.
         """
         await self._expressions.find(pattern)
 
@@ -215,7 +214,7 @@ class CoordinatorService:
         """Write tombstones for all offsets that groups have committed for a topic; returns once they are
         safe.
 
-        Waits for partitions that are being loaded. Raises CoordinatorError where that failed: try again.
+        Waits for partitions that are being loaded. Raises CoordinatorError if a write failed: try again.
         """
         await asyncio.gather(*(self._forget_topic(partition, name) for partition in self._partitions))
 
@@ -224,7 +223,7 @@ class CoordinatorService:
         for _ in range(FORGET_ATTEMPTS):
             await partition.changed.wait()
             if partition.epoch is None:
-                # Its coordinator forgets the topic.
+                # The group's coordinator forgets the topic.
                 return
             if partition.term is None:
                 error = partition.error
@@ -237,8 +236,8 @@ class CoordinatorService:
         raise CoordinatorError(error)
 
     async def mark(self, number: int, marker: ControlMarker) -> ErrorCode:
-        """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other errors
-        are to be tried again.
+        """End a producer's transaction in a partition of `__consumer_offsets`; see Term.mark. Other
+        errors are retriable.
         """
         partition = self._partitions[number] if 0 <= number < len(self._partitions) else None
         if partition is None:
@@ -253,8 +252,8 @@ class CoordinatorService:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Watch | None]:
-        """Note which commits change: what is read of Redis groups meanwhile can be told from what is out of
-        date. None while that can't be told, or there is nothing to coordinate. One at a time.
+        """Note which commits change, to recognise what becomes out of date while Redis groups are read.
+        None if that cannot be known, or if nothing is coordinated here. One watch at a time.
         """
         terms = tuple(partition.term for partition in self._partitions)
         if self._projector.expects or not any(terms):
@@ -271,9 +270,9 @@ class CoordinatorService:
             self._projector.touched = None
 
     def export(self, groups: Sequence[NativeGroup], watch: Watch) -> list[NativeGroup]:
-        """Commit what native consumers have moved, as read since `watch` began, where that is known to be up
-        to date and the group is coordinated here. Returns those of which Redis has lost the newest commit:
-        for `project_again`.
+        """Commit what native consumers have moved, as read since `watch` began, if it is known to be up
+        to date and the group is coordinated here. Returns those of which Redis has lost the newest
+        commit: for `project_again`.
         """
         behind = []
         by_term: dict[Term, list[NativeGroup]] = {}
@@ -286,7 +285,7 @@ class CoordinatorService:
         return behind
 
     async def project_again(self, native: NativeGroup, watch: Watch) -> None:
-        """Let a Redis group follow the newest commit of its Kafka group. Raises StorageError."""
+        """Set a Redis group to the newest commit of its Kafka group. Raises StorageError."""
         topic = self._partitions.topic
         if topic is None or self._watched_term(native, watch) is None:
             return
@@ -306,8 +305,8 @@ class CoordinatorService:
             self._projector.apply([change], lambda: None)
 
     def _watched_term(self, native: NativeGroup, watch: Watch) -> Term | None:
-        """The life of the group's partition; None where it is another one now, the place was touched, or the
-        topic is not there any more.
+        """The term of the group's partition; None if the term is another one now, the commit has changed,
+        or the topic is gone.
         """
         topic = self._catalogue.get(native.topic)
         if topic is None or topic.topic_id.bytes != native.topic_id:
@@ -321,14 +320,14 @@ class CoordinatorService:
     # The topic
 
     def partition_of(self, group_id: str) -> tuple[str, int]:
-        """The partition of `__consumer_offsets` that has a group's offsets, by name and number."""
+        """The partition of `__consumer_offsets` that holds a group's offsets, by name and number."""
         topic = self._catalogue.get(OFFSETS_TOPIC)
         count = self._topic_partitions if topic is None else topic.partitions
         return OFFSETS_TOPIC, partition_for(group_id, count)
 
     async def topic_is_unused(self) -> bool:
-        """Whether nothing was ever written to `__consumer_offsets`, and no other broker can do so now. Raises
-        StorageError.
+        """Whether nothing was ever written to `__consumer_offsets`, and no other broker can write to it
+        now. Raises StorageError.
         """
         member, topic = self._store.membership, self._catalogue.get(OFFSETS_TOPIC)
         if topic is None:
@@ -338,15 +337,16 @@ class CoordinatorService:
         streams = (
             self._store.commands.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions)
         )
-        # On the write link, so after all appends that are under way.
+        # Sent on the write link, so after all appends in flight.
         return not any(
             await asyncio.gather(*(self._store.commands.call("EXISTS", stream) for stream in streams))
         )
 
     async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """Replace an unused `__consumer_offsets` by one with these properties. No group is served meanwhile.
+        """Replace an unused `__consumer_offsets` by one with these properties. No group is served during
+        this.
 
-        Raises TopicExists if it is used, or if there are other brokers, which coordinate groups, too;
+        Raises TopicExists if it is used, or if other brokers exist, which coordinate groups, too;
         StorageError.
         """
         self._partitions.retire()
@@ -384,7 +384,7 @@ class CoordinatorService:
             self._partitions.spawn(self._reconcile)
 
     async def _reconcile(self) -> None:
-        """Let Redis groups catch up with what was loaded; what fails is tried again with the next load or
+        """Let Redis groups catch up with what was loaded; a failure is retried with the next load or
         commit.
         """
         delay_s = FIRST_RETRY_S

@@ -1,7 +1,7 @@
-"""One loaded life of a partition of `__consumer_offsets`.
+"""One term of a partition of `__consumer_offsets`.
 
-Besides what every coordinator's partition does, Redis groups follow commits before these are answered, and
-transactions end here: their offsets count from the marker on.
+In addition to the work of every coordinator's partition, Redis groups follow commits before these are
+answered, and transactions end here: their offsets count from the marker on.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from korvet.storage.log.values import Marked
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
-"""A request handler of GroupShard, unbound: GroupShard.join and its like."""
+"""A request handler of GroupShard, unbound: GroupShard.join, for example."""
 Positions: TypeAlias = "dict[int, dict[Place, int]]"
-"""By producer, where the newest record of each place in its open transaction is."""
+"""By producer: the position of the newest record per key in its open transaction."""
 
 _NO_NATIVES: Final[Mapping[Place, int]] = MappingProxyType({})
-# Offset commits of transactions are not numbered.
+# Offset commits of transactions have no sequence numbers.
 NO_SEQUENCE: Final = -1
-# What a marker is answered without being written; everything else ends the term.
+# Errors of a marker that is answered without being written; every other error ends the term.
 _MARKER_ERRORS: Final = {
     FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
     InvalidProducerEpoch: ErrorCode.invalid_producer_epoch,
@@ -48,7 +48,9 @@ _MARKER_ERRORS: Final = {
 
 
 class _GroupStep(Step):
-    """A step and what it changes for Redis groups. Transactional records and markers go apart."""
+    """A step and its changes of Redis groups. Transactional records and markers go in appends of their
+    own.
+    """
 
     __slots__ = ("changes", "force_drops", "natives", "put")
 
@@ -64,11 +66,11 @@ class _GroupStep(Step):
         replies = outcome.replies
         found = replies[0][1] if len(replies) == 1 else None
         self.put = found if type(found) is PutReply else None
-        """Yet to be told where the first record is."""
+        """Callbacks that wait for the position of the first record."""
         self.changes: list[CommitChange] = []
         self.force_drops = force_drops
         self.natives = natives
-        """Where Redis groups stood whose commits were read off them."""
+        """Positions of the Redis groups from which commits were read."""
 
 
 class Term(ServedPartition[GroupShard, _GroupStep]):
@@ -80,22 +82,24 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._positions = positions
 
     def withdraw(self, token: int) -> None:
-        """Nobody waits for this reply any more."""
+        """Send no reply to this request any more."""
         if self._waiting.pop(token, None) is not None:
             self._shard.disconnect(token)
 
     def tick(self) -> None:
-        """Do what is due. Offsets that are removed by this have expired: Redis groups in use outlive them."""
+        """Do the work that is due. Offsets that this removes have expired: Redis groups in use outlive
+        them.
+        """
         self._handle_event(self._shard.tick, partial(_GroupStep, force_drops=False))
 
     def delete_topics(self, topics: Sequence[str], settled: Settled) -> None:
-        """Write tombstones for all offsets of these topics; settled(error) once they are safe or can't
-        become so.
+        """Write tombstones for all offsets of these topics; settled(error) once they are safe or have
+        failed.
         """
         self._handle_event(lambda now_ms: self._shard.delete_topics(topics, now_ms), settled=settled)
 
     def export(self, groups: Sequence[NativeGroup]) -> list[NativeGroup]:
-        """Commit what native consumers have moved; returns those whose newest commit is to be projected
+        """Commit what native consumers have moved; returns those whose newest commit must be projected
         again.
         """
         behind: list[NativeGroup] = []
@@ -110,9 +114,9 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         return behind
 
     def mark(self, marker: ControlMarker, settled: Settled) -> None:
-        """End a producer's transaction, behind all that came before; settled(error) once Redis groups follow
-        what it has committed: INVALID_PRODUCER_EPOCH and TRANSACTION_COORDINATOR_FENCED where a newer
-        producer or coordinator was there.
+        """End a producer's transaction, after everything earlier; settled(error) once Redis groups follow
+        its commits. The error is INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a newer
+        producer or coordinator has written.
         """
         step = _GroupStep(Outcome(), marker)
         step.settled = settled
@@ -122,11 +126,11 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._append_soon()
 
     def committed(self, place: Place) -> OffsetCommitValue | None:
-        """The newest commit there: one object as long as there is no newer one."""
+        """The newest commit of the key: the same object as long as no newer commit exists."""
         return self._shard.committed(*place)
 
     def unsettled(self) -> Iterator[Place]:
-        """Where commits and deletions are on their way to the log, or from there to the projector."""
+        """The keys with commits or deletions that are on their way to the log or to the projector."""
         for pending in (*self._sent, *self._pending):
             key = None if pending.record is None else pending.record[0]
             if isinstance(key, OffsetCommitKey):
@@ -136,7 +140,9 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
                 yield change.place
 
     def list_groups(self, request: ListRequest, settled: Settled) -> ListReply:
-        """The groups as they are now; settled(error) once what they rest on is safe or can't become so."""
+        """The groups as they are now; settled(error) once everything that they depend on is safe or has
+        failed.
+        """
         listed: list[ListedGroup] = []
 
         def event(now_ms: int) -> Outcome:
@@ -212,7 +218,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._go_on()
 
     def _end_transaction(self, step: _GroupStep, marker: ControlMarker) -> None:
-        """The marker is in the log: what it commits counts."""
+        """The marker is in the log: the offsets that it commits count."""
         positions = self._positions.pop(marker.producer_id, {})
         for place, value in self._shard.end_transaction(marker.producer_id, committed=marker.committed):
             step.changes.append(CommitChange(*place, positions[place], value.offset))

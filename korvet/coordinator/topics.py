@@ -1,4 +1,4 @@
-"""The catalogue's topics as consumer groups look at them."""
+"""The catalogue's topics in the form that consumer groups use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class CatalogueTopics:
-    """All topics but those being deleted, as they are now: see korvet.groups.consumer.topics.Topics."""
+    """All current topics except those in deletion: see korvet.groups.consumer.topics.Topics."""
 
     def __init__(self, catalogue: Catalogue, expressions: TopicExpressions) -> None:
         self._catalogue = catalogue
@@ -23,7 +23,7 @@ class CatalogueTopics:
 
     @property
     def version(self) -> int:
-        """That of the catalogue."""
+        """The catalogue's version."""
         return self._catalogue.version
 
     def get(self, name: str) -> TopicInfo | None:
@@ -35,7 +35,7 @@ class CatalogueTopics:
         return _info(self._catalogue.by_id(uuid.UUID(bytes=topic_id)))
 
     def matching(self, pattern: str) -> Matching | None:
-        """The topics that an expression matches, as they were found last."""
+        """The topics that an expression matches, as the last search found them."""
         return self._expressions.matching(pattern)
 
 

@@ -1,9 +1,9 @@
-"""One loaded life of a partition of `__transaction_state`: what every coordinator's partition does, and the
-markers, which are written once the decision is safe.
+"""One term of a partition of `__transaction_state`: the work of every coordinator's partition, and markers,
+which are written once the decision is safe.
 
-A producer of protocol version 2 goes on as soon as the outcome is decided. What it adds to its next
-transaction waits here for the markers of the last one, for a while, and in order: it takes a few ms, and the
-client would wait much longer before it comes again.
+A producer of protocol version 2 continues as soon as the outcome is decided. Partitions that it adds to its
+next transaction wait here, for a while and in order, for the markers of the last one: these take a few ms,
+and the client would wait much longer before it retries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# As add.partitions.to.txn.retry.backoff.max.ms in Kafka.
+# Kafka's add.partitions.to.txn.retry.backoff.max.ms.
 _LONGEST_HOLD_S: Final = 0.1
 
 TransactionRequest: TypeAlias = InitRequest | AddRequest | EndRequest | DescribeRequest | ListRequest
@@ -51,7 +51,7 @@ Handler: TypeAlias = "Callable[[TransactionShard, Any, Any, int], Outcome]"
 
 
 def refuse_transaction(request: TransactionRequest, error: ErrorCode) -> Reply:
-    """The reply that says `error` for all that `request` asks."""
+    """The reply with `error` for every element of `request`."""
     if isinstance(request, InitRequest):
         return InitReply(error)
     if isinstance(request, AddRequest):
@@ -73,8 +73,8 @@ class _Held(NamedTuple):
 
 
 class TransactionTerm(ServedPartition[TransactionShard, Step]):
-    """A served partition. on_markers(term, markers) is called for what is to be marked; `written` says what
-    came of it.
+    """A served partition. on_markers(term, markers) is called for markers to write; `written` reports
+    their results.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that markers carry."""
+        """The epoch of the markers."""
         return self._log.leader_epoch
 
     def written(self, markers: Markers) -> None:
@@ -125,7 +125,7 @@ class TransactionTerm(ServedPartition[TransactionShard, Step]):
         return goes_on and (name in self._held or self._shard.is_ending(name))
 
     def _let_go(self, transactional_id: str) -> None:
-        """Handle the oldest request of an id that waits."""
+        """Handle the oldest waiting request of a transactional id."""
         queue = self._held[transactional_id]
         held = queue.popleft()
         if not queue:

@@ -1,7 +1,7 @@
-"""The transaction coordinator as the rest of the broker sees it: requests in, replies out, all 50 partitions
-of `__transaction_state` behind it.
+"""The transaction coordinator for the rest of the broker: requests in, replies out, for all 50 partitions of
+`__transaction_state`.
 
-The topic is made when the first transactional producer comes, as in Kafka.
+The topic is created when the first transactional producer comes, as in Kafka.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class TransactionService:
         topic_partitions: int = TRANSACTIONS_PARTITIONS,
         message_max_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        """clock: now in ms since the epoch. peers: where there may be other brokers. topic_partitions: of a
-        topic that is still to be made. message_max_bytes: of a record, unless the topic's max.message.bytes
-        says otherwise.
+        """clock: now in ms since the epoch. peers: required if there may be other brokers.
+        topic_partitions: of a topic that is still to be created. message_max_bytes: of a record, unless
+        the topic's max.message.bytes differs.
         """
         self._topic_partitions = topic_partitions
         self._store = store
@@ -85,16 +85,20 @@ class TransactionService:
         if peers is not None:
             peers.serve_adds(self._add)
 
-    # Life
+    # Life cycle
 
     def follow_assignment(self) -> None:
-        """Load partitions that are ours now; unload those that are not, or are ours in a later epoch."""
+        """Load the partitions that this broker leads now; unload those that it does not lead, or leads in
+        a later epoch.
+        """
         topic = self._catalogue.get(TRANSACTIONS_TOPIC)
         if topic is not None:
             self._partitions.serve(topic)
 
     async def make_topic(self) -> None:
-        """Create `__transaction_state` if it is missing; serve what is ours of it. Raises StorageError."""
+        """Create `__transaction_state` if it does not exist; serve its partitions that this broker leads.
+        Raises StorageError.
+        """
         if self._partitions.topic is not None:
             return
         async with self._creating:
@@ -102,7 +106,7 @@ class TransactionService:
             self.follow_assignment()
 
     def partition_of(self, transactional_id: str) -> tuple[str, int]:
-        """The partition of `__transaction_state` that has a transactional id, by name and number."""
+        """The partition of `__transaction_state` that holds a transactional id, by name and number."""
         topic = self._catalogue.get(TRANSACTIONS_TOPIC)
         count = self._topic_partitions if topic is None else topic.partitions
         return TRANSACTIONS_TOPIC, transaction_partition_for(transactional_id, count)
@@ -112,15 +116,15 @@ class TransactionService:
         await self._partitions.wait_loaded()
 
     async def close(self) -> None:
-        """Refuse what waits and stop. What was promised is in the log."""
+        """Refuse waiting requests and stop. Everything that was promised is in the log."""
         await self._partitions.close()
 
     # Requests
 
     async def call(self, transactional_id: str, handler: Handler, request: TransactionRequest) -> Any:
-        """Let `handler`, one of TransactionShard's request handlers, handle a request; its reply, which has
-        the type that belongs to the request, also for errors. Raises StorageError where Redis gives no
-        producer ids.
+        """Let `handler`, one of TransactionShard's request handlers, handle a request. Returns its reply,
+        which has the type that belongs to the request, also for errors. Raises StorageError if Redis
+        gives no producer ids.
         """
         if not self._producer_ids:
             self._producer_ids.append(await self._store.new_producer_id())
@@ -131,7 +135,7 @@ class TransactionService:
     def submit(
         self, transactional_id: str, handler: Handler, request: TransactionRequest, done: Done
     ) -> None:
-        """As `call`, for requests that need no producer id: done(reply) is called once, possibly before this
+        """`call` for requests that need no producer id: done(reply) is called once, possibly before this
         returns; replies of a partition come in the order of their requests.
         """
         if not self._partitions:
@@ -144,8 +148,8 @@ class TransactionService:
             partition.term.submit(handler, request, done)
 
     def add(self, request: AddRequest, done: Callable[[AddReply], None]) -> None:
-        """Add partitions to a transaction, or verify that they are in it, wherever it is coordinated; done as
-        in `submit`.
+        """Add partitions to a transaction, or verify that they are in it, on whichever broker coordinates
+        it; `done` as in `submit`.
         """
         place = self.partition_of(request.transactional_id)
         if self._peers is None or self._store.leads(*place) is not None:
@@ -157,7 +161,9 @@ class TransactionService:
         self.submit(request.transactional_id, TransactionShard.add_partitions, request, done)
 
     async def list_transactions(self, request: ListRequest) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """Those that this broker coordinates; an error where some of them are being loaded, or fail now."""
+        """The transactions that this broker coordinates; an error if some of them are being loaded or
+        fail now.
+        """
         listed: list[ListedTransaction] = []
         for partition in self._partitions:
             if partition.term is not None:
