@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
-Place: TypeAlias = tuple[str, str, int]
+GroupTopicPartition: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
 
 Stream: TypeAlias = tuple[str, int]
@@ -69,7 +69,7 @@ class CommitChange(msgspec.Struct, frozen=True, gc=False):
     restored: bool = False
 
     @property
-    def place(self) -> Place:
+    def place(self) -> GroupTopicPartition:
         """The group and the partition."""
         return self.group, self.topic, self.partition
 
@@ -182,10 +182,10 @@ class Projector:
         # Comparisons in progress: ends of loaded partitions, and the streams that are left. A stream is
         # removed when it has been compared, so that none is compared twice.
         self._rounds: deque[tuple[dict[int, int], deque[Stream]]] = deque()
-        self._failed: dict[Place, CommitChange] = {}
+        self._failed: dict[GroupTopicPartition, CommitChange] = {}
         self._retrying: asyncio.Task[None] | None = None
         self._closed = False
-        self.touched: set[Place] | None = None
+        self.touched: set[GroupTopicPartition] | None = None
         """While Redis groups are read: keys whose commit is not projected when the read begins, or
         changes during it.
         """
@@ -210,12 +210,7 @@ class Projector:
             for change in changes:
                 self._enqueue(change, finished)
 
-    @property
-    def backlog(self) -> int:
-        """The number of changes that failed and wait for a retry."""
-        return len(self._failed)
-
-    def unsettled(self) -> Iterator[Place]:
+    def unprojected(self) -> Iterator[GroupTopicPartition]:
         """The keys with changes that wait, are in flight, or failed. Changes that are still to be
         reconciled are not included.
         """
@@ -276,7 +271,7 @@ class Projector:
         try:
             projected = await self._projection.projected(*stream)
         except WrongType as error:
-            causes.warn(error, "the Redis groups of %s-%d cannot follow: %s", *stream, error)
+            causes.warn(error, "the Redis groups of %s-%d cannot follow their commits: %s", *stream, error)
             return []
         expected = self._expected.get(stream, {})
         for group, position in projected.items():
@@ -304,9 +299,9 @@ class Projector:
 
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
         for at in range(0, len(changes), AT_ONCE):
-            settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.apply(changes[at : at + AT_ONCE], partial(settle, settled, None))
-            await settled
+            applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.apply(changes[at : at + AT_ONCE], partial(settle, applied, None))
+            await applied
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 
     def _forget_expected(self, stream: Stream, group: str) -> None:
@@ -376,7 +371,7 @@ class Projector:
         self._next(stream, lane)
         for entry in taken:
             if entry not in unfinished:
-                self._settled(entry, result if isinstance(result, StorageError) else None)
+                self._finish(entry, result if isinstance(result, StorageError) else None)
 
     def _drop(self, topic: Topic, lane: _Lane, taken: Sequence[_Entry]) -> None:
         stream = topic.name, taken[0].change.partition
@@ -390,7 +385,7 @@ class Projector:
             if left == 0:
                 self._next(stream, lane)
             for each in (*overtaken, entry):
-                self._settled(each, error)
+                self._finish(each, error)
 
         for entry in taken:
             change = entry.change
@@ -402,7 +397,7 @@ class Projector:
                 done=partial(done, entry),
             )
 
-    def _settled(self, entry: _Entry, error: StorageError | None) -> None:
+    def _finish(self, entry: _Entry, error: StorageError | None) -> None:
         change = entry.change
         failed = self._failed.get(change.place) if self._failed else None
         if error is None:
@@ -416,7 +411,7 @@ class Projector:
         if is_new:
             causes.warn(
                 error,
-                "the Redis group %r of %s-%d does not follow yet: %s",
+                "the Redis group %r of %s-%d does not follow its commits yet: %s",
                 change.group,
                 change.topic,
                 change.partition,

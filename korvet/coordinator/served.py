@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Done: TypeAlias = "Callable[[Any], None]"
-Settled: TypeAlias = "Callable[[ErrorCode], None]"
+OnSafe: TypeAlias = "Callable[[ErrorCode], None]"
 Token: TypeAlias = int
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 """Key and value."""
@@ -78,14 +78,14 @@ class Step:
     are not.
     """
 
-    __slots__ = ("apart", "error", "outcome", "settled", "unsafe")
+    __slots__ = ("append_key", "error", "on_safe", "outcome", "unsafe")
 
-    def __init__(self, outcome: Any, apart: object = None) -> None:
+    def __init__(self, outcome: Any, append_key: object = None) -> None:
         self.outcome = outcome
         self.unsafe = len(outcome.records)
-        self.settled: Settled | None = None
+        self.on_safe: OnSafe | None = None
         self.error = ErrorCode.none
-        self.apart = apart
+        self.append_key = append_key
         """Records of steps with different keys go in different appends."""
 
 
@@ -204,8 +204,8 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         for request, done in waiting.values():
             call(done, self._refuse(request, error))
         for step in steps:
-            if step.settled is not None:
-                call(step.settled, error)
+            if step.on_safe is not None:
+                call(step.on_safe, error)
 
     # Mechanism
 
@@ -213,7 +213,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         self,
         event: Callable[[int], Any],
         step_of: Callable[[Any], _Step] | None = None,
-        settled: Settled | None = None,
+        on_safe: OnSafe | None = None,
     ) -> None:
         """Handle work that no client asked for: no caller could take its exception, so the exception is
         logged.
@@ -225,18 +225,18 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         try:
             outcome = event(now_ms)
             step = (step_of or self._step)(outcome)
-            step.settled = settled
+            step.on_safe = on_safe
             self._apply(step, now_ms)
             return
         except EncodeError:
-            logger.exception("an event of %s is left out", self._log.topic.name)
+            logger.exception("an event of %s failed before it changed anything", self._log.topic.name)
             error = ErrorCode.unknown_server_error
             self._discard(outcome)
         except Exception as failure:
             logger.exception("a shard of %s failed", self._log.topic.name)
             self._on_failure(failure)
-        if settled is not None:
-            call(settled, error)
+        if on_safe is not None:
+            call(on_safe, error)
 
     def _discard(
         self, outcome: Any, *tokens: Token, error: ErrorCode = ErrorCode.unknown_server_error
@@ -294,9 +294,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
         if self.closed:
             return
         pending = self._pending
-        apart = pending[0].step.apart
+        append_key = pending[0].step.append_key
         batch: list[Pending] = []
-        while pending and len(batch) < MAX_APPEND_RECORDS and pending[0].step.apart == apart:
+        while pending and len(batch) < MAX_APPEND_RECORDS and pending[0].step.append_key == append_key:
             batch.append(pending.popleft())
         self._sent = batch
         self._send(batch)
@@ -319,7 +319,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._go_on()
         except Exception as error:
             # Nothing more would be appended, and the waiting requests would wait for ever.
-            logger.exception("an append of %s could not be taken over", self._log.topic.name)
+            logger.exception("the result of an append to %s could not be handled", self._log.topic.name)
             self._on_failure(error)
 
     def _go_on(self) -> None:
@@ -338,8 +338,8 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             waiting = self._waiting.pop(token, None)
             if waiting is not None:
                 call(waiting[1], reply)
-        if step.settled is not None:
-            call(step.settled, step.error)
+        if step.on_safe is not None:
+            call(step.on_safe, step.error)
 
 
 def call(callback: Callable[[Any], None], argument: object) -> None:

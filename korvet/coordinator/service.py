@@ -16,7 +16,7 @@ from korvet.causes import Causes
 from korvet.coordinator.expressions import TopicExpressions
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
-from korvet.coordinator.projector import CommitChange, Place, Projector
+from korvet.coordinator.projector import CommitChange, GroupTopicPartition, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
@@ -65,7 +65,7 @@ class CoordinatorError(Exception):
 class Watch(NamedTuple):
     """The changes of commits while Redis groups are read: see CoordinatorService.watch."""
 
-    touched: set[Place]
+    touched: set[GroupTopicPartition]
     """The keys whose commit was not projected when the watch began, or has changed since."""
     terms: tuple[Term | None, ...]
     """By partition of `__consumer_offsets`: its term when the watch began."""
@@ -198,9 +198,9 @@ class CoordinatorService:
         safe = []
         for partition in self._partitions:
             if partition.term is not None:
-                settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-                groups += partition.term.list_groups(request, partial(settle, settled)).groups
-                safe.append(settled)
+                answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+                groups += partition.term.list_groups(request, partial(settle, answered)).groups
+                safe.append(answered)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
             # There may be many groups: other clients are served between partitions.
@@ -228,9 +228,9 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
-            settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-            partition.term.delete_topics((name,), partial(settle, settled))
-            error = await settled
+            answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+            partition.term.delete_topics((name,), partial(settle, answered))
+            error = await answered
             if error is ErrorCode.none:
                 return
         raise CoordinatorError(error)
@@ -244,9 +244,9 @@ class CoordinatorService:
             return ErrorCode.coordinator_not_available
         if partition.term is None:
             return partition.error
-        settled: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        partition.term.mark(marker, partial(settle, settled))
-        return await settled
+        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        partition.term.mark(marker, partial(settle, answered))
+        return await answered
 
     # Redis groups that native consumers have moved
 
@@ -259,10 +259,10 @@ class CoordinatorService:
         if self._projector.expects or not any(terms):
             yield None
             return
-        touched = set(self._projector.unsettled())
+        touched = set(self._projector.unprojected())
         for term in terms:
             if term is not None:
-                touched.update(term.unsettled())
+                touched.update(term.unprojected())
         self._projector.touched = touched
         try:
             yield Watch(touched, terms)
@@ -356,7 +356,9 @@ class CoordinatorService:
             if self._catalogue.get(OFFSETS_TOPIC) is not None:
                 await self._catalogue.delete(OFFSETS_TOPIC)
             topic = await create_internal(self._catalogue, OFFSETS_TOPIC, partitions, configs)
-            logger.warning("%s is made anew, with %d partitions, as a client asks", OFFSETS_TOPIC, partitions)
+            logger.warning(
+                "%s is created again with %d partitions, as a client requests", OFFSETS_TOPIC, partitions
+            )
             return topic
         finally:
             found = self._catalogue.get(OFFSETS_TOPIC)

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.projector import CommitChange
 from korvet.coordinator.refusals import GroupRequest, refuse
-from korvet.coordinator.served import Claim, Pending, ServedPartition, Settled, Step
+from korvet.coordinator.served import Claim, OnSafe, Pending, ServedPartition, Step
 from korvet.groups.messages import ListReply, Outcome, PutReply
 from korvet.groups.shard import GroupShard
 from korvet.offsets.codec import encode_key, encode_value
@@ -26,7 +26,7 @@ from korvet.storage.log.values import ProducerSequence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.coordinator.projector import Place, Projector
+    from korvet.coordinator.projector import GroupTopicPartition, Projector
     from korvet.coordinator.served import EncodedRecord
     from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
     from korvet.groups.native import NativeGroup
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"
 """A request handler of GroupShard, unbound: GroupShard.join, for example."""
-Positions: TypeAlias = "dict[int, dict[Place, int]]"
+Positions: TypeAlias = "dict[int, dict[GroupTopicPartition, int]]"
 """By producer: the position of the newest record per key in its open transaction."""
 
-_NO_NATIVES: Final[Mapping[Place, int]] = MappingProxyType({})
+_NO_NATIVES: Final[Mapping[GroupTopicPartition, int]] = MappingProxyType({})
 # Offset commits of transactions have no sequence numbers.
 NO_SEQUENCE: Final = -1
 # Errors of a marker that is answered without being written; every other error ends the term.
@@ -57,12 +57,12 @@ class _GroupStep(Step):
     def __init__(
         self,
         outcome: Outcome,
-        apart: ControlMarker | None = None,
+        append_key: ControlMarker | None = None,
         *,
         force_drops: bool = True,
-        natives: Mapping[Place, int] = _NO_NATIVES,
+        natives: Mapping[GroupTopicPartition, int] = _NO_NATIVES,
     ) -> None:
-        super().__init__(outcome, outcome.producer or apart)
+        super().__init__(outcome, outcome.producer or append_key)
         replies = outcome.replies
         found = replies[0][1] if len(replies) == 1 else None
         self.put = found if type(found) is PutReply else None
@@ -92,11 +92,11 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         """
         self._handle_event(self._shard.tick, partial(_GroupStep, force_drops=False))
 
-    def delete_topics(self, topics: Sequence[str], settled: Settled) -> None:
-        """Write tombstones for all offsets of these topics; settled(error) once they are safe or have
-        failed.
+    def delete_topics(self, topics: Sequence[str], on_safe: OnSafe) -> None:
+        """Write tombstones for all offsets of these topics; on_safe(error) follows once they
+        are safe or have failed.
         """
-        self._handle_event(lambda now_ms: self._shard.delete_topics(topics, now_ms), settled=settled)
+        self._handle_event(lambda now_ms: self._shard.delete_topics(topics, now_ms), on_safe=on_safe)
 
     def export(self, groups: Sequence[NativeGroup]) -> list[NativeGroup]:
         """Commit what native consumers have moved; returns those whose newest commit must be projected
@@ -113,23 +113,23 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         self._handle_event(event, partial(_GroupStep, natives=natives))
         return behind
 
-    def mark(self, marker: ControlMarker, settled: Settled) -> None:
-        """End a producer's transaction, after everything earlier; settled(error) once Redis groups follow
-        its commits. The error is INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a newer
+    def mark(self, marker: ControlMarker, on_safe: OnSafe) -> None:
+        """End a producer's transaction, after everything earlier; on_safe(error) follows once
+        Redis groups follow its commits. The error is INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a newer
         producer or coordinator has written.
         """
         step = _GroupStep(Outcome(), marker)
-        step.settled = settled
+        step.on_safe = on_safe
         step.unsafe = 1
         self._steps.append(step)
         self._pending.append(Pending(step, None, (b"", None, 0)))
         self._append_soon()
 
-    def committed(self, place: Place) -> OffsetCommitValue | None:
+    def committed(self, place: GroupTopicPartition) -> OffsetCommitValue | None:
         """The newest commit of the key: the same object as long as no newer commit exists."""
         return self._shard.committed(*place)
 
-    def unsettled(self) -> Iterator[Place]:
+    def unprojected(self) -> Iterator[GroupTopicPartition]:
         """The keys with commits or deletions that are on their way to the log or to the projector."""
         for pending in (*self._sent, *self._pending):
             key = None if pending.record is None else pending.record[0]
@@ -139,9 +139,9 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
             for change in step.changes:
                 yield change.place
 
-    def list_groups(self, request: ListRequest, settled: Settled) -> ListReply:
-        """The groups as they are now; settled(error) once everything that they depend on is safe or has
-        failed.
+    def list_groups(self, request: ListRequest, on_safe: OnSafe) -> ListReply:
+        """The groups as they are now; on_safe(error) follows once everything that they depend on
+        is safe or has failed.
         """
         listed: list[ListedGroup] = []
 
@@ -153,7 +153,7 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
                     listed.extend(reply.groups)
             return outcome
 
-        self._handle_event(event, settled=settled)
+        self._handle_event(event, on_safe=on_safe)
         return ListReply(tuple(listed))
 
     def _step(self, outcome: Outcome) -> _GroupStep:
@@ -178,11 +178,11 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
         return refuse(request, error)
 
     def _send(self, batch: list[Pending], stamp: ProducerSequence | None = None) -> None:
-        apart = batch[0].step.apart
-        if isinstance(apart, ControlMarker):
-            self._log.mark(apart, partial(self._marked, batch, apart), epoch=self._claim.epoch)
-        elif isinstance(apart, tuple):
-            super()._send(batch, ProducerSequence(apart[0], apart[1], NO_SEQUENCE, True))
+        append_key = batch[0].step.append_key
+        if isinstance(append_key, ControlMarker):
+            self._log.mark(append_key, partial(self._marked, batch, append_key), epoch=self._claim.epoch)
+        elif isinstance(append_key, tuple):
+            super()._send(batch, ProducerSequence(append_key[0], append_key[1], NO_SEQUENCE, True))
         else:
             super()._send(batch, stamp)
 

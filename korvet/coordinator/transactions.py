@@ -189,7 +189,7 @@ class TransactionService:
         try:
             self._producer_ids.append(await self._store.new_producer_id())
         except StorageError as error:
-            causes.warn(error, "no producer id is to be had yet: %s", error)
+            causes.warn(error, "no producer id is available yet: %s", error)
         self._refilling = False
 
     # Partitions

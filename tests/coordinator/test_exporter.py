@@ -91,7 +91,7 @@ class Native:
 
         async def quiet() -> bool:
             on_their_way = [
-                place for part in service._partitions if part.term for place in part.term.unsettled()
+                place for part in service._partitions if part.term for place in part.term.unprojected()
             ]
             return not on_their_way and not service._projector._lanes and not service._projector.expects
 

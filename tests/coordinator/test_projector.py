@@ -190,11 +190,11 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
     subject.apply([change(1)], lambda: finished.append(1))
     await turn()
     held.answer(StorageFault("not now"))
-    assert (finished, subject.backlog) == ([1], 1)
+    assert (finished, len(list(subject.unprojected()))) == ([1], 1)
     subject.apply([change(2)], lambda: finished.append(2))
     await turn()
     held.answer(StorageFault("not now"))
-    assert (finished, subject.backlog) == ([1, 2], 1)
+    assert (finished, len(list(subject.unprojected()))) == ([1, 2], 1)
 
     async def retried() -> bool:
         return len(held.calls) == 1
@@ -202,7 +202,7 @@ async def test_failed_change_is_tried_again_and_superseded() -> None:
     await until_async(retried, 20, "the retry")
     assert held.log[-1] == ("project", [2])
     held.answer()
-    assert subject.backlog == 0
+    assert not list(subject.unprojected())
     await subject.close()
 
 
@@ -214,7 +214,7 @@ async def test_newer_success_makes_a_retry_needless() -> None:
     subject.apply([change(2)], lambda: None)
     await turn()
     held.answer()
-    assert subject.backlog == 0
+    assert not list(subject.unprojected())
     await subject.close()
     await turn()
     assert held.calls == []
