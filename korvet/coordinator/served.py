@@ -229,7 +229,9 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
             self._apply(step, now_ms)
             return
         except EncodeError:
-            logger.exception("an event of %s failed before it changed anything", self._log.topic.name)
+            logger.exception(
+                "records of %s do not fit Kafka's format, an event is skipped", self._log.topic.name
+            )
             error = ErrorCode.unknown_server_error
             self._discard(outcome)
         except Exception as failure:

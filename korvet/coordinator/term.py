@@ -115,8 +115,8 @@ class Term(ServedPartition[GroupShard, _GroupStep]):
 
     def mark(self, marker: ControlMarker, on_safe: OnSafe) -> None:
         """End a producer's transaction, after everything earlier; on_safe(error) follows once
-        Redis groups follow its commits. The error is INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED if a newer
-        producer or coordinator has written.
+        Redis groups follow its commits. The error is INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED if a newer producer or coordinator has written.
         """
         step = _GroupStep(Outcome(), marker)
         step.on_safe = on_safe
