@@ -38,7 +38,6 @@ LONG_FILES = {
     "korvet/storage/log/partition_log.py": "",
     "korvet/transactions/shard.py": "",
     "spark/cli.py": "",
-    "spark/records/entries.py": "",
     "spark/records/kernel.py": "",
     "tests/api/test_security.py": "",
     "tests/coordinator/test_exporter.py": "",

@@ -1,19 +1,16 @@
-"""Entries that are whole record batches (storage.layout=batch), in Kafka's format, magic 2 (KIP-98).
+"""Entries that are whole record batches (storage.layout=batch; korvet.offsets.record_batch).
 
-The compiled kernel reads the records of many at once. Pure Python does it record by record, for what is
-unusual and where that kernel is not to be had.
+The compiled kernel reads the records of many batches at once. Python reads unusual batches record by record,
+and all batches if there is no compiled kernel.
 """
 
 from __future__ import annotations
 
-import gzip
 import struct
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.entry_fields import BATCH
 from korvet.offsets.record_batch import (
@@ -23,54 +20,53 @@ from korvet.offsets.record_batch import (
     COMMIT,
     CONTROL,
     CONTROL_KEY,
-    GZIP,
     HEADER,
+    HEADER_BYTES,
     LENGTH_EXCLUDES_BYTES,
     LOG_APPEND_TIME,
-    LZ4,
     MAGIC,
     MAX_OFFSET_DELTA,
     NO_PRODUCER_ID,
     SMALLEST_RECORD_BYTES,
     SMALLEST_RECORD_HEADER_BYTES,
-    SNAPPY,
     TRANSACTIONAL,
     UNCOMPRESSED,
-    ZSTD,
 )
 from korvet.spark.records.compiled import kernel
+from korvet.spark.records.compression import CODECS, UNREADABLE, decompress
 
 try:
     from crc32c import crc32c
-except ImportError:  # only what reads batches needs it
+except ImportError:  # only a read of batches needs it
     crc32c = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from korvet.spark.records.columns import Header
     from korvet.spark.records.kernel import Rows
 
-Octets = bytes | memoryview
-Header = tuple[str, bytes | None]
-Row = tuple[bytes | None, bytes | None, int, int, list[Header] | None]
+BytesLike = bytes | memoryview
+Row = tuple[bytes | None, bytes | None, int, int, "list[Header] | None"]
 """Key, value, offset, timestamp in ms, headers or None."""
 
-# As far as the magic byte.
-_PREFIX = struct.Struct(">qiib")
-_CRC, _ATTRIBUTES = 4, 5  # among the header's parts
+# A batch header up to the magic byte: base offset, length, leader epoch, magic.
+_UP_TO_MAGIC = struct.Struct(">qiib")
+# Indices of fields in an unpacked HEADER.
+_CRC, _ATTRIBUTES = 4, 5
+# Arrow's binary columns have int32 offsets.
 _MAX_COLUMN_BYTES = 0x7FFFFFFF
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_SIZE = 16
 
 
 @dataclass(slots=True)
 class Batch:
-    """One batch: where it begins, whether its timestamps are the broker's, and its records.
+    """One record batch.
 
-    `producer` is the producer's id where the batch is part of a transaction, else -1; `outcome` is True for
-    the marker of a commit, False for that of an abort, None for records. Markers have no rows.
+    log_append_time: the broker set the timestamps. producer: the producer ID if the batch is part of a
+    transaction, else -1. outcome: True for a commit marker, False for an abort marker, None for records.
+    Control batches have no rows.
     """
 
     base_offset: int
@@ -82,39 +78,41 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of several batches, as columns, and whether each one's timestamp is the broker's."""
+    """Records of several batches as columns, and for each record whether the broker set its timestamp."""
 
     rows: Rows
     log_append_times: NDArray[np.bool_]
 
 
-def batch_records(fields: Sequence[Octets], last_offset: int) -> int | None:
-    """How many records an entry at this offset is, by its batch's header; None where it is no batch."""
+def batch_records(fields: Sequence[BytesLike], last_offset: int) -> int | None:
+    """Return the number of records in a batch, by its header; None if the entry is not a batch."""
     head = _head(fields, last_offset)
     return None if head is None else int(head[-1])
 
 
-def is_damaged(fields: Sequence[Octets], last_offset: int) -> bool:
-    """Whether an entry that `read_batch` can't read was written as a batch: two of its magic byte, its length
-    and its base offset are right, as the broker tells.
+def is_damaged(fields: Sequence[BytesLike], last_offset: int) -> bool:
+    """Return whether an entry that `read_batch` can't read was written as a batch.
+
+    It was if two of its magic byte, its length and its base offset are right. Brokers use the same rule.
     """
-    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _PREFIX.size:
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < _UP_TO_MAGIC.size:
         return False
-    base_offset, length, _, magic = _PREFIX.unpack_from(fields[1])
+    base_offset, length, _, magic = _UP_TO_MAGIC.unpack_from(fields[1])
     fits = base_offset >= 0 and 0 <= last_offset - base_offset <= MAX_OFFSET_DELTA
     return [magic == MAGIC, length == len(fields[1]) - LENGTH_EXCLUDES_BYTES, fits].count(True) > 1
 
 
-def may_be_transactional(fields: Sequence[Octets]) -> bool:
-    """Whether an entry looks like a batch that is part of a transaction, or ends one, by its header alone."""
+def may_be_transactional(fields: Sequence[BytesLike]) -> bool:
+    """Return whether an entry's header is that of a transactional batch or a control batch."""
     head = _unpacked(fields)
     return head is not None and bool(head[_ATTRIBUTES] & (TRANSACTIONAL | CONTROL))
 
 
-def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
-    """The batch that an entry is as a whole; None for any other entry, one that can't be read included.
+def read_batch(fields: Sequence[BytesLike], last_offset: int) -> Batch | None:
+    """Return the batch that an entry is; None for any other entry and for an unreadable batch.
 
-    It has to end at `last_offset`, the entry's own, and its CRC has to be right.
+    The batch must end at `last_offset`, the entry's offset, and its CRC must be right. Raises
+    ModuleNotFoundError without the package crc32c.
     """
     head = _head(fields, last_offset)
     if head is None or not _crc_is_right(fields[1], head):
@@ -122,9 +120,9 @@ def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
     base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
     appended = bool(attributes & LOG_APPEND_TIME)
     try:
-        section = _DECOMPRESS[attributes & CODEC_MASK](bytes(fields[1][HEADER.size :]))
+        section = decompress(attributes & CODEC_MASK, bytes(fields[1][HEADER_BYTES:]))
         rows = _rows(section, count, base_offset, base_ms)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     if not attributes & TRANSACTIONAL:
         producer = NO_PRODUCER_ID
@@ -135,8 +133,8 @@ def read_batch(fields: Sequence[Octets], last_offset: int) -> Batch | None:
     return Batch(base_offset, appended, rows, producer)
 
 
-def outcome_of(fields: Sequence[Octets], last_offset: int) -> tuple[int, bool] | None:
-    """The producer whose transaction a control batch ends, and whether it is committed; None for all else."""
+def outcome_of(fields: Sequence[BytesLike], last_offset: int) -> tuple[int, bool] | None:
+    """Return the producer ID in a transaction marker and whether it commits; None for any other entry."""
     head = _head(fields, last_offset)
     if head is None or not head[_ATTRIBUTES] & CONTROL:
         return None
@@ -145,7 +143,7 @@ def outcome_of(fields: Sequence[Octets], last_offset: int) -> tuple[int, bool] |
 
 
 def _outcome(rows: Sequence[Row]) -> bool | None:
-    """What a control batch says of its producer's transaction; None for other controls."""
+    """True if a control batch commits a transaction, False if it aborts one; None for other controls."""
     key = rows[0][0] if rows else None
     if key is None or len(key) < CONTROL_KEY.size:
         return None
@@ -155,14 +153,14 @@ def _outcome(rows: Sequence[Row]) -> bool | None:
 def read_records(
     batches: Sequence[tuple[int, memoryview]], wanted: range, *, headers: bool = True
 ) -> Records | None:
-    """What `read_batch` gives of batches, with the offsets that they end at, many times as fast; None where
-    one of them can't be read, is unusual, or there is no compiled kernel.
+    """Return the records of batches, each given with its last offset, as `read_batch` does but much faster.
 
-    Only the records whose offsets are `wanted`, their headers unless these are not.
+    Returns only records whose offsets are in `wanted`, and no headers with headers=False. None if a batch is
+    unreadable or unusual, or there is no compiled kernel.
     """
     if kernel is None:
         return None
-    found: list[tuple[tuple[int, ...], Octets]] = []
+    found: list[tuple[tuple[int, ...], BytesLike]] = []
     for last_offset, data in batches:
         head = _head([BATCH, data], last_offset)
         if head is None or not _crc_is_right(data, head):
@@ -175,11 +173,11 @@ def read_records(
         if section is None or head[-1] * SMALLEST_RECORD_BYTES > len(section):
             return None
         found.append((head, section))
-    room = sum(len(section) for _, section in found)
-    if room > _MAX_COLUMN_BYTES:
+    section_bytes = sum(len(section) for _, section in found)
+    if section_bytes > _MAX_COLUMN_BYTES:
         return None
-    most_headers = room // SMALLEST_RECORD_HEADER_BYTES if headers else 0
-    rows = kernel.Rows(sum(head[-1] for head, _ in found), room, most_headers, headers)
+    most_headers = section_bytes // SMALLEST_RECORD_HEADER_BYTES if headers else 0
+    rows = kernel.Rows(sum(head[-1] for head, _ in found), section_bytes, most_headers, headers)
     limits, counts = (wanted.start, wanted.stop), [0]
     for head, section in found:
         base_offset, _, _, _, _, attributes, _, base_ms, newest_ms, producer, _, _, count = head
@@ -192,18 +190,18 @@ def read_records(
     return Records(rows, np.repeat(np.array(appended, dtype=bool), np.diff(counts)))
 
 
-def _section(batch: memoryview, codec: int) -> Octets | None:
-    """The records of a batch, decompressed; None where that can't be done."""
-    packed = batch[HEADER.size :]
+def _section(batch: memoryview, codec: int) -> BytesLike | None:
+    """The records of a batch, decompressed; None if they can't be."""
+    packed = batch[HEADER_BYTES:]
     if codec == UNCOMPRESSED:
         return packed
     try:
-        return _DECOMPRESS[codec](bytes(packed))
-    except _UNREADABLE:
+        return decompress(codec, bytes(packed))
+    except UNREADABLE:
         return None
 
 
-def _crc_is_right(batch: Octets, head: Sequence[int]) -> bool:
+def _crc_is_right(batch: BytesLike, head: Sequence[int]) -> bool:
     if crc32c is None:
         raise ModuleNotFoundError(
             "topics with storage.layout=batch need the package crc32c on every executor"
@@ -211,25 +209,26 @@ def _crc_is_right(batch: Octets, head: Sequence[int]) -> bool:
     return crc32c(memoryview(batch)[ATTRIBUTES_AT:]) == head[_CRC]
 
 
-def _unpacked(fields: Sequence[Octets]) -> tuple[int, ...] | None:
-    """A batch's header, whatever it says; None where an entry has no room for one, or other fields."""
-    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < HEADER.size:
+def _unpacked(fields: Sequence[BytesLike]) -> tuple[int, ...] | None:
+    """The unchecked header of a batch; None if the entry is too short for one or has other fields."""
+    if len(fields) != 2 or fields[0] != BATCH or len(fields[1]) < HEADER_BYTES:
         return None
     return HEADER.unpack_from(fields[1])
 
 
-def _head(fields: Sequence[Octets], last_offset: int) -> tuple[int, ...] | None:
+def _head(fields: Sequence[BytesLike], last_offset: int) -> tuple[int, ...] | None:
+    """The header of a batch that ends at `last_offset`; None for any other entry."""
     head = _unpacked(fields)
     if head is None:
         return None
     base_offset, length, _, magic, _, attributes, delta, *_, count = head
     whole = magic == MAGIC and length == len(fields[1]) - LENGTH_EXCLUDES_BYTES
-    sound = delta >= 0 and count == delta + 1 and attributes & CODEC_MASK in _DECOMPRESS
+    sound = delta >= 0 and count == delta + 1 and attributes & CODEC_MASK in CODECS
     return head if whole and sound and base_offset >= 0 and base_offset + delta == last_offset else None
 
 
 def _rows(data: bytes, count: int, base_offset: int, base_ms: int) -> list[Row]:
-    """Raises ValueError or IndexError where the bytes are no such records."""
+    """Raises ValueError or IndexError if the bytes are not `count` records."""
     rows: list[Row] = []
     at = 0
     for number in range(count):
@@ -244,7 +243,7 @@ def _rows(data: bytes, count: int, base_offset: int, base_ms: int) -> list[Row]:
             raise ValueError(f"record {number} is malformed")
         rows.append((key, value, base_offset + number, base_ms + delta_ms, headers))
     if at != len(data):
-        raise ValueError("there are bytes behind the last record")
+        raise ValueError("there are bytes after the last record")
     return rows
 
 
@@ -269,7 +268,7 @@ def _nullable(data: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint: its value, and the position behind it."""
+    """A zigzag varint: its value, and the position after it."""
     byte = data[at]
     at += 1
     if byte < 128:
@@ -282,47 +281,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return (raw >> 1) ^ -(raw & 1), at
         shift += 7
-
-
-def _streamed(codec: str) -> Callable[[bytes], bytes]:
-    def decompress(data: bytes) -> bytes:
-        with pa.CompressedInputStream(pa.BufferReader(data), codec) as stream:
-            return bytes(stream.read())
-
-    return decompress
-
-
-def _snappy(data: bytes) -> bytes:
-    """Raw, or in the block framing of the Java clients."""
-    if not data.startswith(_XERIAL_MAGIC):
-        return _snappy_block(data)
-    parts = []
-    at = _XERIAL_HEADER_SIZE
-    while at < len(data):
-        size = int.from_bytes(data[at : at + 4], "big")
-        parts.append(_snappy_block(data[at + 4 : at + 4 + size]))
-        at += 4 + size
-    return b"".join(parts)
-
-
-def _snappy_block(block: bytes) -> bytes:
-    """A block begins with its decompressed size, a plain varint."""
-    size = shift = at = 0
-    while True:
-        byte = block[at]
-        at += 1
-        size |= (byte & 127) << shift
-        if byte < 128:
-            break
-        shift += 7
-    return bytes(pa.Codec("snappy").decompress(block, decompressed_size=size, asbytes=True))
-
-
-_DECOMPRESS: dict[int, Callable[[bytes], bytes]] = {
-    UNCOMPRESSED: bytes,
-    GZIP: gzip.decompress,
-    SNAPPY: _snappy,
-    LZ4: _streamed("lz4"),
-    ZSTD: _streamed("zstd"),
-}
-_UNREADABLE = (ValueError, IndexError, OverflowError, EOFError, OSError, zlib.error, pa.ArrowException)

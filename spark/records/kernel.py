@@ -20,7 +20,7 @@ from korvet.offsets import entry_fields, packing
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Octets = bytes | bytearray | memoryview | NDArray[np.uint8]
+    BytesLike = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
@@ -283,12 +283,12 @@ class Strings:
     size = cython.declare(cython.Py_ssize_t, visibility="readonly")
     nulls = cython.declare(cython.Py_ssize_t, visibility="readonly")
     ends = cython.declare(object, visibility="readonly")
-    there = cython.declare(object, visibility="readonly")
+    validity = cython.declare(object, visibility="readonly")
     data = cython.declare(object, visibility="readonly")
     _most: cython.Py_ssize_t
     _room: cython.Py_ssize_t
     _ends: cython.int[::1]
-    _there: cython.uchar[::1]
+    _validity: cython.uchar[::1]
     _data: cython.uchar[::1]
 
     def __init__(self, most: int, room: int) -> None:
@@ -296,9 +296,9 @@ class Strings:
         self.count = self.size = self.nulls = 0
         self._most, self._room = most, room
         self.ends = np.empty(most + 1, dtype=np.int32)
-        self.there = np.zeros((most + 8) // 8, dtype=np.uint8)
+        self.validity = np.zeros((most + 8) // 8, dtype=np.uint8)
         self.data = np.empty(room + 1, dtype=np.uint8)
-        self._ends, self._there, self._data = self.ends, self.there, self.data
+        self._ends, self._validity, self._data = self.ends, self.validity, self.data
         self._ends[0] = 0
 
     @cython.cfunc
@@ -318,7 +318,7 @@ class Strings:
             else:
                 self._data[self.size : self.size + n] = list(p[at : at + n])
             self.size += n
-            self._there[self.count >> 3] |= 1 << (self.count & 7)
+            self._validity[self.count >> 3] |= 1 << (self.count & 7)
         self.count += 1
         self._ends[self.count] = self.size
         return True
@@ -378,7 +378,7 @@ class Rows:
         self._keys, self._values = self.keys, self.values
         self._header_names, self._header_values = self.header_names, self.header_values
 
-    def take_entries(self, reply: Octets, size: int, skipped: int, bias: int, append_times: bool) -> bool:
+    def take_entries(self, reply: BytesLike, size: int, skipped: int, bias: int, append_times: bool) -> bool:
         """Take the records of reply[:size], an XRANGE reply (RESP2), but for the first entries; and markers.
 
         An entry at ms-seq has the offset pack(ms, seq) - bias; those that have none are left out. With
@@ -527,7 +527,7 @@ class Rows:
 
     def take_records(
         self,
-        section: Octets,
+        section: BytesLike,
         count: int,
         base_offset: int,
         base_ms: int,
@@ -673,7 +673,7 @@ class Rows:
 
 
 def batches_in(
-    reply: Octets, size: int, skipped: int, bias: int
+    reply: BytesLike, size: int, skipped: int, bias: int
 ) -> tuple[list[tuple[int, int, int]], bytes] | None:
     """Of reply[:size], an XRANGE reply (RESP2), all entries but the first `skipped` ones and those that have
     no offset: the offset, and where the value of their one field begins and ends; and the ID of the last

@@ -1,7 +1,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-Octets = bytes | bytearray | memoryview | NDArray[np.uint8]
+BytesLike = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 ACCELERATED: bool
 
@@ -10,7 +10,7 @@ class Strings:
     size: int
     nulls: int
     ends: NDArray[np.int32]
-    there: NDArray[np.uint8]
+    validity: NDArray[np.uint8]
     data: NDArray[np.uint8]
     def __init__(self, most: int, room: int) -> None: ...
 
@@ -28,10 +28,12 @@ class Rows:
     markers: list[tuple[int, int, bool]]
     last_id: bytes
     def __init__(self, most: int, room: int, headers: int, with_headers: bool) -> None: ...
-    def take_entries(self, reply: Octets, size: int, skipped: int, bias: int, append_times: bool) -> bool: ...
+    def take_entries(
+        self, reply: BytesLike, size: int, skipped: int, bias: int, append_times: bool
+    ) -> bool: ...
     def take_records(
         self,
-        section: Octets,
+        section: BytesLike,
         count: int,
         base_offset: int,
         base_ms: int,
@@ -42,5 +44,5 @@ class Rows:
     ) -> bool: ...
 
 def batches_in(
-    reply: Octets, size: int, skipped: int, bias: int
+    reply: BytesLike, size: int, skipped: int, bias: int
 ) -> tuple[list[tuple[int, int, int]], bytes] | None: ...

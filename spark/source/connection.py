@@ -16,8 +16,9 @@ from redis.exceptions import AskError, AuthenticationError, MovedError, RedisErr
 from redis.exceptions import ConnectionError as LinkError
 from redis.exceptions import TimeoutError as LinkTimeout
 
-from korvet.spark.records.replies import END_OF_PAGE, WHOLE_PAGES, Entry, PageParser, Reply, read_page
+from korvet.spark.records.page import HAS_HIREDIS, Entry, Page
 from korvet.spark.source.errors import SourceError
+from korvet.spark.source.page_parser import END_OF_PAGE, PageParser, read_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,7 +44,7 @@ class Connection:
             "protocol": 2,
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": REPLY_TIMEOUT_S,
-            **({"parser_class": PageParser} if WHOLE_PAGES else {}),
+            **({"parser_class": PageParser} if HAS_HIREDIS else {}),
             **address.arguments(),
         }
         self._address = address
@@ -86,7 +87,7 @@ class Connection:
             raw.read_response(disable_decoding=True)
         except ResponseError:
             self._mute.add(raw)
-        if not WHOLE_PAGES:
+        if not HAS_HIREDIS:
             self._mute.add(raw)
         return raw
 
@@ -142,14 +143,14 @@ class Connection:
         raw.send_packed_command(raw.pack_commands([arguments, *behind]))
         self._asked.append((raw, arguments))
 
-    def page(self) -> Reply:
+    def page(self) -> Page:
         """The reply of the oldest command not yet answered. Raises ResponseError for an error reply."""
 
         def read(raw: Any) -> Any:
             return raw.read_response(disable_decoding=True) if raw in self._mute else read_page(raw)
 
-        found: Reply | list[Entry] = self._take(read)
-        return found if isinstance(found, Reply) else Reply.of(found)
+        found: Page | list[Entry] = self._take(read)
+        return found if isinstance(found, Page) else Page.of(found)
 
     def _take(self, read: Callable[[Any], Any]) -> Any:
         raw, arguments = self._asked.popleft()

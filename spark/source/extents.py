@@ -14,8 +14,8 @@ from korvet.spark.records.batches import batch_records
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from korvet.spark.records.entries import Origin
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.columns import Origin
+    from korvet.spark.records.page import Entry
     from korvet.spark.source.address import Address
     from korvet.spark.source.connection import Arguments, Connection
     from korvet.spark.source.topics import TopicInfo
@@ -135,7 +135,7 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
 
 
 def start_offset(entry: Entry, bias: int) -> int:
-    """The offset of an entry's first record; of one that has none, where the next one could be."""
+    """Return the offset of an entry's first record; if the entry has no offset, the next possible offset."""
     end = _end_offset(entry[0], bias)
     try:
         last = offset_of(entry[0], bias)
@@ -145,5 +145,4 @@ def start_offset(entry: Entry, bias: int) -> int:
 
 
 def _end_offset(last_id: bytes, bias: int) -> int:
-    """The lowest offset that an entry after the last one can have."""
     return min(offset_after(last_id, bias), MAX_OFFSET)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from korvet.offsets.packing import AddressError, entry_id, offset_of
 from korvet.spark.records.batches import batch_records
-from korvet.spark.records.replies import Reply
+from korvet.spark.records.page import Page
 from korvet.spark.source.errors import DataLoss
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.page import Entry
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
 
@@ -22,7 +22,7 @@ MAX_PAGE_ENTRIES = 2000
 PAGE_TARGET_BYTES = 4 << 20
 
 
-def pages(connection: Connection, part: StreamRange) -> Generator[Reply]:
+def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
     """The entries of a range, page by page (XRANGE), a batch that begins in it and ends behind it included.
     The next page is asked for before the caller works on this one.
 
@@ -75,7 +75,7 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Reply]:
         "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
     )
     if behind and _begins_before(behind[0], part):
-        yield Reply.of(behind)
+        yield Page.of(behind)
 
 
 def _check_start(connection: Connection, part: StreamRange, missing: bytes) -> None:
@@ -98,5 +98,5 @@ def _begins_before(entry: Entry, part: StreamRange) -> bool:
     return records is not None and last_offset - records + 1 < part.end_offset
 
 
-def _next_count(page: Reply, count: int) -> int:
+def _next_count(page: Page, count: int) -> int:
     return max(1, min(MAX_PAGE_ENTRIES, 4 * count, PAGE_TARGET_BYTES // (page.mean_bytes + 1)))

@@ -14,7 +14,7 @@ from korvet.spark.source.pages import pages
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.page import Entry
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange, TopicPartition
 

@@ -13,7 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import InputPartition
 
 from korvet.offsets.packing import entry_id
-from korvet.spark.records.entries import columns_of, record_batch
+from korvet.spark.records.arrow import record_batch
+from korvet.spark.records.entries import columns_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import DataLoss
 from korvet.spark.source.pages import pages
@@ -22,7 +23,7 @@ from korvet.spark.source.transactions import Outcomes, markers_behind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from korvet.spark.records.entries import Columns, Marker
+    from korvet.spark.records.columns import Columns, Marker
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
     from korvet.spark.source.settings import SourceOptions

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from korvet.spark.records.entries import CREATE_TIME, LOG_APPEND_TIME, Origin
+from korvet.offsets.native_entry import native_field
+from korvet.spark.records.columns import CREATE_TIME, LOG_APPEND_TIME, Origin
 from korvet.spark.source.errors import SourceError
 
 if TYPE_CHECKING:
@@ -106,7 +107,6 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
     assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
     if assignment not in {"clock", "dense"}:
         raise ValueError(f"{assignment!r} is no offset assignment")
-    native_format = configs.get("native.format", "json")
     timestamp_type = configs.get("message.timestamp.type", "CreateTime")
     dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
     return TopicInfo(
@@ -115,7 +115,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
         dense=dense,
         timestamp_type=LOG_APPEND_TIME if appended else CREATE_TIME,
         internal=bool(document.get("internal", name == OFFSETS_TOPIC)),
-        native_field=native_format.removeprefix("field:").encode() if native_format != "json" else None,
+        native_field=native_field(configs.get("native.format", "json")),
         compacted="compact" in policy or name == OFFSETS_TOPIC,
         topic_id=str(document.get("topic_id", "")),
         append_times=appended and not dense and document.get("storage_layout", "record") == "record",

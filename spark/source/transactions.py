@@ -18,8 +18,8 @@ from korvet.spark.source.pages import pages
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from korvet.spark.records.entries import Columns, Marker
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.columns import Columns, Marker
+    from korvet.spark.records.page import Entry
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
 

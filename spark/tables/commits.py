@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from korvet.offsets.codec import DecodeError, decode_key, decode_value
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
-from korvet.spark.records.entries import MAX_SPARK_MS
+from korvet.spark.records.columns import MAX_SPARK_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -47,7 +47,7 @@ from korvet.offsets.schema import (
 )
 from korvet.offsets.streams_records import StreamsEpoch, StreamsMember
 from korvet.offsets.wire import uuid_text
-from korvet.spark.records.entries import MAX_SPARK_MS
+from korvet.spark.records.columns import MAX_SPARK_MS
 from korvet.spark.tables.commits import SOURCES, Newest, read_commits, refused_commits
 
 if TYPE_CHECKING:

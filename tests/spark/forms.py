@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SOURCE = Path(compiled.__file__).with_name("kernel.py")
-USERS = ("korvet.spark.records.replies.kernel", "korvet.spark.records.batches.kernel")
+USERS = ("korvet.spark.records.page.kernel", "korvet.spark.records.batches.kernel")
 
 
 def _uncompiled() -> Any:

@@ -15,16 +15,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from korvet.offsets.packing import entry_id, pack
 from korvet.records.compression import compress
+from korvet.spark.records.arrow import record_batch
 from korvet.spark.records.batches import batch_records, read_batch, read_records
-from korvet.spark.records.entries import (
-    MAX_SPARK_MS,
-    MIN_SPARK_MS,
-    Marker,
-    Origin,
-    columns_of,
-    markers_of,
-    record_batch,
-)
+from korvet.spark.records.columns import MAX_SPARK_MS, MIN_SPARK_MS, Marker, Origin
+from korvet.spark.records.entries import columns_of, markers_of
 from korvet.spark.source.address import Address
 from korvet.spark.tables.readers import RedisReader
 from korvet.spark.tables.views import record_lag
@@ -38,7 +32,7 @@ from tests.unit.records import forms
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.page import Entry
     from tests.spark.keyspace import Keyspace
 
 pytestmark = pytest.mark.spark

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from korvet.spark.records.entries import Origin, columns_of, markers_of, record_batch
-from korvet.spark.records.replies import Reply
+from korvet.spark.records.arrow import record_batch
+from korvet.spark.records.columns import Origin
+from korvet.spark.records.entries import columns_of, markers_of
+from korvet.spark.records.page import Page
 from korvet.spark.source.address import Address
 from korvet.spark.source.connection import connected
 from tests.spark.direct import batch, schema_of
@@ -20,7 +22,7 @@ from tests.spark.forms import FORMS, INSTALLED, UNCOMPILED, using
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.spark.records.replies import Entry
+    from korvet.spark.records.page import Entry
     from tests.spark.keyspace import Keyspace
 
 MS = 1_700_000_000_000
@@ -48,10 +50,10 @@ def text(string: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(string), string)
 
 
-def reply_of(entries: Sequence[Entry], behind: bytes = b"") -> Reply:
+def reply_of(entries: Sequence[Entry], behind: bytes = b"") -> Page:
     """The entries as a page; what is behind it in memory does not matter."""
     page = raw(entries)
-    return Reply(np.frombuffer(page + behind, dtype=np.uint8).copy(), len(page))
+    return Page(np.frombuffer(page + behind, dtype=np.uint8).copy(), len(page))
 
 
 @st.composite
@@ -125,7 +127,7 @@ def taken(form: Any, data: bytes, origin: Origin, skipped: int = 0) -> list[Any]
 
 def strings_of(column: Any) -> list[bytes | None]:
     ends = column.ends[: column.count + 1].tolist()
-    there = np.unpackbits(column.there, bitorder="little")[: column.count].tolist()
+    there = np.unpackbits(column.validity, bitorder="little")[: column.count].tolist()
     assert column.nulls == there.count(0)
     data = column.data[: column.size].tobytes()
     return [data[begin:end] if one else None for begin, end, one in zip(ends, ends[1:], there, strict=False)]

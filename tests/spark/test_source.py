@@ -15,7 +15,7 @@ from pyspark.sql import functions as sf
 import pyspark_korvet
 from korvet.offsets.packing import pack
 from korvet.records.native import native_json as broker_json
-from korvet.spark.records.entries import native_json
+from korvet.spark.records.fields import native_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from korvet.offsets.packing import entry_id, pack
-from korvet.spark.records.entries import marker_of, parse_fields
+from korvet.spark.records.fields import marker_of, parse_fields
 from tests.api.batches import batch as record_batch
 from tests.spark.direct import Stream, batch, values
 
