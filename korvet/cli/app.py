@@ -1,7 +1,7 @@
-"""The command group: every subcommand is loaded when it is used, so that `korvet --help` is quick.
+"""The command group. A subcommand's module is imported when the command is used, so `korvet --help` is fast.
 
-Commands of other packages (reports, the demonstration) join through the entry point group
-`korvet.commands`. Errors that a user can do something about end in one line, not in a traceback.
+Other packages (the report, the demo) add commands through the entry point group `korvet.commands`. Errors
+that a user can correct end in one line, not in a traceback.
 """
 
 from __future__ import annotations
@@ -34,34 +34,34 @@ _BUILTIN = {
     "serve": _Builtin("korvet.cli.serve", "serve", "Run a broker."),
     "topics": _Builtin("korvet.cli.topics", "topics", "List, create, describe, change and delete topics."),
     "groups": _Builtin(
-        "korvet.cli.groups", "groups", "Consumer groups: state, members, committed offsets, lag."
+        "korvet.cli.groups", "groups", "Show and delete consumer groups: members, offsets, lag."
     ),
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
-    "repair": _Builtin("korvet.cli.repair", "repair", "Mend a damaged data folder of the embedded server."),
-    "version": _Builtin("korvet.cli.version", "version", "Show versions, acceleration and servers found."),
+    "repair": _Builtin("korvet.cli.repair", "repair", "Repair a damaged data folder of the embedded server."),
+    "version": _Builtin("korvet.cli.version", "version", "Show the versions of korvet and its environment."),
 }
-# What is said of an entry point without loading it (Spark takes seconds).
+# Help texts of entry points, so that `--help` needn't load them (Spark takes seconds).
 _SUMMARIES = {
-    "demo": "Watch Kafka clients, Redis and Spark work together, on this machine.",
-    "report": "Report on consumer groups: one HTML page and Parquet files.",
-    "export": "Export topics and tables about groups with Spark, once or continuously.",
-    "jars": "Fetch jars that Spark lacks (Kafka connector, Delta), pinned and verified.",
+    "demo": "Watch Kafka clients, Redis and Spark work together on this machine.",
+    "report": "Write a report on consumer groups: one HTML page and Parquet files.",
+    "export": "Export topics, or tables about groups, once or continuously.",
+    "jars": "Download jars for Spark (Kafka connector, Delta), pinned and verified.",
 }
-# Packages that only an extra brings, by the name they are imported by.
+# Modules that only an extra installs, with the name of the extra.
 _EXTRA_OF = dict.fromkeys(("pyspark", "py4j", "pandas", "pyarrow", "numpy"), "spark")
 _USER_ERRORS = (ConfigError, EmbeddedServerError, ClientError, StoreError)
 
 
 class KorvetGroup(click.Group):
-    """A click group that loads its commands late and turns known errors into messages."""
+    """A click group that imports commands on use and turns known errors into messages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the built-in commands, then of those that entry points bring."""
+        """Names of the built-in commands, then of the commands from entry points."""
         return [*_BUILTIN, *(name for name in sorted(_entry_points()) if name not in _BUILTIN)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Load a command. Raises click.ClickException when a package that it needs is missing."""
+        """Load a command. Raises click.ClickException if a required package is missing."""
         builtin = _BUILTIN.get(cmd_name)
         try:
             if builtin is not None:
@@ -77,7 +77,7 @@ class KorvetGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands in `--help`, without loading them."""
+        """Write the list of commands in `--help`, without loading them."""
         rows = [(name, self._summary(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -85,7 +85,10 @@ class KorvetGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click; a command that is an extra's says so even where its entry point is not installed."""
+        """As in click.
+
+        Raises ClickException with a hint if the entry point of a known command isn't installed.
+        """
         if args and args[0] in _SUMMARIES and args[0] not in _entry_points():
             raise click.ClickException(
                 f"`{args[0]}` is not installed with this korvet. "
@@ -94,7 +97,7 @@ class KorvetGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; errors that the user can mend end as `Error: ...` with status 1."""
+        """Run a command. Errors that the user can correct end as `Error: ...` with status 1."""
         try:
             return super().invoke(ctx)
         except _USER_ERRORS as error:
@@ -102,7 +105,7 @@ class KorvetGroup(click.Group):
         except ModuleNotFoundError as error:
             raise _missing(error, ctx.invoked_subcommand or "this command") from error
         except Exception as error:
-            # Only who has imported redis-py can fail by it; `korvet serve` starts sooner without.
+            # Not imported above: `korvet serve` starts faster without redis-py.
             client = sys.modules.get("redis")
             if client is not None and isinstance(error, client.RedisError):
                 raise click.ClickException(f"Redis: {error}") from error
@@ -121,13 +124,16 @@ class KorvetGroup(click.Group):
 
 
 def _entry_points() -> dict[str, EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415  # takes a while, and is rarely asked for
+    from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and rarely needed
 
     return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
 
 
 def _missing(error: ModuleNotFoundError, command: str) -> Exception:
-    """What to tell about a package that is not there; any other missing module is a bug and stays one."""
+    """Returns a ClickException for a missing package of an extra.
+
+    Any other missing module is a bug: `error`.
+    """
     extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
     if extra is None:
         return error
@@ -142,7 +148,6 @@ def _missing(error: ModuleNotFoundError, command: str) -> Exception:
 def korvet() -> None:
     """Kafka's protocol on Redis Streams.
 
-    `korvet serve` runs a broker for unmodified Kafka clients. Its topics are Redis streams; what
-    consumer groups commit is both a record in __consumer_offsets and an acknowledgement in the Redis
-    group of the same name.
+    `korvet serve` runs a broker for unmodified Kafka clients. Topics are Redis streams. A commit is both a
+    record in __consumer_offsets and an acknowledgement in the Redis group of the same name.
     """

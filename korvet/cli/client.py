@@ -1,7 +1,7 @@
 """A small blocking Kafka client for the commands: one connection per broker, one request at a time.
 
-It speaks one version of each API, one that Kafka since 2.8 and korvet both know; what a broker does not
-offer (by its ApiVersions answer) ends as a ClientError that names the API.
+It uses one version of each API, which Kafka since 2.8 and korvet support. If a broker doesn't offer the
+version (by its ApiVersions response), a ClientError names the API.
 """
 
 import io
@@ -33,13 +33,16 @@ from korvet.security.errors import InvalidCredentials
 CLIENT_ID = "korvet-cli"
 PLAIN_TEXT = ClientSecurity()
 TIMEOUT_S = 30.0
-# Larger ones are not asked for: what comes is not Kafka's protocol.
+# Limits the size of a response. No request has a larger one, so the peer doesn't speak Kafka's protocol.
 _LARGEST_RESPONSE = 256 * 1024 * 1024
 Response = TypeVar("Response", bound=ResponsePayload)
 
 
 class ClientError(Exception):
-    """A broker cannot be reached or refuses. The message is for the user; `code` is Kafka's, if any."""
+    """A broker is unreachable or refuses a request.
+
+    The message is for the user; `code` is Kafka's, if any.
+    """
 
     def __init__(self, message: str, code: ErrorCode | None = None) -> None:
         super().__init__(message)
@@ -140,7 +143,7 @@ class Connection:
     def _receive(self) -> bytes:
         (size,) = struct.unpack(">i", self._read(4))
         if not 4 <= size <= _LARGEST_RESPONSE:
-            raise ClientError(f"what listens on {self.address} does not speak Kafka's protocol")
+            raise ClientError(f"the server on {self.address} does not speak Kafka's protocol")
         return self._read(size)
 
     def _read(self, size: int) -> bytes:
@@ -154,7 +157,7 @@ class Connection:
 
 
 def check(code: ErrorCode | int, subject: str, message: str | None = None) -> None:
-    """Raise ClientError for an error code that is one; `subject` says what it is about."""
+    """Raise ClientError unless `code` is NONE. `subject` names the topic, group or broker in the message."""
     code = ErrorCode(code)
     if code is not ErrorCode.none:
         text = message or (code.__doc__ or "").strip() or code.name.replace("_", " ")
@@ -162,7 +165,7 @@ def check(code: ErrorCode | int, subject: str, message: str | None = None) -> No
 
 
 class Cluster:
-    """The brokers behind a bootstrap address; every request goes to the one that can answer it."""
+    """A Kafka cluster, found by a bootstrap address. Each request goes to the broker that can answer it."""
 
     def __init__(self, bootstrap: str, timeout_s: float = TIMEOUT_S) -> None:
         try:
@@ -186,14 +189,14 @@ class Cluster:
             connection.close()
 
     def ask(self, request: RequestPayload, kind: type[Response], broker: Address | None = None) -> Response:
-        """Send a request to a broker, the bootstrap one if none is named. Raises ClientError."""
+        """Send a request to a broker, by default the bootstrap broker. Raises ClientError."""
         address = broker or self._bootstrap
         if address not in self._connections:
             self._connections[address] = Connection(address, self._timeout_s, self._security)
         return self._connections[address].ask(request, kind)
 
     def metadata(self, topics: Sequence[str] | None = None) -> metadata.MetadataResponse:
-        """Brokers and topics (all, or the named ones); never creates a topic."""
+        """Request metadata of the brokers and of all or the named topics. Never creates a topic."""
         named = None
         if topics is not None:
             named = tuple(MetadataRequestTopic(name=TopicName(topic), topic_id=None) for topic in topics)
@@ -203,13 +206,13 @@ class Cluster:
         return self.ask(request, metadata.MetadataResponse)
 
     def topic(self, name: str) -> MetadataResponseTopic:
-        """One topic's metadata. Raises ClientError when there is none."""
+        """Returns one topic's metadata. Raises ClientError if the topic doesn't exist."""
         (topic,) = self.metadata([name]).topics
         check(topic.error_code, name)
         return topic
 
     def leaders(self, topic: str, partitions: Iterable[int]) -> dict[Address, list[int]]:
-        """The given partitions by the broker that leads them."""
+        """Returns the given partitions, grouped by the address of their leader."""
         answer = self.metadata([topic])
         addresses = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
         (described,) = answer.topics
@@ -225,12 +228,12 @@ class Cluster:
         return led
 
     def coordinator(self, group: str) -> Address:
-        """FindCoordinator: the broker that coordinates a group."""
+        """Returns the address of the broker that coordinates a group (FindCoordinator)."""
         request = find_coordinator.FindCoordinatorRequest(key=group, key_type=i8(0))
         found = self.ask(request, find_coordinator.FindCoordinatorResponse)
         check(found.error_code, f"group {group}", found.error_message)
         return Address(found.host, found.port)
 
     def brokers(self) -> list[Address]:
-        """All brokers of the cluster."""
+        """Returns the addresses of all brokers."""
         return [Address(broker.host, broker.port) for broker in self.metadata([]).brokers]

@@ -1,4 +1,4 @@
-"""`korvet doctor`: is this Redis fit to hold the data, and is everything in it addressable by an offset?"""
+"""`korvet doctor`: checks that this Redis is fit to hold the data, and that every entry has an offset."""
 
 import contextlib
 import time
@@ -34,22 +34,23 @@ from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_q
 from korvet.storage.topic import Topic
 from korvet.topics.configs import config_problem
 
-# Name of the Function library that brokers load.
+# Name of the function library that brokers load.
 LIBRARY = "korvet"
 _PAGE = 1_000
-# The first page is small, as its entries may be large.
+# Entries of the first page: few, because they may be large.
 _FIRST_PAGE = 32
 _PAGE_BYTES = 4 << 20
-# The longest timeout that a producer can ask for, by default: a coordinator ends its transactions by then.
+# Idle time of a hanging transaction: the default of transaction.max.timeout.ms. Coordinators end theirs by
+# then.
 _HANGING_MS = 900_000
 _OK, _WARNING, _FAULT = "ok", "warning", "fault"
 _CONNECT_TIMEOUT_S = 10.0
-# A server may be busy with others' long commands; one that says nothing for so long is gone.
+# Longest wait for a reply. A server may be busy with long commands of other clients.
 _REPLY_TIMEOUT_S = 60.0
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at. `state` is ok, warning or fault."""
+    """The result of one check. `state` is ok, warning or fault."""
 
     subject: str
     state: str
@@ -60,13 +61,13 @@ class Finding(NamedTuple):
 @redis_options("The server to check.")
 @json_option
 def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
-    """Check the Redis or Valkey that holds the data, the entries in it, and open transactions.
+    """Check the Redis or Valkey that holds the data, its entries, and open transactions.
 
-    Ends with status 1 when something is at fault.
+    The exit status is 1 if there is a fault.
     """
     address = find_redis(url, data_dir)
     if address is None:
-        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server by --redis URL")
+        raise click.ClickException(f"no embedded server runs on {data_dir}; name a server with --redis URL")
     with contextlib.ExitStack() as stack:
         servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
         clients = [*servers.values()]
@@ -87,7 +88,10 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
 
 
 def find_servers(url: str) -> "dict[Place, redis.Redis]":
-    """A client of the server, or of each primary of a cluster. Raises StoreError, redis.RedisError."""
+    """Returns a client of the server, or of each primary of a cluster.
+
+    Raises StoreError, redis.RedisError.
+    """
     addresses = parse_url(url)
     reason: redis.RedisError | None = None
     for address in addresses:
@@ -108,7 +112,7 @@ def find_servers(url: str) -> "dict[Place, redis.Redis]":
 
 
 def _ask(client: Any, *command: str) -> Any:
-    """A reply as Redis sent it."""
+    """Send a command and return the reply as Redis sent it."""
     return client.execute_command(*command)
 
 
@@ -117,7 +121,7 @@ def _at(address: RedisAddress, place: Place) -> RedisAddress:
 
 
 def _client(address: RedisAddress) -> "redis.Redis":
-    # Who looks whether a server answers wants to know at once that it does not.
+    # No retries: report at once that a server doesn't answer.
     options: dict[str, Any] = {"retry": Retry(NoBackoff(), 0)}
     options |= {"socket_connect_timeout": _CONNECT_TIMEOUT_S, "socket_timeout": _REPLY_TIMEOUT_S}
     options |= {"username": address.username, "password": address.password}
@@ -127,7 +131,7 @@ def _client(address: RedisAddress) -> "redis.Redis":
 
 
 def check_servers(servers: "Mapping[Place, redis.Redis]") -> Iterator[Finding]:
-    """What the servers themselves say; in a cluster each finding names its node."""
+    """Check each server. In a cluster, each finding names its node."""
     if len(servers) == 1:
         (client,) = servers.values()
         yield from check_server(client)
@@ -146,7 +150,7 @@ def _cluster(client: "redis.Redis", primaries: int) -> Finding:
 
 
 def check_server(client: "redis.Redis") -> Iterator[Finding]:
-    """What the server itself says: version, persistence, eviction, memory, Function library."""
+    """Check a server's version, persistence, eviction policy, memory, and function library."""
     info: dict[str, Any] = client.info()
     yield _version(info)
     yield _persistence(client, info)
@@ -179,14 +183,16 @@ def _persistence(client: "redis.Redis", info: dict[str, Any]) -> Finding:
             "persistence", _WARNING, f"append-only file, flushed {flushed}: a crash may lose records"
         )
     if info.get("rdb_last_save_time") and client.config_get("save").get("save"):
-        return Finding("persistence", _WARNING, "snapshots only: a crash loses what came after the last one")
+        return Finding(
+            "persistence", _WARNING, "snapshots only: a crash loses everything after the last snapshot"
+        )
     return Finding("persistence", _FAULT, "none: a restart of the server loses everything (appendonly yes)")
 
 
 def _eviction(info: dict[str, Any]) -> Finding:
     policy = str(info.get("maxmemory_policy", "?"))
     evicted = int(info.get("evicted_keys", 0))
-    # Keys with an expiry, which volatile policies evict, are not ours.
+    # Volatile policies evict only keys with an expiry; korvet's keys have none.
     if evicted and not policy.startswith("volatile-"):
         text = f"{policy}; {evicted} keys evicted since the server started: records and commits may be lost"
         return Finding("eviction", _FAULT, text)
@@ -201,7 +207,7 @@ def _eviction(info: dict[str, Any]) -> Finding:
 
 
 def check_shared(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
-    """The hashes that brokers share: their cluster id, and fields that brokers skip as unreadable."""
+    """Check the hashes that brokers share: the cluster ID, and unreadable fields that brokers skip."""
     try:
         keys = Keyspace(keyspace)
     except ValueError as error:
@@ -237,7 +243,7 @@ def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
 
 
 def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], keys: Keyspace) -> Finding:
-    """Whether the keyspace is whole, or has lost its cluster id or its catalogue."""
+    """Check that the keyspace still has its cluster ID and its catalogue."""
     cluster_id, expected = cluster.get(b"id"), counter_of(cluster.get(b"topics"))
     if cluster_id is None and topics:
         text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
@@ -251,14 +257,14 @@ def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], key
 
 
 def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[Finding]:
-    """Entries that Kafka clients cannot read: those without an offset, which native writers made beyond 1,024
-    in one millisecond, and damaged record batches.
+    """Check for entries that Kafka clients can't read: entries without an offset, because native writers
+    added more than 1,024 in one millisecond, and damaged record batches.
     """
     holders = _streams(servers, keyspace)
     streams = sorted(holders)
     lengths = {stream: int(client.xlen(stream)) for stream, client in holders.items()}
     found = records = 0
-    # On standard error, and only for people: the findings themselves may go to a program.
+    # Progress goes to standard error, and only to people: a program may read the findings.
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("reading entries", total=sum(lengths.values()))
@@ -279,16 +285,16 @@ def check_entries(servers: "Sequence[redis.Redis]", keyspace: str) -> Iterator[F
 
 
 class _Entries:
-    """What the entries of one stream are."""
+    """Counts unreadable entries of one stream."""
 
     def __init__(self, bias: int) -> None:
         self._bias = bias
         self.records = 0
         self.faults: dict[str, tuple[int, bytes]] = {}
-        """What is wrong with some: how many they are, and the ID of the first."""
+        """Describes each kind of fault, with the number of entries and the ID of the first."""
 
     def see(self, page: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
-        """Look at the next entries."""
+        """Examine the next entries."""
         for entry_id, fields in page:
             flat = [part for pair in fields.items() for part in pair]
             self.records += record_count(entry_id, flat, self._bias)
@@ -299,7 +305,7 @@ class _Entries:
                 self._note("have no offset", entry_id)
 
     def place(self, stream: bytes, entry_id: bytes) -> str:
-        """Where Kafka clients find an entry; empty for one that has no offset."""
+        """Returns the topic, partition and offset of an entry as text; empty if it has no offset."""
         try:
             offset = offset_of(entry_id, self._bias)
         except AddressError:
@@ -313,14 +319,14 @@ class _Entries:
 
 
 def _bias(client: "redis.Redis", stream: bytes) -> int:
-    """1 on topics with dense offsets, else 0."""
+    """The difference between entry ID and offset: 1 on topics with dense offsets, else 0."""
     noted: Any = client.hget(b"{%b}:meta" % stream, "bias")
     return int(noted or 0)
 
 
 def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: int) -> Iterator[Finding]:
-    """Open transactions that nobody has written to for longer than any may take: they hold back all who read
-    committed records only.
+    """Check for open transactions that have been idle for longer than a transaction may take. Consumers with
+    `read_committed` wait for them.
     """
     opened = hanging = 0
     for stream, client in sorted(_streams(servers, keyspace).items(), key=lambda item: item[0]):
@@ -330,7 +336,7 @@ def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: 
             opened += 1
             noted: Any = client.hget(meta, f"p:{producer}")
             if noted is None:
-                # Ended in the meantime.
+                # The transaction ended during the check.
                 continue
             seen_ms = parse_producer(b"p:%d" % producer, noted, None, first_offset).seen_ms
             if now_ms - seen_ms > _HANGING_MS:
@@ -345,7 +351,7 @@ def check_transactions(servers: "Sequence[redis.Redis]", keyspace: str, now_ms: 
 
 
 def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, redis.Redis]":
-    """The streams of a keyspace, and where each is."""
+    """Returns the streams of a keyspace, with the client that reaches each."""
     return {
         stream: client
         for client in servers
@@ -354,7 +360,7 @@ def _streams(servers: "Sequence[redis.Redis]", keyspace: str) -> "dict[bytes, re
 
 
 def _pages(client: "redis.Redis", stream: bytes) -> Iterator[list[tuple[bytes, Mapping[bytes, bytes]]]]:
-    """The entries of a stream in order, a few MB at once."""
+    """Yields the entries of a stream in order, in pages of a few MB."""
     start, count = b"-", _FIRST_PAGE
     while True:
         reply: Any = client.xrange(stream, min=start, count=count)

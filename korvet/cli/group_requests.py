@@ -31,7 +31,7 @@ from korvet.cli.client import Cluster, check
 
 
 def list_groups(cluster: Cluster) -> list[ListedGroup]:
-    """The groups of all brokers, by name."""
+    """Returns the groups of all brokers, sorted by name."""
     groups: dict[str, ListedGroup] = {}
     for broker in cluster.brokers():
         answer = cluster.ask(ListGroupsRequest(), ListGroupsResponse, broker)
@@ -41,7 +41,7 @@ def list_groups(cluster: Cluster) -> list[ListedGroup]:
 
 
 def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
-    """State, protocol and members of a group; state `Dead` when there is none."""
+    """Returns state, protocol and members of a group; the state is `Dead` if the group doesn't exist."""
     request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
     (described,) = cluster.ask(request, DescribeGroupsResponse, cluster.coordinator(group)).groups
     check(described.error_code, f"group {group}")
@@ -49,7 +49,9 @@ def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
 
 
 def describe_consumer_group(cluster: Cluster, group: str) -> DescribedConsumerGroup | None:
-    """State, assignor and members of a group of the consumer protocol (KIP-848); None when it is none."""
+    """Returns state, assignor and members of a group of the consumer protocol (KIP-848); None for other
+    groups.
+    """
     request = ConsumerGroupDescribeRequest(group_ids=(GroupId(group),), include_authorized_operations=False)
     answer = cluster.ask(request, ConsumerGroupDescribeResponse, cluster.coordinator(group))
     (described,) = answer.groups
@@ -60,7 +62,7 @@ def describe_consumer_group(cluster: Cluster, group: str) -> DescribedConsumerGr
 
 
 def committed_offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], OffsetFetchResponsePartition]:
-    """What a group has committed, by topic and partition."""
+    """Returns the committed offsets of a group, by topic and partition."""
     request = OffsetFetchRequest(group_id=GroupId(group), topics=None, require_stable=False)
     answer = cluster.ask(request, OffsetFetchResponse, cluster.coordinator(group))
     check(answer.error_code, f"group {group}")
@@ -73,14 +75,14 @@ def committed_offsets(cluster: Cluster, group: str) -> dict[tuple[str, int], Off
 
 
 def delete_group(cluster: Cluster, group: str) -> None:
-    """Delete an empty group with all its offsets."""
+    """Delete an empty group and all its offsets."""
     request = DeleteGroupsRequest(groups_names=(GroupId(group),))
     for result in cluster.ask(request, DeleteGroupsResponse, cluster.coordinator(group)).results:
         check(result.error_code, f"group {group}")
 
 
 def delete_offsets(cluster: Cluster, group: str, partitions: Mapping[str, Sequence[int]]) -> None:
-    """Delete a group's offsets of topics that it does not consume now."""
+    """Delete a group's offsets of a topic to which no member is subscribed."""
     topics = tuple(
         OffsetDeleteRequestTopic(
             name=TopicName(topic),

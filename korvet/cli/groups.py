@@ -19,7 +19,7 @@ from korvet.offsets.codec import DecodeError
 from korvet.offsets.consumer_protocol import decode_assignment
 from korvet.storage.errors import StorageError
 
-# Asking about more groups than this takes seconds: `describe` has the lag of each.
+# Limits the groups whose lag `list` counts: more would take seconds. `describe` counts the lag of one.
 _MOST_GROUPS_COUNTED = 500
 _REDIS_HELP = "The Redis that holds the data, for lag."
 
@@ -28,7 +28,7 @@ Lags = Mapping[Commit, Lag | StorageError]
 
 @click.group()
 def groups() -> None:
-    """Consumer groups: state, members, committed offsets, lag."""
+    """Show and delete consumer groups: members, offsets, lag."""
 
 
 @groups.command("list")
@@ -36,10 +36,10 @@ def groups() -> None:
 @redis_options(_REDIS_HELP)
 @json_option
 def list_groups(bootstrap: str, url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> None:
-    """List all groups, and how far they are behind.
+    """List all groups with their lag.
 
-    Lag is all unread records of a group, and how long the first one has been waiting. It is counted in
-    Redis, and "-" where that is not reachable.
+    Record lag is the number of unread records of a group; time lag is how long the first of them has been
+    waiting. korvet counts both in Redis, and shows "-" if Redis isn't reachable.
     """
     with Cluster(bootstrap) as cluster:
         listed = group_requests.list_groups(cluster)
@@ -78,8 +78,9 @@ def describe_group(
 ) -> None:
     """Show a group's state, members, committed offsets and lag.
 
-    Record lag counts the records at or beyond the committed offset; time lag is how long the first of them
-    has been waiting, by its timestamp. Both are counted in Redis, and "-" where that is not reachable.
+    Record lag is the number of records at or after the committed offset; time lag is how long the first of
+    them has been waiting, by its timestamp. korvet counts both in Redis, and shows "-" if Redis isn't
+    reachable.
     """
     with Cluster(bootstrap) as cluster:
         state, protocol, members = _described(cluster, name)
@@ -108,7 +109,7 @@ def describe_group(
 @bootstrap_option
 @json_option
 def group_offsets(name: str, bootstrap: str, as_json: bool) -> None:
-    """Show what a group has committed."""
+    """Show the committed offsets of a group."""
     with Cluster(bootstrap) as cluster:
         committed = _committed(cluster, name)
     if as_json:
@@ -119,8 +120,8 @@ def group_offsets(name: str, bootstrap: str, as_json: bool) -> None:
 
 @groups.command("delete")
 @click.argument("name")
-@click.option("-t", "--topic", help="Only the offsets of this topic.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-t", "--topic", help="Delete only the offsets of this topic.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete_group(name: str, topic: str | None, yes: bool, bootstrap: str) -> None:
     """Delete a group without members, or its offsets of one topic."""
@@ -140,7 +141,7 @@ def delete_group(name: str, topic: str | None, yes: bool, bootstrap: str) -> Non
 
 
 def _committed(cluster: Cluster, name: str) -> list[dict[str, Any]]:
-    """Committed offset and log end of each partition; no difference of the two, which counts no records."""
+    """Returns committed offset and log end of each partition, not their difference, which isn't the lag."""
     rows: list[dict[str, Any]] = []
     committed = group_requests.committed_offsets(cluster, name)
     existing = {str(topic.name): len(topic.partitions) for topic in cluster.metadata().topics}
@@ -165,7 +166,7 @@ def _committed(cluster: Cluster, name: str) -> list[dict[str, Any]]:
 
 
 def _commits(cluster: Cluster, name: str) -> list[Commit]:
-    """What a group has committed; a group that the broker refuses leaves the list of the others whole."""
+    """Returns a group's committed offsets; empty, with a warning, if the broker refuses the request."""
     try:
         committed = group_requests.committed_offsets(cluster, name)
     except ClientError as error:
@@ -175,12 +176,12 @@ def _commits(cluster: Cluster, name: str) -> list[Commit]:
 
 
 def _lags(source: RedisSource, cluster: Cluster, commits: Iterable[Commit]) -> Lags:
-    """The lag of each commit; where it stays unknown, one line on standard error says why."""
+    """Returns the lag of each commit. If it is unknown, a line on standard error gives the reason."""
     try:
         lags = lag.measure(source, cluster.metadata([]).cluster_id, commits)
     except LagUnknown as error:
         click.echo(
-            f"lag is unknown: {error}; name the broker's Redis by --redis URL or --data-dir DIR",
+            f"lag is unknown: {error}; name the broker's Redis with --redis URL or --data-dir DIR",
             err=True,
         )
         return {}
@@ -207,7 +208,7 @@ def _print_offsets(rows: list[dict[str, Any]]) -> None:
 
 
 def _described(cluster: Cluster, name: str) -> tuple[str, str, list[dict[str, Any]]]:
-    """A group's state, its protocol or assignor, and its members, whichever protocol they speak."""
+    """Returns a group's state, its protocol or assignor, and its members, for both group protocols."""
     consumers = group_requests.describe_consumer_group(cluster, name)
     if consumers is not None:
         members = [_consumer(member) for member in consumers.members]
@@ -242,7 +243,7 @@ def _member(member: DescribedGroupMember) -> dict[str, Any]:
 
 
 def _assigned(assignment: bytes) -> list[str]:
-    """`topic-partition` names; what other protocols than consumers' assign is not ours to read."""
+    """Returns the assignment as `topic-partition` names. Assignments of other protocol types are opaque."""
     try:
         decoded = decode_assignment(assignment) if assignment else None
     except DecodeError:

@@ -1,7 +1,7 @@
-"""How far groups are behind, counted in Redis: the difference of two offsets is no number of records.
+"""The lag of groups, counted in Redis, because the difference of two offsets isn't a number of records.
 
-Record lag is the number of entries at or beyond the committed offset. Time lag is how long the first of them
-has been waiting by its record timestamp, 0 when there is none: the definitions of `korvet report`.
+Record lag is the number of entries at or after the committed offset. Time lag is how long the first of them
+has been waiting, by its record timestamp, and 0 if there is none. `korvet report` has the same definitions.
 """
 
 import asyncio
@@ -22,14 +22,15 @@ from korvet.storage.link.library import library_source, loaded_source
 from korvet.storage.log.entries import entry_timestamp, first_record
 from korvet.storage.store import Store, connect
 
-# Partitions asked about at the same time: enough to hide the way to Redis, few enough for its other clients.
+# Partitions requested at the same time: enough to hide the round trip, few enough for Redis's other clients.
 _AT_ONCE = 64
-# Counting after many deletions by native clients may take a while; a Redis that hangs takes for ever.
+# Longest wait for all counts. After many deletions by native clients, counting is slow; a hanging Redis never
+# ends.
 _TIMEOUT_S = 60.0
 
 
 class LagUnknown(Exception):
-    """Lag cannot be counted; the message says why."""
+    """The lag can't be counted; the message contains the reason."""
 
 
 class Commit(NamedTuple):
@@ -41,14 +42,14 @@ class Commit(NamedTuple):
 
 
 class Lag(msgspec.Struct, frozen=True):
-    """How far a commit is behind: `records` unread, the first of them waiting for `waiting_ms`."""
+    """The lag of a commit: the number of unread records, and how long the first of them has been waiting."""
 
     records: int
     waiting_ms: int
 
 
 class RedisSource(msgspec.Struct, frozen=True):
-    """What the user said of the Redis behind the broker (options --redis, --data-dir, --keyspace)."""
+    """The broker's Redis, from the options --redis, --data-dir and --keyspace."""
 
     url: str | None
     data_dir: Path
@@ -61,10 +62,10 @@ NOTHING_UNREAD = Lag(0, 0)
 def measure(
     source: RedisSource, cluster_id: str | None, commits: Iterable[Commit], now_ms: int | None = None
 ) -> dict[Commit, Lag | StorageError]:
-    """The lag of each commit, or what kept it from being counted. `cluster_id` is what the broker says.
+    """Returns the lag of each commit, or the error that prevented the count.
 
-    Takes no lease and leaves the function library alone: a broker at work does not notice. Raises LagUnknown
-    where no Redis is found, or it is not the broker's.
+    `cluster_id` is the broker's. Takes no lease and doesn't load the function library, so a running broker
+    isn't affected. Raises LagUnknown if there is no Redis, or it isn't the broker's.
     """
     wanted = sorted(set(commits))
     if not wanted:
@@ -99,8 +100,9 @@ async def _measure(
 
 
 async def _check_same_cluster(url: str, keyspace: Keyspace, cluster_id: str | None) -> None:
-    """Opening a store makes a cluster where there is none, and loads our library over another one: refuse
-    both before.
+    """Raise LagUnknown if the keyspace has another cluster ID or library version.
+
+    Opening a store would otherwise create a cluster, or replace the library.
     """
     router, _ = await connect(url)
     try:
@@ -144,7 +146,7 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
 
 
 def total(commits: Iterable[Commit], lags: Mapping[Commit, Lag | StorageError]) -> Lag | None:
-    """All unread records of a group and its longest wait; None without commits, or where one is unknown."""
+    """Returns a group's unread records and its longest wait; None if unknown or without commits."""
     found = [lags.get(commit) for commit in commits]
     known = [lag for lag in found if isinstance(lag, Lag)]
     if not found or len(known) < len(found):
@@ -153,13 +155,13 @@ def total(commits: Iterable[Commit], lags: Mapping[Commit, Lag | StorageError]) 
 
 
 def fields(lag: Lag | StorageError | None) -> dict[str, Any]:
-    """`record_lag` (records) and `lag_ms` for programs; null where unknown."""
+    """Returns `record_lag` (records) and `lag_ms` for programs; null if unknown."""
     known = lag if isinstance(lag, Lag) else None
     return {"record_lag": known and known.records, "lag_ms": known and known.waiting_ms}
 
 
 def waiting(lag_ms: int | None) -> str | None:
-    """A time lag for people; None where unknown."""
+    """Returns a time lag for people; None if unknown."""
     if lag_ms is None:
         return None
     return duration(lag_ms) if lag_ms else "0"

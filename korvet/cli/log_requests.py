@@ -1,4 +1,4 @@
-"""Requests about a partition's log: ListOffsets and Fetch, and the records in what a fetch brings."""
+"""Requests about a partition's log (ListOffsets and Fetch), and the records in a fetch response."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
@@ -22,10 +22,10 @@ from korvet.offsets.record_batch import (
 )
 from korvet.records.compression import decompress
 
-# What ListOffsets calls the two ends of a log.
+# Special timestamps of ListOffsets: the two ends of a log.
 EARLIEST, LATEST = -2, -1
 
-# What one fetch may bring, in bytes, over all partitions and of one; a larger first batch still comes
+# Limits a fetch response, in bytes, over all partitions and per partition. A larger first batch still arrives
 # whole.
 _FETCH_BYTES = i32(8 * 1024 * 1024)
 _PARTITION_BYTES = i32(1024 * 1024)
@@ -36,7 +36,7 @@ _MOST_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
 
 class LogRecord(NamedTuple):
-    """One record of a partition: its offset, timestamp (ms), key and value; headers are left out."""
+    """One record of a partition: its offset, timestamp (ms), key and value, without headers."""
 
     offset: int
     timestamp_ms: int
@@ -45,14 +45,14 @@ class LogRecord(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought of a partition; `next_offset` is where to go on."""
+    """The records of a partition in one fetch response. `next_offset` is the offset of the next fetch."""
 
     records: list[LogRecord]
     next_offset: int
 
 
 def list_offsets(cluster: Cluster, topic: str, partitions: Iterable[int], timestamp: int) -> dict[int, int]:
-    """Offset of each partition at a time in ms, EARLIEST or LATEST (-1: nothing that late)."""
+    """Returns each partition's offset for a time in ms, EARLIEST or LATEST (-1: no record is that late)."""
     offsets: dict[int, int] = {}
     for broker, led in cluster.leaders(topic, partitions).items():
         asked = tuple(
@@ -74,7 +74,10 @@ def list_offsets(cluster: Cluster, topic: str, partitions: Iterable[int], timest
 
 
 def fetch(cluster: Cluster, topic: str, positions: Mapping[int, int], wait_ms: int) -> dict[int, Fetched]:
-    """Records from the given offsets on, of all partitions; waits up to `wait_ms` for the first one."""
+    """Returns records from the given offsets on, of all partitions.
+
+    Waits up to `wait_ms` for the first one.
+    """
     fetched: dict[int, Fetched] = {}
     leaders = cluster.leaders(topic, positions)
     for broker, led in leaders.items():
@@ -116,7 +119,7 @@ def _fetch_request(topic: str, positions: Mapping[int, int], wait_ms: int) -> Fe
 
 
 def _read(data: bytes, position: int) -> Fetched:
-    """The records from `position` on; a batch that a real broker cut off is left for the next fetch."""
+    """Returns the records from `position` on. A batch that Kafka truncated is left for the next fetch."""
     records: list[LogRecord] = []
     at, next_offset = 0, position
     while len(data) - at >= LENGTH_EXCLUDES_BYTES:
@@ -131,7 +134,7 @@ def _read(data: bytes, position: int) -> Fetched:
 
 
 def _batch(data: bytes) -> Iterator[LogRecord]:
-    """The records of one batch, none of a control batch. Compacted batches of a real Kafka have holes."""
+    """Yields the records of one batch, none of a control batch. Kafka's compacted batches have gaps."""
     base_offset, _, _, _, _, attributes, _, base_timestamp_ms, *_, count = HEADER.unpack_from(data)
     if attributes & CONTROL:
         return

@@ -1,4 +1,4 @@
-"""`korvet offsets`: the records of `__consumer_offsets`, fetched from a broker as any consumer could."""
+"""`korvet offsets`: prints the records of `__consumer_offsets`, fetched from a broker like a consumer."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,17 +16,16 @@ from korvet.offsets.schema import GroupMetadataKey, OffsetCommitKey
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-# How long the broker holds a fetch that finds nothing: long enough to cost nothing, and Ctrl-C is heard
-# anyway.
+# How long the broker holds an empty fetch: long enough to cost nothing. Ctrl-C interrupts it.
 _FOLLOW_WAIT_MS = 1_000
-# At the end of the log nothing is waited for.
+# Don't wait at the end of the log.
 _READ_WAIT_MS = 0
 
 _Formatter = Callable[[bytes | None, bytes | None], str | None]
 
 
 def _format_any(key: bytes | None, value: bytes | None) -> str | None:
-    """Either formatter's text; None for the record types that neither knows."""
+    """The text of either formatter; None for record types that neither prints."""
     return format_offset_record(key, value) or format_group_record(key, value)
 
 
@@ -39,14 +38,14 @@ _FORMATTERS: Mapping[str, _Formatter] = {
 
 
 class _Filter(NamedTuple):
-    """Which records are shown."""
+    """Selects the records to print."""
 
     group: str | None
     topic: str | None
     formatter: _Formatter
 
     def text(self, record: LogRecord) -> str | None:
-        """The line of a record that is asked for, else None; a damaged one is named and left out."""
+        """Returns the line of a selected record, else None. Reports a damaged record on standard error."""
         try:
             if not self._matches(record.key):
                 return None
@@ -72,19 +71,19 @@ def offsets() -> None:
 
 
 def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options of both commands."""
+    """Add the options of both commands."""
     for option in (
         bootstrap_option,
-        click.option("-f", "--follow", is_flag=True, help="Go on with new records until Ctrl-C."),
+        click.option("-f", "--follow", is_flag=True, help="Print new records until Ctrl-C."),
         click.option(
             "--formatter",
             type=click.Choice(list(_FORMATTERS)),
             default="all",
             show_default=True,
-            help="Which records, printed as Kafka's formatter of that name prints them.",
+            help="Selects and prints records as Kafka's formatter of that name does.",
         ),
-        click.option("-t", "--topic", help="Only commits for this topic."),
-        click.option("-g", "--group", help="Only records of this group."),
+        click.option("-t", "--topic", help="Print only commits for this topic."),
+        click.option("-g", "--group", help="Print only records of this group."),
     ):
         command = option(command)
     return command
@@ -93,7 +92,7 @@ def _shared(command: Callable[..., Any]) -> Callable[..., Any]:
 @offsets.command()
 @_shared
 def dump(group: str | None, topic: str | None, formatter: str, follow: bool, bootstrap: str) -> None:
-    """Print all records by partition and offset, a JSON object per line."""
+    """Print all records by partition and offset, one JSON object per line."""
     shown = _Filter(group, topic, _FORMATTERS[formatter])
     with Cluster(bootstrap) as cluster:
         positions, ends = _ends(cluster, group)
@@ -105,7 +104,12 @@ def dump(group: str | None, topic: str | None, formatter: str, follow: bool, boo
 
 @offsets.command()
 @click.option(
-    "-n", "--lines", type=click.IntRange(min=0), default=10, show_default=True, help="How many at first."
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Number of existing records to print.",
 )
 @_shared
 def tail(
@@ -116,7 +120,7 @@ def tail(
     with Cluster(bootstrap) as cluster:
         positions, ends = _ends(cluster, group)
         if formatter == "all" and group is None and topic is None:
-            # Offsets of this topic are dense, so that no partition can have more of the last ones.
+            # Offsets of this topic are dense: the last `lines` records of a partition begin at `end - lines`.
             positions = {index: max(start, ends[index] - lines) for index, start in positions.items()}
         newest: deque[tuple[int, str]] = deque(maxlen=lines)
         dated = ((record.timestamp_ms, shown.text(record)) for record in _until(cluster, positions, ends))
@@ -128,7 +132,7 @@ def tail(
 
 
 def _ends(cluster: Cluster, group: str | None) -> tuple[dict[int, int], dict[int, int]]:
-    """Start and end of each partition that may hold what is asked for."""
+    """Returns start and end of each partition that may contain selected records."""
     count = len(cluster.topic(OFFSETS_TOPIC).partitions)
     indexes = range(count) if group is None else [partition_for(group, count)]
     return (
@@ -138,7 +142,7 @@ def _ends(cluster: Cluster, group: str | None) -> tuple[dict[int, int], dict[int
 
 
 def _until(cluster: Cluster, positions: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[LogRecord]:
-    """Records from the positions up to the ends, partition by partition."""
+    """Yields records from the positions up to the ends, partition by partition."""
     for index in sorted(positions):
         position = positions[index]
         while position < ends[index]:

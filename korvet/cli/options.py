@@ -1,4 +1,4 @@
-"""Options and argument types that several commands share."""
+"""Options and argument types of several commands."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +15,19 @@ bootstrap_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.opt
     help="Any broker of the cluster.",
 )
 json_option: Callable[[Callable[..., Any]], Callable[..., Any]] = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON for programs."
+    "--json", "as_json", is_flag=True, help="Print JSON."
 )
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
-    """`KEY=VALUE`."""
+    """An argument of the form `KEY=VALUE`."""
 
     name = "KEY=VALUE"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, str]:
-        """Split at the first equals sign; click's own error when there is none."""
+        """Split at the first equals sign. Fails with click's error if there is none."""
         key, equals, text = str(value).partition("=")
         if not equals or not key:
             self.fail(f"expected KEY=VALUE, not {value!r}", param, ctx)

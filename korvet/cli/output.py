@@ -1,4 +1,4 @@
-"""How commands print: tables for people, JSON for programs."""
+"""Prints tables for people and JSON for programs."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from rich.text import Text
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: bool = True) -> None:
-    """Print a table; numbers to the right. Cells are cut by nothing: a pipe gets whole lines."""
+    """Print a table with numbers aligned right. Cells are never truncated, so a pipe receives whole lines."""
     body = [[_cell(value) for value in row] for row in rows]
     shown = Table(*columns, box=None, show_header=header, pad_edge=False, header_style="bold")
     for position, column in enumerate(shown.columns):
@@ -30,7 +30,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, header: b
 
 
 def print_json(document: object) -> None:
-    """One JSON document, indented."""
+    """Print one indented JSON document."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
@@ -39,5 +39,5 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    # Names come from clients: control characters must not reach the terminal.
+    # Clients choose the names: control characters must not reach the terminal.
     return "".join(char if char.isprintable() else "\ufffd" for char in str(value))

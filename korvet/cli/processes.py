@@ -1,8 +1,7 @@
-"""`korvet serve --processes N`: several brokers on one keyspace, each a process with a port and a
-node id of its own.
+"""`korvet serve --processes N`: several brokers on one keyspace, each with its own process, port and node ID.
 
-This process serves nothing itself: it starts the brokers, waits until all are ready, starts one anew that
-ends by itself, and ends them together.
+This process serves no clients. It starts the brokers, waits until all are ready, restarts a broker that
+exits, and stops all together.
 """
 
 from __future__ import annotations
@@ -35,29 +34,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READY: Final = re.compile(r"korvet is ready on (\S+) ")
-# A broker that keeps ending is not worth another start: something is wrong that only its log can tell.
+# Limits the restarts of a broker within the window below. A broker that keeps exiting has a fault that its
+# log explains.
 _MOST_RESTARTS: Final = 5
 _RESTART_WINDOW_S: Final = 60.0
-# Brokers answer what is at work before they end.
+# Longest wait for an orderly stop: brokers answer pending requests first.
 _STOP_TIMEOUT_S: Final = 30.0
 _HIGHEST_PORT: Final = 65535
 
 
 class ProcessesError(Exception):
-    """Brokers cannot be kept running; the message is fit for the terminal."""
+    """The brokers can't be kept running. The message is for the user."""
 
 
 def broker_configs(config: Config) -> list[Config]:
-    """What each of the `processes` brokers is told, on ports and node ids from the given ones on.
+    """Returns the settings of each broker: ports and node IDs count up from the configured ones.
 
-    Port 0 stays 0: any free one, but for `listeners`, which need ports. Raises ConfigError where there are
-    not so many ports.
+    Port 0 stays 0 (any free port), except in `listeners`, which need fixed ports. Raises ConfigError if a
+    port would exceed 65535.
     """
     listening = parse_endpoints(config.listeners or "")
     advertised = parse_endpoints(config.advertised_listeners or "")
     addresses = [config.listen_address, config.advertise_address, *listening, *advertised]
     if any(each is not None and each.port + config.processes - 1 > _HIGHEST_PORT for each in addresses):
-        raise ConfigError(f"processes = {config.processes}: there are no ports for so many")
+        raise ConfigError(f"processes = {config.processes}: a port would exceed 65535")
     ports = sorted(endpoint.port for endpoint in listening)
     if any(
         port < before + config.processes
@@ -81,7 +81,7 @@ def broker_configs(config: Config) -> list[Config]:
 
 
 def environment(config: Config) -> dict[str, str]:
-    """The variables that make `korvet serve` run with `config`, beside ours that are no settings."""
+    """Returns the environment of `korvet serve` with this config, plus our variables that aren't settings."""
     environ = clean_environment()
     for setting in settings():
         value = getattr(config, setting.field)
@@ -102,18 +102,18 @@ def _all_moved(endpoints: Iterable[Endpoint], number: int) -> str | None:
 
 
 class _Broker:
-    """One broker: its process, started anew when it ends by itself."""
+    """One broker: a process that is restarted when it exits by itself."""
 
     def __init__(self, config: Config, profile: Path | None) -> None:
         self._config = config
         self._profile = profile
         self._process: asyncio.subprocess.Process | None = None
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Where clients find it, once it is ready."""
+        """The address that clients connect to; None before the broker is ready."""
 
     async def run(self) -> None:
-        """Keep it running until cancelled. Raises ProcessesError when it ends before it was ready, or keeps
-        ending.
+        """Keep the broker running until cancelled. Raises ProcessesError if it exits before it was ready, or
+        keeps exiting.
         """
         restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
         while True:
@@ -121,17 +121,17 @@ class _Broker:
             now = time.monotonic()
             name = f"the broker process of node {self._config.node_id}"
             if not self.address.done():
-                raise ProcessesError(f"{name} ended with status {status}")
+                raise ProcessesError(f"{name} exited with status {status}")
             if len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S:
-                raise ProcessesError(f"{name} keeps ending, now with status {status}")
+                raise ProcessesError(f"{name} keeps exiting, now with status {status}")
             restarts.append(now)
-            logger.error("%s ended with status %d; starting it anew", name, status)
+            logger.error("%s exited with status %d; restarting it", name, status)
 
     async def _run_once(self) -> int:
         command = [sys.executable, "-m", "korvet", "serve"]
         if self._profile is not None:
             command += ["--profile", f"{self._profile}.{self._config.node_id}"]
-        # A session of its own: Ctrl-C in a terminal is for us, the brokers end after us.
+        # A session of its own: Ctrl-C in a terminal reaches only this process, which then stops the brokers.
         process = self._process = await asyncio.create_subprocess_exec(
             *bound(command),
             stdin=asyncio.subprocess.DEVNULL,
@@ -149,7 +149,7 @@ class _Broker:
         return await process.wait()
 
     def _keep_port(self, address: str) -> None:
-        """Any free port was asked for: the next start takes the same one, where clients know it."""
+        """Restart on the port that the system chose for port 0, because clients know it."""
         config = self._config
         if config.listeners is None and config.listen_address.port == 0 and config.advertise is None:
             port = int(address.rpartition(":")[2])
@@ -157,19 +157,19 @@ class _Broker:
             self._config = msgspec.structs.replace(self._config, listen=listen)
 
     def terminate(self) -> None:
-        """SIGTERM, unless it has ended."""
+        """Send SIGTERM, unless the process has exited."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
 
     async def ended(self) -> None:
-        """Wait for the end, and bring it about where that takes too long."""
+        """Wait for the exit, and kill the process if it takes too long."""
         if self._process is None:
             return
         try:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await self._process.wait()
         except TimeoutError:
-            logger.error("node %d does not end; it is killed", self._config.node_id)
+            logger.error("node %d does not stop; killing it", self._config.node_id)
             self._process.kill()
             await self._process.wait()
 
@@ -179,7 +179,7 @@ async def run(
 ) -> None:
     """Keep `config.processes` brokers running until cancelled.
 
-    `ready(host, port)` is called once all accept clients, with the first one's address. Raises ConfigError
+    Calls `ready(host, port)` with the first broker's address once all accept clients. Raises ConfigError
     and ProcessesError.
     """
     config = msgspec.structs.replace(config, redis=redis_url)

@@ -1,8 +1,8 @@
-"""A sampling profiler for the broker: where the process spends its CPU time, as folded stacks.
+"""A sampling profiler of the broker's CPU time, which writes folded stacks.
 
 A timer of the process's CPU time (setitimer, ITIMER_PROF) interrupts it every few milliseconds of work, and
-the Python stack of that moment is counted. C code has no frames of its own: its time counts for the Python
-function that called it.
+the handler counts the current Python stack. C code has no frames: its time counts for the Python function
+that called it.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import CodeType, FrameType
 
-# Kernels keep this timer in ticks of 1 to 10 ms; a shorter interval gives no more samples.
+# Sampling interval. Linux keeps this timer in ticks of 1 to 10 ms, so a shorter one gives no more samples.
 INTERVAL_S = 0.005
-# Deeper stacks are cut off at their outer end.
+# Limits the frames of a stack; outer frames are cut off.
 _MOST_FRAMES = 64
 
 _Stack = tuple[tuple["CodeType", str], ...]
 
 
 class Sampler:
-    """Counts the stacks of the main thread, innermost frame first. Only one can run in a process."""
+    """Counts the stacks of the main thread, innermost frame first. A process can run only one."""
 
     def __init__(self) -> None:
         self._counts: collections.Counter[_Stack] = collections.Counter()
 
     @property
     def samples(self) -> int:
-        """How many stacks were counted so far."""
+        """The number of samples so far."""
         return self._counts.total()
 
     def start(self) -> None:
-        """Take samples from now on. Call from the main thread."""
+        """Start sampling. Call from the main thread."""
         signal.signal(signal.SIGPROF, self._sample)
-        # A system call that a sample interrupts goes on by itself.
+        # System calls that a sample interrupts restart by themselves.
         signal.siginterrupt(signal.SIGPROF, False)
         signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
 
     def stop(self) -> None:
-        """Take no more samples."""
+        """Stop sampling."""
         signal.setitimer(signal.ITIMER_PROF, 0)
-        # Not SIG_DFL, which would end the process with a signal that is still on its way.
+        # Not SIG_DFL: a pending signal would then end the process.
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
 
     def folded(self) -> list[str]:
-        """Lines of `outermost;...;innermost count`, the most frequent stack first, as flame graph tools
-        read them.
+        """Returns lines `outermost;...;innermost count`, the most frequent stack first, for flame graph
+        tools.
         """
         named: collections.Counter[str] = collections.Counter()
         for stack, count in self._counts.items():
@@ -70,8 +70,9 @@ class Sampler:
 
 @contextlib.contextmanager
 def profiled(path: Path) -> Iterator[None]:
-    """Sample the block, and write folded stacks to the file at its end, however it ends. Raises
-    ClickException at once where the file cannot be written.
+    """Sample the block, and write folded stacks to the file when it ends, also by an exception.
+
+    Raises ClickException before the block runs if the file can't be written.
     """
     try:
         file = path.open("w", encoding="utf-8")

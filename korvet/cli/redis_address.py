@@ -1,4 +1,4 @@
-"""Where the Redis is that holds the data: the options of the commands that look into it."""
+"""Options for the address of the Redis that holds the data, for commands that read it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from korvet.embedded import socket_of
 
 
 def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Option --data-dir, as the argument `data_dir`."""
+    """Add the option --data-dir, as the argument `data_dir`."""
     return click.option(
         "--data-dir",
         type=click.Path(file_okay=False, path_type=Path),
@@ -23,7 +23,7 @@ def data_dir_option(data_dir_help: str) -> Callable[[Callable[..., Any]], Callab
 
 
 def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Options --redis, --data-dir and --keyspace, as the arguments `url`, `data_dir` and `keyspace`."""
+    """Add the options --redis, --data-dir and --keyspace as arguments `url`, `data_dir` and `keyspace`."""
     options = (
         click.option("--redis", "url", metavar="URL", envvar="KORVET_REDIS", help=redis_help),
         data_dir_option("Without --redis: the data folder of a running korvet with an embedded server."),
@@ -32,7 +32,7 @@ def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..
             default=Config().keyspace,
             show_default=True,
             envvar="KORVET_KEYSPACE",
-            help="Key prefix.",
+            help="Prefix of the keys.",
         ),
     )
 
@@ -45,9 +45,9 @@ def redis_options(redis_help: str) -> Callable[[Callable[..., Any]], Callable[..
 
 
 def find_redis(url: str | None, data_dir: Path) -> str | None:
-    """The URL given, else that of the embedded server's socket on a data folder; None where there is none.
+    """Returns the given URL, else the URL of the socket in a data folder, else None.
 
-    Raises EmbeddedServerError where the socket's folder is not this user's own.
+    Raises EmbeddedServerError if the socket's folder belongs to another user.
     """
     if url:
         return url

@@ -1,5 +1,6 @@
-"""How the commands authenticate: by a file of client properties, as Kafka's own tools take it, which the
-variable KORVET_COMMAND_CONFIG names.
+"""Authentication of the commands, with a file of client properties like that of Kafka's tools.
+
+The variable KORVET_COMMAND_CONFIG names the file.
 """
 
 import os
@@ -30,12 +31,12 @@ _LINE = re.compile(r"\s*([^#!=:\s][^=:\s]*)\s*[=:]\s*(.*?)\s*")
 
 
 class CommandConfigError(ValueError):
-    """Client properties that cannot be used. The message never holds their values."""
+    """Client properties are unusable. The message never contains their values."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """What a connection to a broker has to do before it can ask."""
+    """TLS and SASL parameters of a connection to a broker."""
 
     tls: ssl.SSLContext | None = None
     mechanism: str | None = None
@@ -46,7 +47,7 @@ class ClientSecurity:
         return f"ClientSecurity(mechanism={self.mechanism!r})"
 
     def client(self) -> "PlainClient | ScramClient":
-        """The client's side of an authentication by `mechanism`."""
+        """Returns the client's side of an authentication with `mechanism`."""
         if self.mechanism == "PLAIN":
             return PlainClient(self.username, self.password)
         return ScramClient(ScramMechanism(self.mechanism), self.username, self.password)
@@ -60,19 +61,19 @@ class PlainClient:
         self.complete = False
 
     def first(self) -> bytes:
-        """The only token."""
+        """Returns the only token."""
         return self._token
 
     def answer(self, token: bytes) -> bytes:
-        """Nothing follows."""
+        """Check that the broker's token is empty: PLAIN has only one client token."""
         if token:
-            raise InvalidCredentials("the broker answers to PLAIN with a token")
+            raise InvalidCredentials("the broker returned a token for PLAIN")
         self.complete = True
         return b""
 
 
 def from_environment() -> ClientSecurity:
-    """What the variable's file says; plain text where it is not set. Raises CommandConfigError."""
+    """Read the variable's file; plain text if the variable isn't set. Raises CommandConfigError."""
     name = os.environ.get(VARIABLE)
     if not name:
         return ClientSecurity()
@@ -98,7 +99,7 @@ def parse(text: str) -> ClientSecurity:
     mechanism = properties.get("sasl.mechanism", "PLAIN")
     if mechanism != "PLAIN" and mechanism not in {each.value for each in ScramMechanism}:
         raise CommandConfigError("sasl.mechanism: expected PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-    # Module and control flag, then options.
+    # Module and control flag precede the options.
     options = "".join(properties.get("sasl.jaas.config", "").split(maxsplit=2)[2:])
     try:
         login = login_options(options)

@@ -1,4 +1,4 @@
-"""`korvet serve`: one broker process, with an embedded server unless a Redis is given."""
+"""`korvet serve`: runs a broker process, and an embedded server if no Redis is configured."""
 
 import asyncio
 import collections
@@ -33,39 +33,39 @@ from korvet.storage.errors import StoreError
 
 logger = logging.getLogger(__name__)
 
-# A server that keeps ending is not worth another start: something is wrong that only its log can tell.
+# Limits the restarts of the embedded server within the window below. If it keeps exiting, its log explains
+# the fault.
 _MOST_RESTARTS = 5
 _RESTART_WINDOW_S = 60.0
-# Also how often free space is looked at: the reserve is for what is written in between.
+# Interval of the checks of the server and of free space. The disk reserve has room for the writes of one
+# interval.
 _SERVER_POLL_S = 0.1
-# Between attempts to start it on a full disk.
+# Pauses between attempts to start the server on a full disk.
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
-# What a user can do something about; any other operating system error is a bug and shows its traceback.
+# Operating system errors that the user can correct. Any other is a bug and shows its traceback.
 _ADDRESS_ERRORS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES}
-# A start that only takes a moment is not worth a line.
+# Loading progress is logged only after this time.
 _PROGRESS_AFTER_S = 1.0
 
-# glibc gives large buffers back to the kernel at once and faults them in anew for the next batch; these
-# keep them (produce and fetch of 1 KB records cost a third less CPU). The first is the largest value
+# glibc returns large buffers to the kernel at once and faults them in again for the next batch. These
+# settings keep them: produce and fetch of 1 KB records cost a third less CPU. The first is the largest value
 # that glibc accepts.
 _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
 
 @click.command(short_help="Run a broker.")
 @click.option("--listen", metavar="HOST:PORT", help="Address to accept Kafka clients on [127.0.0.1:9092].")
-@click.option("--advertise", metavar="HOST:PORT", help="Address that clients are told to connect to.")
+@click.option("--advertise", metavar="HOST:PORT", help="Address that clients connect to [as --listen].")
 @click.option("--data-dir", metavar="DIR", help="Folder of the embedded server's data [./korvet-data].")
-@click.option("--redis", metavar="URL", help="Use this Redis or Valkey and not an embedded server.")
+@click.option("--redis", metavar="URL", help="Use this Redis or Valkey instead of an embedded server.")
 @click.option(
-    "--node-id", "--broker-id", "node_id", metavar="ID", help="This broker's id in the cluster [1]."
+    "--node-id", "--broker-id", "node_id", metavar="ID", help="This broker's ID in the cluster [1]."
 )
-@click.option(
-    "--processes", metavar="N", help="Run so many brokers, on ports and node ids from the given ones on [1]."
-)
+@click.option("--processes", metavar="N", help="Number of brokers; ports and node IDs count up [1].")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error [info].")
 @click.option(
-    "-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any other setting; repeatable."
+    "-s", "--set", "pairs", multiple=True, metavar="KEY=VALUE", help="Any other setting. Repeatable."
 )
 @click.option(
     "-c",
@@ -79,17 +79,23 @@ _MALLOC_SETTINGS = ((-3, 32 * 1024 * 1024), (-1, 128 * 1024 * 1024))  # M_MMAP_T
     "--profile",
     metavar="FILE",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Sample where CPU time goes, and write folded stacks to FILE at the end.",
+    help="Sample the CPU time, and write folded stacks to FILE at the end.",
 )
 def serve(file: Path | None, pairs: tuple[str, ...], profile: Path | None, **flags: object) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    Settings come from built-in defaults, the file, KORVET_... variables and flags; later ones win.
+    Settings come from built-in defaults, the file, KORVET_... variables and flags. Later sources override
+    earlier ones.
 
-    Without --redis a private Valkey keeps the data in --data-dir and ends together with the broker.
+    Without --redis, a private Valkey keeps the data in --data-dir. It ends with the broker.
 
-    Several brokers share a keyspace, each with a node id and an address of its own: started one by one with
+    Several brokers can share a keyspace, each with its own node ID and address. Start them one by one with
     the same --redis, or together with --processes.
+
+    \b
+    korvet serve
+    korvet serve --redis redis://host:6379 --listen 0.0.0.0:9092 --advertise broker1:9092
+    korvet serve --config korvet.toml --processes 4
     """
     settings = load(file=file, environ=os.environ, flags=flags | _set_flags(pairs))
     logs.configure(settings.log_level)
@@ -129,7 +135,7 @@ def _set_flags(pairs: tuple[str, ...]) -> dict[str, object]:
 
 
 def _leave(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM before the event loop runs."""
+    """SIGTERM arrived before the event loop runs."""
     raise SystemExit(0)
 
 
@@ -155,9 +161,7 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
 
 
 async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | None) -> None:
-    """The broker, or its processes, and beside it the watch over its server, until a signal or the end of
-    either.
-    """
+    """Run the broker, or its processes, and watch the embedded server, until a signal or the end of one."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,7 +187,7 @@ async def _run(settings: Config, server: EmbeddedServer | None, profile: Path | 
 
 
 def _stop(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> None:
-    """End in order; a second signal, should that take too long, ends at once."""
+    """Begin an orderly stop. A second signal ends the process at once."""
     logger.info("stopping")
     stopping.set()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -200,10 +204,9 @@ def _announce(settings: Config, server: EmbeddedServer | None) -> Callable[[str,
 
 
 async def _watch(server: EmbeddedServer) -> None:
-    """Start the embedded server anew when it ends by itself, and have it refuse writes while its disk has no
-    room.
+    """Restart the embedded server when it exits, and make it refuse writes while its disk is full.
 
-    Raises EmbeddedServerError when it keeps ending although there is room.
+    Raises EmbeddedServerError if it keeps exiting although there is free space.
     """
     restarts: collections.deque[float] = collections.deque(maxlen=_MOST_RESTARTS)
     pause_s = _FIRST_PAUSE_S
@@ -214,12 +217,12 @@ async def _watch(server: EmbeddedServer) -> None:
             pause_s = _FIRST_PAUSE_S
             await _follow_room(server)
             continue
-        logger.error("the embedded server ended with status %d; starting it anew", status)
+        logger.error("the embedded server exited with status %d; restarting it", status)
         now = time.monotonic()
         keeps_ending = len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S
         server.room.look()
         if keeps_ending and not server.room.is_short:
-            raise EmbeddedServerError(f"the embedded server keeps ending{server.log_tail()}")
+            raise EmbeddedServerError(f"the embedded server keeps exiting{server.log_tail()}")
         restarts.append(now)
         try:
             server.launch()
@@ -228,11 +231,11 @@ async def _watch(server: EmbeddedServer) -> None:
             server.room.look()
             if not server.room.is_short:
                 raise
-            logger.error("the embedded server does not start, its disk is full: %s", error)
+            logger.error("the embedded server does not start because its disk is full: %s", error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             continue
-        logger.info("the embedded server is back, process %d", server.pid)
+        logger.info("the embedded server runs again, process %d", server.pid)
 
 
 async def _follow_room(server: EmbeddedServer) -> None:
@@ -241,25 +244,25 @@ async def _follow_room(server: EmbeddedServer) -> None:
     try:
         await asyncio.get_running_loop().run_in_executor(None, server.follow_room)
     except ProbeError as error:
-        # It is ending, or busy: asked again at once.
+        # The server is stopping or busy. The next check tries again.
         server.room.is_short = not server.room.is_short
-        logger.warning("the embedded server does not follow its disk's free space yet: %s", error)
+        logger.warning("the embedded server does not yet know its disk's free space: %s", error)
         return
     free_bytes = server.room.free_bytes
     if server.room.is_short:
         logger.error("the embedded server refuses all writes: its disk has %d bytes left", free_bytes)
     else:
-        logger.info("the embedded server takes writes again: its disk has %d bytes free", free_bytes)
+        logger.info("the embedded server accepts writes again: its disk has %d bytes free", free_bytes)
 
 
 def _allow_all_files() -> None:
-    """As many open files as the process may have: each client takes one, and the usual limit is 1,024."""
+    """Raise the limit of open files to the hard limit. Each client takes one; the usual limit is 1,024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except ValueError as error:
-        # Systems where "unlimited" is a value that nobody may have.
-        logger.debug("the limit of open files stays: %s", error)
+        # Some systems report "unlimited" but don't accept it.
+        logger.debug("the limit of open files is unchanged: %s", error)
 
 
 def _keep_large_buffers() -> None:

@@ -22,7 +22,7 @@ from kio.static.primitive import i8, i16, i32, i32Timedelta
 
 from korvet.cli.client import TIMEOUT_S, Cluster, check
 
-# Numbers of Kafka's schemas: resource type "topic", the two operations, and "as the broker is configured".
+# Numbers of Kafka's schemas: the resource type "topic", two operations, and "the broker's default".
 _TOPIC_RESOURCE = i8(2)
 _SET, _DELETE = i8(0), i8(1)
 _BROKER_DEFAULT = -1
@@ -31,7 +31,7 @@ _TIMEOUT = i32Timedelta.parse(timedelta(seconds=TIMEOUT_S))
 
 
 def create_topic(cluster: Cluster, name: str, partitions: int | None, configs: Mapping[str, str]) -> int:
-    """Create a topic, with the broker's default number of partitions if None; the number it got."""
+    """Create a topic, by default with the broker's number of partitions. Returns the number of partitions."""
     topic = CreatableTopic(
         name=TopicName(name),
         num_partitions=i32(_BROKER_DEFAULT if partitions is None else partitions),
@@ -63,7 +63,7 @@ def add_partitions(cluster: Cluster, name: str, count: int) -> None:
 
 
 def topic_configs(cluster: Cluster, name: str) -> tuple[DescribeConfigsResourceResult, ...]:
-    """All configuration keys of a topic."""
+    """Returns all configs of a topic."""
     resource = DescribeConfigsResource(
         resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
     )
@@ -76,7 +76,7 @@ def topic_configs(cluster: Cluster, name: str) -> tuple[DescribeConfigsResourceR
 
 
 def alter_topic_configs(cluster: Cluster, name: str, changes: Mapping[str, str | None]) -> None:
-    """Set configuration keys of a topic, or put them back to the default where the value is None."""
+    """Set configs of a topic, or reset them to the default if the value is None."""
     configs = tuple(
         AlterableConfig(name=key, config_operation=_DELETE if value is None else _SET, value=value)
         for key, value in changes.items()

@@ -1,4 +1,4 @@
-"""`korvet topics`: what kafka-topics and kafka-configs do for topics."""
+"""`korvet topics`: does for topics what kafka-topics and kafka-configs do."""
 
 import click
 
@@ -15,7 +15,7 @@ def topics() -> None:
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Also the internal topics.")
+@click.option("--internal", is_flag=True, help="Include internal topics.")
 @bootstrap_option
 @json_option
 def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
@@ -37,7 +37,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 @click.option(
     "-p", "--partitions", type=click.IntRange(min=1), help="Number of partitions [the broker's default]."
 )
-@click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic setting; repeatable.")
+@click.option("-c", "--config", "configs", type=KeyValue(), multiple=True, help="Topic config. Repeatable.")
 @bootstrap_option
 def create_topic(
     name: str, partitions: int | None, configs: tuple[tuple[str, str], ...], bootstrap: str
@@ -53,7 +53,7 @@ def create_topic(
 @bootstrap_option
 @json_option
 def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
-    """Show a topic's partitions, their offsets, and its settings."""
+    """Show a topic's partitions, their offsets, and its configs."""
     with Cluster(bootstrap) as cluster:
         topic = cluster.topic(name)
         indexes = sorted(int(part.partition_index) for part in topic.partitions)
@@ -86,9 +86,9 @@ def describe_topic(name: str, bootstrap: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), help="New, larger number of partitions.")
 @click.option(
-    "-c", "--config", "configs", type=KeyValue(), multiple=True, help="Setting to change; repeatable."
+    "-c", "--config", "configs", type=KeyValue(), multiple=True, help="Config to change. Repeatable."
 )
-@click.option("--unset", multiple=True, metavar="KEY", help="Setting to put back to its default; repeatable.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Config to reset to its default. Repeatable.")
 @bootstrap_option
 def alter_topic(
     name: str,
@@ -97,7 +97,7 @@ def alter_topic(
     unset: tuple[str, ...],
     bootstrap: str,
 ) -> None:
-    """Add partitions or change settings."""
+    """Add partitions or change configs."""
     changes: dict[str, str | None] = {**dict(configs), **dict.fromkeys(unset)}
     if partitions is None and not changes:
         raise click.UsageError("nothing to change: give --partitions, --config or --unset")
@@ -111,10 +111,10 @@ def alter_topic(
 
 @topics.command("delete")
 @click.argument("names", nargs=-1, required=True)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask for confirmation.")
 @bootstrap_option
 def delete_topics(names: tuple[str, ...], yes: bool, bootstrap: str) -> None:
-    """Delete topics with all their records."""
+    """Delete topics and all their records."""
     if not yes:
         click.confirm(f"Delete {', '.join(names)} with all records?", abort=True)
     with Cluster(bootstrap) as cluster:

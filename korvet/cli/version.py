@@ -1,4 +1,4 @@
-"""`korvet version`: what runs here, for bug reports."""
+"""`korvet version`: shows versions for bug reports."""
 
 import importlib.metadata
 import json
@@ -11,10 +11,10 @@ from korvet.embedded import EmbeddedServerError, installed_servers
 from korvet.records import kernel
 
 
-@click.command(short_help="Show versions, acceleration and servers found.")
+@click.command(short_help="Show the versions of korvet and its environment.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def version(as_json: bool) -> None:
-    """Show versions of korvet and of what it runs on."""
+    """Show the versions of korvet, Python and the servers found."""
     facts = {
         "korvet": _own_version(),
         "python": platform.python_version(),
@@ -24,7 +24,9 @@ def version(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
         return
-    accelerated = "yes" if kernel.ACCELERATED else "no: the compiled record kernel is missing, so it is slow"
+    accelerated = (
+        "yes" if kernel.ACCELERATED else "no: the compiled record kernel is missing, so korvet is slow"
+    )
     rows = [
         ("korvet", facts["korvet"]),
         ("Python", f"{facts['python']} ({platform.platform()})"),

@@ -47,11 +47,11 @@ def test_ready_then_served_then_ended_in_order(server: KorvetServer) -> None:
     assert topics(server) == ["kept"]
 
 
-def test_a_killed_store_is_started_anew(server: KorvetServer) -> None:
+def test_a_killed_store_is_restarted(server: KorvetServer) -> None:
     with Cluster(server.bootstrap) as cluster:
         create_topic(cluster, "before", 1, {})
     server.kill_store()
-    until(lambda: "the embedded server is back" in server.tail(), TIMEOUT_S, "the server is back")
+    until(lambda: "the embedded server runs again" in server.tail(), TIMEOUT_S, "the server runs again")
 
     def create_another() -> bool:
         try:

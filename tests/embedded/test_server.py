@@ -252,7 +252,7 @@ def test_a_damaged_append_only_file_is_mended_with_a_backup(tmp_path: Path) -> N
     damaged = damage(tmp_path)
     declined = repair(tmp_path, answer="n\n")
     assert declined.exit_code == 1
-    assert "takes away the last 1" in declined.output
+    assert "removes the last 1" in declined.output
     (aof,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
     assert aof.read_bytes() == damaged
     mended = repair(tmp_path, "--yes")

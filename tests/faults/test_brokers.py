@@ -528,7 +528,7 @@ def test_processes_of_one_command(own_korvet: Callable[..., KorvetServer]) -> No
         send(client, "shared", partition, records(partition, 50))
     pids = {int(node): int(pid) for node, pid in re.findall(r"node (\d) is process (\d+)", server.tail())}
     os.kill(pids[2], signal.SIGKILL)
-    until(lambda: "starting it anew" in server.tail(), 20, "the killed process is started anew")
+    until(lambda: "restarting it" in server.tail(), 20, "the killed process is restarted")
     for partition in range(PARTITIONS):
         send(client, "shared", partition, records(partition, 50))
         assert len(read_all(server.bootstrap, "shared", partition)) == 100
@@ -548,7 +548,7 @@ def test_a_process_that_cannot_start_ends_the_command(own_korvet: Callable[..., 
         until(lambda: not server.process.running, 30, "the command ends")
         assert server.process.exit_code == 1
         assert f"cannot listen on 127.0.0.1:{taken.port}: " in server.tail()
-        assert "the broker process of node 2 ended with status 1" in server.tail()
+        assert "the broker process of node 2 exited with status 1" in server.tail()
         pids = re.findall(r"process (\d+)$", server.tail(), re.MULTILINE)
         assert len(pids) == 3
         assert not any(alive(int(pid)) for pid in pids)
