@@ -39,7 +39,6 @@ LONG_FILES = {
     "korvet/transactions/shard.py": "",
     "spark/cli.py": "",
     "spark/records/kernel.py": "",
-    "tests/api/test_security.py": "",
     "tests/coordinator/test_exporter.py": "",
     "tests/faults/test_brokers.py": "",
     "tests/faults/test_costly_requests.py": "",

@@ -7,13 +7,16 @@ import gc
 import threading
 import uuid
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from korvet import broker as running_broker
 from korvet.config.settings import Config
 from tests.api.asking import Client, connect
+from tests.api.permissions import MOVER, NO_PRODUCER, ORDERS, READERS, TABLE
+from tests.api.secured import DEADLINE_S, Secured, binding, errors_of
+from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.wire import advertised
 
@@ -92,3 +95,50 @@ def in_process(korvet) -> Iterator[SimpleNamespace]:
     gc.unfreeze()
     gc.set_threshold(*threshold)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def secured_server() -> Iterator[Secured]:
+    secured = Secured()
+    try:
+        admin = secured.start().authenticated("admin")
+        topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in (ORDERS, "hidden")]
+        assert not errors_of(admin("CreateTopics", 7, topics=topics, timeout=10_000))
+        commit = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+        for group in (READERS, "others"):
+            done = admin(
+                "OffsetCommit",
+                9,
+                group_id=group,
+                generation_id_or_member_epoch=-1,
+                topics=[{"name": name, "partitions": [commit]} for name in (ORDERS, "hidden")],
+            )
+            assert not errors_of(done)
+        # The first one makes the topic of the coordinator, which is loaded then.
+        assert not errors_of(admin("FindCoordinator", 6, coordinator_keys=["mover"], key_type=1))
+        ended = MOVER | {"committed": True}
+        until(lambda: admin("EndTxn", 5, **ended).error_code is NO_PRODUCER, DEADLINE_S, "the coordinator")
+        creations = [binding(f"u{at}", *acl) for at, one in enumerate(TABLE) for acl in one.acls]
+        assert not errors_of(admin("CreateAcls", 3, creations=creations))
+        secured.close()
+        yield secured
+    finally:
+        secured.close()
+        secured.server.discard()
+
+
+@pytest.fixture
+def secured(secured_server: Secured) -> Iterator[Secured]:
+    yield secured_server
+    secured_server.close()
+
+
+@pytest.fixture
+def let(secured: Secured) -> Callable[..., None]:
+    """Let users do something: they may at once."""
+
+    def create(*creations: dict[str, Any]) -> None:
+        admin = secured.authenticated("admin")
+        assert not errors_of(admin("CreateAcls", 3, creations=list(creations)))
+
+    return create
