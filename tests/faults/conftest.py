@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.api.asking import Client, connect
+from tests.faults.brokers import Brokers
 from tests.support.proxy import CuttingProxy
 
 if TYPE_CHECKING:
@@ -35,3 +36,25 @@ def connected() -> Iterator[Callable[[KorvetServer], Client]]:
     yield make
     for client in made:
         client.raw.socket.close()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
+    """Two brokers that stay."""
+    brokers = Brokers(tmp_path_factory.mktemp("redis"), 2)
+    yield brokers
+    brokers.discard()
+
+
+@pytest.fixture
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], Brokers]]:
+    """Starts brokers that belong to one test."""
+    made: list[Brokers] = []
+
+    def start_some(count: int) -> Brokers:
+        made.append(Brokers(tmp_path_factory.mktemp("redis"), count))
+        return made[-1]
+
+    yield start_some
+    for brokers in made:
+        brokers.discard()

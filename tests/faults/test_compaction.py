@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.faults.test_brokers import Brokers
+from tests.faults.brokers import Brokers
 from tests.faults.test_kill import KILLS
 from tests.support.admin import create_topic
 from tests.support.confluent import producer, read_all, send
