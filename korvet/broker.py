@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from korvet.config.address import Address
     from korvet.config.settings import Config
     from korvet.storage.brokers.membership import Membership
+    from korvet.storage.log.resources import LogResources
 
 log = logging.getLogger(__name__)
 
@@ -112,18 +113,20 @@ def _assemble(
 ) -> _Parts:
     assert store.membership is not None
     coordinator = CoordinatorService(
-        store,
+        store.commands,
+        store.logs,
         store.catalogue,
         groups,
         topic_partitions=config.offsets_topic_num_partitions,
         message_max_bytes=config.message_max_bytes,
     )
-    markers = LocalMarkers(store, store.catalogue, coordinator)
+    markers = LocalMarkers(store.logs, store.catalogue, coordinator)
     mailbox = Mailbox(store.commands, store.membership)
-    peers = Peers(store, mailbox, markers)
+    peers = Peers(store.logs, mailbox, markers)
     transactions = TransactionService(
-        store,
+        store.logs,
         store.catalogue,
+        store.producer_ids,
         TransactionConfig.from_settings(config),
         MarkerWriter(peers.mark),
         peers,
@@ -142,7 +145,7 @@ def _assemble(
         mailbox=mailbox,
         peers=peers,
         transactions=transactions,
-        topics=TopicDirectory(store, config, coordinator),
+        topics=TopicDirectory(store.catalogue, store.logs, config, coordinator),
     )
 
 
@@ -210,7 +213,7 @@ def _services(parts: _Parts) -> Services:
         security=parts.security,
         password_checks=PasswordChecks(),
         quotas=parts.security.quotas,
-        new_producer_id=parts.store.new_producer_id,
+        new_producer_id=parts.store.producer_ids.allocate,
         clock_ns=time.time_ns,
         deadlines=Deadlines(loop),
         fetch_memory=FetchMemory(config.fetch_buffer_bytes, loop),
@@ -239,7 +242,7 @@ def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
     tasks = [keep("mail", parts.mailbox.run)]
     room = _room(parts.config, redis_url)
     if room is not None:
-        tasks.append(keep("disk space", partial(_watch_room, parts.store, room)))
+        tasks.append(keep("disk space", partial(_watch_room, parts.store.resources, room)))
     return tasks
 
 
@@ -250,13 +253,14 @@ def _housekeeping(parts: _Parts, backpressure: Backpressure) -> list[asyncio.Tas
     scheduling = partial(keep_scheduling, backpressure, config.bulk_scheduling_bytes_per_second)
     tasks = [
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
-        keep("compaction", LogCleaner(parts.store, topics, config, _now_ms).run),
+        keep("compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, config, _now_ms).run),
         keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
         keep("scheduling", scheduling),
     ]
     if config.native_groups_enable:
-        exporter = NativeExporter(parts.store, parts.coordinator, config.native_groups_interval_ms)
+        store, interval_ms = parts.store, config.native_groups_interval_ms
+        exporter = NativeExporter(store.commands, store.catalogue, parts.coordinator, interval_ms)
         tasks.append(keep("Redis groups", exporter.run))
     return tasks
 
@@ -275,14 +279,14 @@ def _room(config: Config, redis_url: str) -> Room | None:
     return Room(folder, config.disk_reserve_bytes)
 
 
-async def _watch_room(store: Store, room: Room) -> None:
+async def _watch_room(resources: LogResources, room: Room) -> None:
     """Refuse clients' records while only the reserve of the disk is left, which groups and brokers need."""
     while True:
         if room.look():
             refusal = NoRoom(
                 f"the broker's disk has {room.free_bytes} bytes left, and {room.reserve_bytes} are reserved"
             )
-            store.resources.no_room = refusal if room.is_short else None
+            resources.no_room = refusal if room.is_short else None
             if room.is_short:
                 log.error("clients' records are refused: %s (disk.reserve.bytes)", refusal)
             else:
@@ -302,7 +306,7 @@ class _ChangeListener:
         self._parts.coordinator.follow_assignment()
         self._parts.transactions.follow_assignment()
 
-    async def settle(self) -> None:
+    async def complete_changes(self) -> None:
         """Return once this broker's groups are loaded, without deleted topics. Raises StorageError."""
         # Another broker may have created `__transaction_state`.
         self._parts.transactions.follow_assignment()
@@ -312,7 +316,7 @@ class _ChangeListener:
         except CoordinatorError as error:
             raise StorageFault(f"offsets of a deleted topic cannot be forgotten: {error}") from error
         busy = self._finishing is not None and not self._finishing.done()
-        if self._parts.member.controls and not busy and self._parts.topics.deletes_are_pending:
+        if self._parts.member.is_controller and not busy and self._parts.topics.deletes_are_pending:
             self._finishing = once("deletions", self._finish_deletes())
 
     async def close(self) -> None:

@@ -94,7 +94,7 @@ async def load(server: KorvetServer, commits: Commits) -> tuple[float, float]:
     """Fill the keyspace and load it: seconds, ms of the longest block."""
     store = await Store.open(f"unix://{socket_of(server.data_dir)}", Keyspace(KEYSPACE))
     await fill(store, commits)
-    service = CoordinatorService(store, store.catalogue, GroupConfig())
+    service = CoordinatorService(store.commands, store.logs, store.catalogue, GroupConfig())
     freeze_long_lived_objects()
     async with probed() as late_s:
         began = time.perf_counter()
@@ -111,7 +111,7 @@ async def fill(store: Store, commits: Commits) -> None:
     """Write the records of these commits as a coordinator would, and what it notes of their projection."""
     topic = store.catalogue.get(OFFSETS_TOPIC)
     assert topic is not None
-    logs = [store.log(topic, number) for number in range(topic.partitions)]
+    logs = [store.logs.get(topic, number) for number in range(topic.partitions)]
     ends = [(await log.bounds()).log_end for log in logs]
     waiting: list[list[tuple[bytes, bytes, int]]] = [[] for _ in logs]
     projected: dict[int, dict[str, str]] = {}

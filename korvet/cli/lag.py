@@ -19,8 +19,9 @@ from korvet.spark.report.words import duration
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.library import library_source, loaded_source
+from korvet.storage.link.opening import connect
 from korvet.storage.log.entries import entry_timestamp, first_record
-from korvet.storage.store import Store, connect
+from korvet.storage.store import Store
 
 # Partitions requested at the same time: enough to hide the round trip, few enough for Redis's other clients.
 _AT_ONCE = 64
@@ -104,7 +105,7 @@ async def _check_same_cluster(url: str, keyspace: Keyspace, cluster_id: str | No
 
     Opening a store would otherwise create a cluster, or replace the library.
     """
-    router, _ = await connect(url)
+    router = await connect(url)
     try:
         links = router.links(keyspace.cluster)
         found = await links.read.call("HGET", keyspace.cluster, "id")
@@ -130,7 +131,7 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
     topic = store.catalogue.get(commit.topic)
     if topic is None or commit.partition >= topic.partitions:
         return NOTHING_UNREAD
-    log = store.log(topic, commit.partition)
+    log = store.logs.get(topic, commit.partition)
     log_end = (await log.bounds()).log_end
     if commit.offset >= log_end:
         return NOTHING_UNREAD

@@ -17,7 +17,8 @@ from korvet.storage.redis_groups.moved_groups import NativeGroups
 
 if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService
-    from korvet.storage.store import Store
+    from korvet.storage.catalogue import Catalogue
+    from korvet.storage.link.commands import Commands
     from korvet.storage.topic import Topic
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,11 @@ LAST_RETRY_S: Final = 60.0
 class NativeExporter:
     """Exports from one keyspace every `interval_ms`, or less often if a round takes long."""
 
-    def __init__(self, store: Store, coordinator: CoordinatorService, interval_ms: int) -> None:
-        self._catalogue = store.catalogue
-        self._groups = NativeGroups(store.commands)
+    def __init__(
+        self, commands: Commands, catalogue: Catalogue, coordinator: CoordinatorService, interval_ms: int
+    ) -> None:
+        self._catalogue = catalogue
+        self._groups = NativeGroups(commands)
         self._coordinator = coordinator
         self._interval_ms = interval_ms
         # Partitions whose groups have moved, and the number of rounds for which that is remembered.

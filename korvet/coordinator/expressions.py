@@ -61,7 +61,7 @@ class TopicExpressions:
         async with self._turn:
             if self._is_current(self._kept.get(pattern)):
                 return
-            version = self._catalogue.version
+            version = self._catalogue.applied_version
             refused_at, refusal = self._refused.get(pattern, (None, None))
             if refusal is not None and refused_at == version:
                 raise refusal
@@ -81,7 +81,7 @@ class TopicExpressions:
             self._awaited.discard(pattern)
 
     def _is_current(self, known: Matching | None) -> bool:
-        return known is not None and known.version == self._catalogue.version
+        return known is not None and known.version == self._catalogue.applied_version
 
     def _refuse(self, pattern: str, version: int, error: InvalidRegex) -> None:
         self._refused.pop(pattern, None)

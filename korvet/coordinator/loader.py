@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Positions
     from korvet.groups.offset_table import KeptValue
     from korvet.groups.shard import GroupShard
+    from korvet.storage.keys import Keyspace
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
     from korvet.transactions.shard import TransactionShard
 
 logger = logging.getLogger(__name__)
@@ -53,10 +53,9 @@ _Shard = TypeVar("_Shard")
 class Loader(ABC, Generic[_Shard]):
     """Reads one partition of a coordinator's topic."""
 
-    def __init__(self, store: Store, log: PartitionLog) -> None:
-        self._store = store
+    def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._latest = store.commands.keyspace.latest(log.topic.name, log.partition)
+        self._latest = log.keys[3]
 
     @abstractmethod
     def _replay_record(self, shard: _Shard, offset: int, raw_key: bytes, raw_value: bytes | None) -> None:
@@ -158,8 +157,9 @@ class OffsetsLoader(Loader["GroupShard"]):
     offsets of the records of open transactions.
     """
 
-    def __init__(self, store: Store, log: PartitionLog) -> None:
-        super().__init__(store, log)
+    def __init__(self, keyspace: Keyspace, log: PartitionLog) -> None:
+        super().__init__(log)
+        self._keyspace = keyspace
         # Offsets of records in open transactions, with the producer of each.
         self._open: dict[int, int] = {}
         # By the bytes of a key before its partition.
@@ -171,9 +171,7 @@ class OffsetsLoader(Loader["GroupShard"]):
         pages = await super()._newest()
         topic, number = self._log.topic.name, self._log.partition
         for producer_id in await self._log.open_producers():
-            for offset in await self._scan(
-                self._store.commands.keyspace.pending(topic, number, producer_id), pages
-            ):
+            for offset in await self._scan(self._keyspace.pending(topic, number, producer_id), pages):
                 self._open[offset] = producer_id
         return pages
 

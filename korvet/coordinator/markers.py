@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.log.values import Marked
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
     from korvet.transactions.messages import Markers, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ _NEEDED_NO_MORE: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorC
 class LocalMarkers:
     """Writes markers into partitions that this broker leads."""
 
-    def __init__(self, store: Store, catalogue: Catalogue, groups: CoordinatorService) -> None:
-        self._store = store
+    def __init__(self, logs: Logs, catalogue: Catalogue, groups: CoordinatorService) -> None:
+        self._logs = logs
         self._catalogue = catalogue
         self._groups = groups
 
@@ -66,13 +66,13 @@ class LocalMarkers:
         topic = self._catalogue.get(name)
         if topic is None or not self._exists(partition):
             return ErrorCode.unknown_topic_or_partition
-        if self._store.leads(name, number) is None:
+        if self._logs.leader_epoch_of(name, number) is None:
             return ErrorCode.not_leader_or_follower
         if name == OFFSETS_TOPIC:
             return await self._groups.mark(number, marker)
         try:
             marked: asyncio.Future[Marked] = asyncio.get_running_loop().create_future()
-            self._store.log(topic, number).mark(marker, partial(settle, marked))
+            self._logs.get(topic, number).mark(marker, partial(settle, marked))
             await marked
         except StorageError as error:
             lasting = _LASTING.get(type(error))

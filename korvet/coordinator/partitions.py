@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Partitions(Generic[_Term]):
 
     def __init__(
         self,
-        store: Store,
+        logs: Logs,
         name: str,
         clock: Callable[[], int],
         read: Callable[[Claim], Awaitable[_Term]],
@@ -81,7 +81,7 @@ class Partitions(Generic[_Term]):
         message_max_bytes: int,
     ) -> None:
         self._message_max_bytes = message_max_bytes
-        self._store = store
+        self._logs = logs
         self._name = name
         self._clock = clock
         self._read = read
@@ -95,7 +95,7 @@ class Partitions(Generic[_Term]):
         self.closed = False
         self.reloads = 0
         """How often a partition was read again because an append had failed."""
-        store.on_moved.append(self._log_moved)
+        logs.on_moved.append(self._log_moved)
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -132,7 +132,7 @@ class Partitions(Generic[_Term]):
         if self.closed:
             return
         for partition in self._partitions:
-            epoch = self._store.leads(self._name, partition.number)
+            epoch = self._logs.leader_epoch_of(self._name, partition.number)
             if epoch == partition.epoch:
                 continue
             partition.epoch, partition.quiet_epoch = epoch, None
@@ -204,7 +204,7 @@ class Partitions(Generic[_Term]):
                     break
             except FencedEpoch as error:
                 # Until this broker learns of the new leader, which cancels this task or restarts it.
-                self._store.fenced(error)
+                self._logs.fenced(error)
             except StorageError as error:
                 causes.warn(error, "%s-%d cannot be loaded yet: %s", topic.name, partition.number, error)
             except Exception:
@@ -220,7 +220,7 @@ class Partitions(Generic[_Term]):
 
     async def _claim(self, topic: Topic, partition: Partition[_Term]) -> _Term:
         number = partition.number
-        log = self._store.log(topic, number)
+        log = self._logs.get(topic, number)
         # The epoch is acquired before the read: by then, records of an older term are in the log or refused.
         epoch, partition.quiet_epoch = partition.quiet_epoch, None
         if epoch is None:

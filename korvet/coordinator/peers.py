@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from korvet.coordinator.markers import LocalMarkers
     from korvet.storage.brokers.mailbox import Answer, Mailbox
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ _ERRORS: Final = msgspec.msgpack.Decoder(ErrorCode)
 class Peers:
     """Asks the leader of a partition: this broker directly, others by the mailbox."""
 
-    def __init__(self, store: Store, mailbox: Mailbox, markers: LocalMarkers) -> None:
-        self._store = store
+    def __init__(self, logs: Logs, mailbox: Mailbox, markers: LocalMarkers) -> None:
+        self._logs = logs
         self._mailbox = mailbox
         self._markers = markers
         self._tasks: set[asyncio.Task[None]] = set()
@@ -78,8 +78,8 @@ class Peers:
 
     async def mark(self, partition: TopicPartition, marker: ControlMarker) -> ErrorCode:
         """LocalMarkers.write on the broker that leads the partition."""
-        member = self._store.membership
-        if member is None or member.alone or self._store.leads(*partition) is not None:
+        member = self._logs.membership
+        if member is None or member.alone or self._logs.leader_epoch_of(*partition) is not None:
             return await self._markers.write(partition, marker)
         node_id, epoch = self._leader(partition)
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -93,13 +93,13 @@ class Peers:
             return ErrorCode.request_timed_out
 
     def _leader(self, partition: TopicPartition) -> tuple[int, int]:
-        assert self._store.membership is not None
-        leader = self._store.membership.assignment.leader(*partition)
+        assert self._logs.membership is not None
+        leader = self._logs.membership.assignment.leader(*partition)
         return leader.node_id, leader.epoch
 
     def _mark_asked(self, body: bytes, answer: Answer) -> None:
         request = _MARK_REQUESTS.decode(body)
-        if self._store.leads(*request.partition) != request.leader_epoch:
+        if self._logs.leader_epoch_of(*request.partition) != request.leader_epoch:
             answer(_encode(ErrorCode.not_leader_or_follower))
             return
         task = once("markers for a coordinator", self._write(request, answer))

@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from korvet.groups.native import NativeGroup
     from korvet.records.control import ControlMarker
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.store import Store
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
@@ -96,7 +97,8 @@ class CoordinatorService:
 
     def __init__(
         self,
-        store: Store,
+        commands: Commands,
+        logs: Logs,
         catalogue: Catalogue,
         config: GroupConfig,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -108,12 +110,13 @@ class CoordinatorService:
         message_max_bytes: of a record, unless the topic's max.message.bytes differs.
         """
         self._topic_partitions = topic_partitions
-        self._store = store
+        self._commands = commands
+        self._logs = logs
         self._catalogue = catalogue
         self._config = config
-        self._projector = Projector(Projection(store.commands), catalogue)
+        self._projector = Projector(Projection(commands), catalogue)
         self._partitions: Partitions[Term] = Partitions(
-            store,
+            logs,
             OFFSETS_TOPIC,
             clock,
             self._read,
@@ -290,8 +293,8 @@ class CoordinatorService:
         if topic is None or self._watched_term(native, watch) is None:
             return
         number = partition_for(native.group, len(self._partitions))
-        log = self._store.log(topic, number)
-        latest = self._store.commands.keyspace.latest(topic.name, number)
+        log = self._logs.get(topic, number)
+        latest = self._commands.keyspace.latest(topic.name, number)
         key = encode_key(OffsetCommitKey(*native.place))
         try:
             entry = await log.links.read.call("HGET", latest, key)
@@ -329,18 +332,16 @@ class CoordinatorService:
         """Whether nothing was ever written to `__consumer_offsets`, and no other broker can write to it
         now. Raises StorageError.
         """
-        member, topic = self._store.membership, self._catalogue.get(OFFSETS_TOPIC)
+        member, topic = self._logs.membership, self._catalogue.get(OFFSETS_TOPIC)
         if topic is None:
             return True
         if member is not None and not member.alone:
             return False
         streams = (
-            self._store.commands.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions)
+            self._commands.keyspace.stream(OFFSETS_TOPIC, number) for number in range(topic.partitions)
         )
         # Sent on the write link, so after all appends in flight.
-        return not any(
-            await asyncio.gather(*(self._store.commands.call("EXISTS", stream) for stream in streams))
-        )
+        return not any(await asyncio.gather(*(self._commands.call("EXISTS", stream) for stream in streams)))
 
     async def make_topic_anew(self, partitions: int, configs: Mapping[str, str]) -> Topic:
         """Replace an unused `__consumer_offsets` by one with these properties. No group is served during
@@ -374,7 +375,7 @@ class CoordinatorService:
 
     async def _read(self, claim: Claim) -> Term:
         shard = GroupShard(self._config, lambda: str(uuid.uuid4()), self._topics)
-        loader = OffsetsLoader(self._store, claim.log)
+        loader = OffsetsLoader(self._commands.keyspace, claim.log)
         if claim.log_end > 0:
             await loader.replay_into(shard)
         self._projector.expect(loader.commits, claim.log.partition, claim.log_end)

@@ -24,7 +24,7 @@ class CatalogueTopics:
     @property
     def version(self) -> int:
         """The catalogue's version."""
-        return self._catalogue.version
+        return self._catalogue.applied_version
 
     def get(self, name: str) -> TopicInfo | None:
         """The topic of that name."""

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from korvet.coordinator.served import Claim, Done
     from korvet.coordinator.transaction_term import Handler, TransactionRequest
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
+    from korvet.storage.producer_ids import ProducerIds
     from korvet.transactions.config import TransactionConfig
     from korvet.transactions.messages import (
         AddReply,
@@ -56,8 +57,9 @@ class TransactionService:
 
     def __init__(
         self,
-        store: Store,
+        logs: Logs,
         catalogue: Catalogue,
+        producer_ids: ProducerIds,
         config: TransactionConfig,
         markers: MarkerWriter,
         peers: Peers | None = None,
@@ -71,14 +73,15 @@ class TransactionService:
         the topic's max.message.bytes differs.
         """
         self._topic_partitions = topic_partitions
-        self._store = store
+        self._logs = logs
+        self._producer_ids = producer_ids
         self._catalogue = catalogue
         self._config = config
         self._markers = markers
         self._partitions: Partitions[TransactionTerm] = Partitions(
-            store, TRANSACTIONS_TOPIC, clock, self._read, message_max_bytes=message_max_bytes
+            logs, TRANSACTIONS_TOPIC, clock, self._read, message_max_bytes=message_max_bytes
         )
-        self._producer_ids: list[int] = []
+        self._free_producer_ids: list[int] = []
         self._refilling = False
         self._creating = asyncio.Lock()
         self._peers = peers
@@ -126,8 +129,8 @@ class TransactionService:
         which has the type that belongs to the request, also for errors. Raises StorageError if Redis
         gives no producer ids.
         """
-        if not self._producer_ids:
-            self._producer_ids.append(await self._store.new_producer_id())
+        if not self._free_producer_ids:
+            self._free_producer_ids.append(await self._producer_ids.allocate())
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.submit(transactional_id, handler, request, partial(settle, reply))
         return await reply
@@ -152,7 +155,7 @@ class TransactionService:
         it; `done` as in `submit`.
         """
         place = self.partition_of(request.transactional_id)
-        if self._peers is None or self._store.leads(*place) is not None:
+        if self._peers is None or self._logs.leader_epoch_of(*place) is not None:
             self._add(request, done)
         else:
             self._peers.add(place, request, done)
@@ -178,8 +181,8 @@ class TransactionService:
         return ErrorCode.none, listed
 
     def _take_producer_id(self) -> int | None:
-        if self._producer_ids:
-            return self._producer_ids.pop()
+        if self._free_producer_ids:
+            return self._free_producer_ids.pop()
         if not self._refilling and not self._partitions.closed:
             self._refilling = True
             self._partitions.spawn(self._refill)
@@ -187,7 +190,7 @@ class TransactionService:
 
     async def _refill(self) -> None:
         try:
-            self._producer_ids.append(await self._store.new_producer_id())
+            self._free_producer_ids.append(await self._producer_ids.allocate())
         except StorageError as error:
             causes.warn(error, "no producer id is available yet: %s", error)
         self._refilling = False
@@ -197,7 +200,7 @@ class TransactionService:
     async def _read(self, claim: Claim) -> TransactionTerm:
         shard = TransactionShard(self._config, self._take_producer_id)
         if claim.log_end > 0:
-            await TransactionsLoader(self._store, claim.log).replay_into(shard)
+            await TransactionsLoader(claim.log).replay_into(shard)
         return TransactionTerm(shard, claim, self._mark)
 
     def _mark(self, term: TransactionTerm, markers: Markers) -> None:

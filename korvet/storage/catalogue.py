@@ -86,11 +86,11 @@ class Catalogue:
         self._encoded: dict[str, bytes] = {}
         self.bad_configs: dict[str, frozenset[str]] = {}
         """By topic, the names of its stored configs that cannot be in force."""
-        self.edition = 0
+        self.local_change = 0
         """Another number whenever what is known here has changed."""
-        self.version = 0
+        self.applied_version = 0
         """Of the catalogue in Redis when it was read here last, changes of ours included."""
-        self.latest = 0
+        self.known_version = 0
         """The newest version that there is to our knowledge; some changes of others in it may be unknown."""
 
     @property
@@ -114,7 +114,7 @@ class Catalogue:
     async def catch_up(self) -> None:
         """Read the catalogue if others have changed it since it was read last (HGET). Raises StorageError."""
         changed = counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, "catalogue"))
-        if changed != self.version:
+        if changed != self.applied_version:
             await self.load()
 
     async def load(self) -> Mapping[str, Topic]:
@@ -127,11 +127,11 @@ class Catalogue:
         reply = await self._commands.call("HGETALL", keys.topics)
         pairs = dict(pairs_of(reply))
         topics, damaged = read_fields(pairs.items(), parse_topic)
-        self.version = version
-        self.latest = max(self.latest, version)
+        self.applied_version = version
+        self.known_version = max(self.known_version, version)
         before = self._topics
         self._topics, self._deleting, self._encoded, self._names = {}, {}, {}, {}
-        self.edition += 1
+        self.local_change += 1
         self.bad_configs = {}
         for stored in topics:
             topic, bad = without_bad_configs(stored, self._config_problem)
@@ -287,13 +287,13 @@ class Catalogue:
         version = await self._commands.fcall(
             "korvet_swap", [keys.topics, keys.cluster], self._commands.cluster_id, name, old, new
         )
-        self.latest = max(self.latest, version)
-        if version == self.version + 1:
+        self.known_version = max(self.known_version, version)
+        if version == self.applied_version + 1:
             # Nobody else's change is among these.
-            self.version = version
+            self.applied_version = version
 
     def _keep(self, topic: Topic, encoded: bytes) -> None:
-        self.edition += 1
+        self.local_change += 1
         if topic.deleting:
             self._topics.pop(topic.name, None)
             self._names.pop(topic.topic_id, None)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.config.settings import Config
+    from korvet.storage.link.commands import Commands
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
     from korvet.storage.topic import Topic
     from korvet.topics.directory import TopicDirectory
 
@@ -33,9 +34,15 @@ class LogCleaner:
     """
 
     def __init__(
-        self, store: Store, topics: TopicDirectory, config: Config, now_ms: Callable[[], int]
+        self,
+        commands: Commands,
+        logs: Logs,
+        topics: TopicDirectory,
+        config: Config,
+        now_ms: Callable[[], int],
     ) -> None:
-        self._store = store
+        self._commands = commands
+        self._logs = logs
         self._topics = topics
         self._config = config
         self._now_ms = now_ms
@@ -94,7 +101,7 @@ class LogCleaner:
         if is_tidy and not compacts:
             return 0
         map_bytes = self._config.log_cleaner_dedupe_buffer_size
-        compactor = Compactor(self._store.commands, partition, self._pace, map_bytes)
+        compactor = Compactor(self._commands, partition, self._pace, map_bytes)
         if not is_tidy:
             await compactor.drop_leftovers()
             self._tidied[place] = partition.leader_epoch
@@ -117,6 +124,6 @@ class LogCleaner:
         most = self._config.offsets_history_retention_bytes
         if not topic.internal or most < 0:
             return None
-        sizes = await self._store.payload_bytes(topic)
+        sizes = await self._logs.payload_bytes(topic)
         total = sum(sizes)
         return None if total <= most else [size * most // total for size in sizes]

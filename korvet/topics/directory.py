@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from korvet.config.settings import Config
+    from korvet.storage.catalogue import Catalogue
     from korvet.storage.log.partition_log import PartitionLog
-    from korvet.storage.store import Store
+    from korvet.storage.logs import Logs
     from korvet.topics.alterations import Alteration
 
 _ASSIGNMENT_SYNONYM: Final = TOPIC_CONFIGS[OFFSET_ASSIGNMENT].synonym or ""
@@ -81,8 +82,9 @@ class Groups(Protocol):
 class TopicDirectory:
     """All topics of the keyspace. Lookups use memory; changes go to the catalogue in Redis first."""
 
-    def __init__(self, store: Store, config: Config, groups: Groups) -> None:
-        self._store = store
+    def __init__(self, catalogue: Catalogue, logs: Logs, config: Config, groups: Groups) -> None:
+        self._catalogue = catalogue
+        self._logs = logs
         self._config = config
         self._groups = groups
         self._policies: dict[str, tuple[Topic, TopicPolicy]] = {}
@@ -99,7 +101,7 @@ class TopicDirectory:
 
     def all(self) -> list[Topic]:
         """All topics by name."""
-        topics = self._store.catalogue.topics
+        topics = self._catalogue.topics
         return [topics[name] for name in sorted(topics)]
 
     def listed(self) -> list[Topic]:
@@ -111,12 +113,12 @@ class TopicDirectory:
 
     def get(self, name: str) -> Topic | None:
         """The topic of that name."""
-        found = self._store.catalogue.get(name)
+        found = self._catalogue.get(name)
         return self._alias() if found is None and name == self._alias_name else found
 
     def by_id(self, topic_id: UUID) -> Topic | None:
         """The topic of that id."""
-        found = self._store.catalogue.by_id(topic_id)
+        found = self._catalogue.by_id(topic_id)
         if found is None and self._alias_name is not None:
             alias = self.get(self._alias_name)
             return alias if alias is not None and alias.topic_id == topic_id else None
@@ -133,7 +135,7 @@ class TopicDirectory:
 
     def _alias(self) -> Topic | None:
         """`__consumer_offsets` as a topic that is not internal, under the name that the settings give it."""
-        name, source = self._alias_name, self._store.catalogue.get(OFFSETS_TOPIC)
+        name, source = self._alias_name, self._catalogue.get(OFFSETS_TOPIC)
         if source is None or name is None:
             return None
         if self._aliased[0] is not source:
@@ -150,7 +152,7 @@ class TopicDirectory:
 
     def place(self, key: str | UUID | None, partition: int) -> Place | None:
         """A partition of the topic with that name or id; None if it does not exist. Cached."""
-        edition = self._store.catalogue.edition
+        edition = self._catalogue.local_change
         if edition != self._places_of:
             self._places.clear()
             self._places_of = edition
@@ -173,7 +175,7 @@ class TopicDirectory:
         """The log of a topic's partition; None if the topic has no such partition."""
         if not 0 <= partition < topic.partitions:
             return None
-        return self._store.log(self.behind(topic), partition)
+        return self._logs.get(self.behind(topic), partition)
 
     def policy(self, topic: Topic) -> TopicPolicy:
         """The topic's configs in force, parsed once."""
@@ -186,7 +188,7 @@ class TopicDirectory:
         """Whether retention and compaction must keep all of a topic's records: one of its configs cannot be
         read, and may have said that they stay.
         """
-        return not DELETION_CONFIGS.isdisjoint(self._store.catalogue.bad_configs.get(topic.name, ()))
+        return not DELETION_CONFIGS.isdisjoint(self._catalogue.bad_configs.get(topic.name, ()))
 
     def broker_configs(self, topic: Topic) -> Mapping[str, str]:
         """The broker's configs that apply if a topic has none of its own, by synonym.
@@ -199,7 +201,7 @@ class TopicDirectory:
     def check_name(self, name: str) -> None:
         """Raises InvalidTopicName unless a topic of that name may be created, and NameCollision."""
         check_topic_name(name)
-        self._names.follow(self._store.catalogue.topics, self._store.catalogue.edition)
+        self._names.follow(self._catalogue.topics, self._catalogue.local_change)
         self._names.check(name)
 
     async def get_or_create(self, name: str) -> Topic:
@@ -244,9 +246,9 @@ class TopicDirectory:
         if name == OFFSETS_TOPIC:
             return await self._made(self._groups.make_topic_anew(partitions, checked))
         if name in INTERNAL_TOPICS:
-            return await self._made(create_internal(self._store.catalogue, name, partitions, checked))
+            return await self._made(create_internal(self._catalogue, name, partitions, checked))
         return await self._made(
-            self._store.catalogue.create(
+            self._catalogue.create(
                 name, partitions, checked, offset_assignment=assignment, storage_layout=layout
             )
         )
@@ -257,7 +259,7 @@ class TopicDirectory:
             OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
             TRANSACTIONS_TOPIC: self._config.transaction_state_log_num_partitions,
         }
-        return await self._made(create_internal(self._store.catalogue, name, counts[name]))
+        return await self._made(create_internal(self._catalogue, name, counts[name]))
 
     async def _made(self, making: Coroutine[None, None, Topic]) -> Topic:
         async with self._lock:
@@ -301,7 +303,7 @@ class TopicDirectory:
             return topic
         async with self._lock:
             try:
-                topic = await self._store.catalogue.add_partitions(name, count)
+                topic = await self._catalogue.add_partitions(name, count)
             except TopicGone:
                 raise UnknownTopic(f"there is no topic {name}") from None
             except ValueError as error:
@@ -322,7 +324,7 @@ class TopicDirectory:
                 await self._alter(name, alteration, validate_only)
             except CatalogueConflict:
                 # Another process changed the topic; its change must not be lost.
-                await self._store.catalogue.load()
+                await self._catalogue.load()
                 await self._alter(name, alteration, validate_only)
 
     async def _alter(self, name: str, alteration: Alteration, validate_only: bool) -> None:
@@ -343,7 +345,7 @@ class TopicDirectory:
         if validate_only or altered == topic.configs:
             return
         try:
-            await self._store.catalogue.set_configs(name, altered)
+            await self._catalogue.set_configs(name, altered)
         except TopicGone:
             raise UnknownTopic(f"The topic '{name}' does not exist.") from None
 
@@ -356,13 +358,13 @@ class TopicDirectory:
 
     def missed(self) -> None:
         """Note a request for a topic that is unknown here: another broker may have created it."""
-        membership = self._store.membership
+        membership = self._logs.membership
         if membership is not None and not membership.alone:
             membership.refresh_soon()
 
     async def _catch_up(self) -> None:
         """Apply the changes of other brokers. Raises StorageError."""
-        membership = self._store.membership
+        membership = self._logs.membership
         if membership is not None and not membership.alone:
             await membership.refresh()
 
@@ -372,25 +374,25 @@ class TopicDirectory:
         self._changeable(name)
         async with self._lock:
             try:
-                topic = await self._store.catalogue.mark_deleting(name)
+                topic = await self._catalogue.mark_deleting(name)
             except TopicGone:
                 raise UnknownTopic(f"there is no topic {name}") from None
         self._policies.pop(name, None)
-        await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
+        await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     async def finish_deletes(self) -> None:
         """Finish deletions that a broker began before it died."""
-        for topic in self._store.catalogue.pending_deletes():
-            await self._store.catalogue.finish_delete(topic, self._forget_everywhere)
+        for topic in self._catalogue.pending_deletes():
+            await self._catalogue.finish_delete(topic, self._forget_everywhere)
 
     @property
     def deletes_are_pending(self) -> bool:
         """Whether deletions of topics are unfinished."""
-        return bool(self._store.catalogue.pending_deletes())
+        return bool(self._catalogue.pending_deletes())
 
     async def forget_deleted(self) -> None:
         """Tombstone the offsets of topics in deletion, in the groups that this broker coordinates."""
-        for topic in self._store.catalogue.pending_deletes():
+        for topic in self._catalogue.pending_deletes():
             await self._groups.forget_topic(topic.name)
 
     async def _forget_everywhere(self, topic: Topic) -> None:
@@ -398,16 +400,16 @@ class TopicDirectory:
         same.
         """
         await self._groups.forget_topic(topic.name)
-        if self._store.membership is not None:
-            await self._store.membership.all_settled(self._store.catalogue.latest)
+        if self._logs.membership is not None:
+            await self._logs.membership.wait_acknowledged(self._catalogue.known_version)
 
     async def _spread(self) -> None:
         """Wait a moment until other brokers know of a new topic: its client asks the next broker at once."""
-        membership = self._store.membership
+        membership = self._logs.membership
         if membership is not None and not membership.alone:
             with contextlib.suppress(TimeoutError, StorageError):
                 async with asyncio.timeout(_SPREAD_S):
-                    await membership.all_settled(self._store.catalogue.latest)
+                    await membership.wait_acknowledged(self._catalogue.known_version)
 
     def _changeable(self, name: str) -> Topic:
         topic = self.get(name)

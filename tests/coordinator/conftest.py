@@ -123,7 +123,7 @@ async def running(
         with contextlib.suppress(TopicExists):
             await store.catalogue.create(TOPIC, 1)
         clocks = () if clock is None else (clock,)
-        service = CoordinatorService(store, store.catalogue, config, *clocks)
+        service = CoordinatorService(store.commands, store.logs, store.catalogue, config, *clocks)
         await service.start()
         try:
             if loaded:

@@ -39,7 +39,7 @@ class Native:
         self.client = run.client
         self.stream = run.keys.stream(TOPIC, 0).decode()
         self.meta = run.keys.meta(TOPIC, 0)
-        self.exporter = NativeExporter(run.store, run.service, 1)
+        self.exporter = NativeExporter(run.store.commands, run.store.catalogue, run.service, 1)
 
     # What a Redis application does; entries are numbered, number n is ms n, sequence 0
 

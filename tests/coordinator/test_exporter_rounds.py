@@ -164,7 +164,7 @@ async def test_many_partitions_take_turns(
             await one.round()
             assert len(await committed()) >= 2 * rounds
         assert await committed() == set(range(20))
-        one.exporter = NativeExporter(one.run.store, one.run.service, 1)
+        one.exporter = NativeExporter(one.run.store.commands, one.run.store.catalogue, one.run.service, 1)
         moved = 0
         for number in range(6, 20):
             one.client.xgroup_setid(streams[7], group, f"{number}-0")
@@ -257,7 +257,7 @@ async def test_rests_between_rounds(server: Server, prefix: str) -> None:
     """A round that took long, and appends that failed, are followed by longer ones."""
     async with native(server, prefix) as one:
         service = one.run.service
-        resting = NativeExporter(one.run.store, service, 2_000)
+        resting = NativeExporter(one.run.store.commands, one.run.store.catalogue, service, 2_000)
         assert resting._rest_s(0.0625) == 2 - 0.0625
         assert resting._rest_s(0.5) == 9.5
         rests = []
@@ -366,6 +366,6 @@ async def test_a_partition_that_is_taken_away_while_it_is_loaded(
 
         await until_async(is_served, WAIT_S, "the group's partition is loaded")
         # As a broker that joins takes them.
-        monkeypatch.setattr(run.store, "leads", lambda _, number: 0 if number == own else None)
+        monkeypatch.setattr(run.store.logs, "leader_epoch_of", lambda _, number: 0 if number == own else None)
         run.service.follow_assignment()
         await until_async(is_committed, WAIT_S, "the group is committed")

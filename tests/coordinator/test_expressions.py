@@ -20,7 +20,7 @@ WAIT_S = 20
 
 def of(*names: str) -> tuple[TopicExpressions, Any]:
     """The expressions of a catalogue, and the catalogue."""
-    catalogue: Any = SimpleNamespace(version=1, topics=dict.fromkeys(names))
+    catalogue: Any = SimpleNamespace(applied_version=1, topics=dict.fromkeys(names))
     return TopicExpressions(catalogue, lambda work: asyncio.ensure_future(work())), catalogue
 
 
@@ -41,7 +41,7 @@ async def test_topics_are_looked_for_meanwhile() -> None:
     topics, catalogue = of("orders", "payments")
     assert topics.matching("o.*") is None
     await found(topics, "o.*", "orders")
-    catalogue.version, catalogue.topics = 2, dict.fromkeys(("orders", "offers", "payments"))
+    catalogue.applied_version, catalogue.topics = 2, dict.fromkeys(("orders", "offers", "payments"))
     known = topics.matching("o.*")
     # What was found last counts until there is something newer.
     assert known is not None
@@ -81,7 +81,7 @@ async def test_what_takes_too_long_is_not_tried_again_with_the_same_topics() -> 
             await topics.find("(.?){1000}")
     assert asyncio.get_running_loop().time() - began < 5
     assert topics.matching("(.?){1000}") is None
-    catalogue.version, catalogue.topics = 2, {"orders": None}
+    catalogue.applied_version, catalogue.topics = 2, {"orders": None}
     await topics.find("(.?){1000}")
     await found(topics, "(.?){1000}", "orders")
 

@@ -63,7 +63,7 @@ def some_record(chance: random.Random) -> Raw:
 async def offsets_log(store: Store) -> PartitionLog:
     config = {"cleanup.policy": "compact", "offset.assignment": "dense"}
     topic = await store.catalogue.create("offsets", 1, config, internal=True, offset_assignment="dense")
-    return store.log(topic, 0)
+    return store.logs.get(topic, 0)
 
 
 async def write(log: PartitionLog, records: list[Raw]) -> None:
@@ -76,7 +76,7 @@ async def write(log: PartitionLog, records: list[Raw]) -> None:
 async def load(store: Store, log: PartitionLog) -> tuple[Places, set[str], NewestCommits]:
     """What a shard says of all groups after loading."""
     shard = GroupShard(GroupConfig(), lambda: "x")
-    loader = OffsetsLoader(store, log)
+    loader = OffsetsLoader(store.commands.keyspace, log)
     await loader.replay_into(shard)
     shard.loaded(0)
     found: Places = {}

@@ -96,8 +96,8 @@ async def test_requests_are_answered_in_their_order(server: Server, prefix: str)
 
 def peers_of(box: BrokerMailbox) -> Peers:
     store = box.store
-    groups = CoordinatorService(store, store.catalogue, GroupConfig())
-    return Peers(store, box, LocalMarkers(store, store.catalogue, groups))
+    groups = CoordinatorService(store.commands, store.logs, store.catalogue, GroupConfig())
+    return Peers(store.logs, box, LocalMarkers(store.logs, store.catalogue, groups))
 
 
 async def test_ids_that_no_record_holds_arrive_whole(server: Server, prefix: str) -> None:

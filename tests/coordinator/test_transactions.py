@@ -62,7 +62,7 @@ class Running:
     def log(self, partition: int) -> PartitionLog:
         topic = self.store.catalogue.get("t")
         assert topic is not None
-        return self.store.log(topic, partition)
+        return self.store.logs.get(topic, partition)
 
     async def begun(self) -> tuple[int, int]:
         """A transaction with a record in each partition; its producer's id and epoch."""
@@ -122,10 +122,11 @@ async def running(server: Server, prefix: str) -> AsyncIterator[Running]:
     try:
         if store.catalogue.get("t") is None:
             await store.catalogue.create("t", PARTITIONS)
-        groups = CoordinatorService(store, store.catalogue, GroupConfig())
+        groups = CoordinatorService(store.commands, store.logs, store.catalogue, GroupConfig())
         await groups.start()
-        markers = MarkerWriter(LocalMarkers(store, store.catalogue, groups).write)
-        service = TransactionService(store, store.catalogue, TransactionConfig(), markers)
+        markers = MarkerWriter(LocalMarkers(store.logs, store.catalogue, groups).write)
+        config = TransactionConfig()
+        service = TransactionService(store.logs, store.catalogue, store.producer_ids, config, markers)
         service.follow_assignment()
         await service.make_topic()
         try:
@@ -275,8 +276,8 @@ async def test_a_list_is_not_whole_where_a_partition_fails_meanwhile(server: Ser
         await asyncio.sleep(0)
         topic = one.store.catalogue.get(TRANSACTIONS_TOPIC)
         assert topic is not None
-        log = one.store.log(topic, transaction_partition_for(NAME, topic.partitions))
-        for moved in one.store.on_moved:
+        log = one.store.logs.get(topic, transaction_partition_for(NAME, topic.partitions))
+        for moved in one.store.logs.on_moved:
             moved(log)
         assert await listing == (ErrorCode.coordinator_not_available, [])
         await one.service.wait_loaded()
@@ -305,7 +306,7 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
         topic = await store.catalogue.create(
             "__consumer_offsets", 1, {"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
         )
-        log = store.log(topic, 0)
+        log = store.logs.get(topic, 0)
 
         async def commit(offset: int, producer_id: int | None = None) -> None:
             record = (
@@ -324,7 +325,7 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
             log.mark(ControlMarker(7, 0, outcome, 1), done.set_result)
             assert not isinstance(await done, Exception)
         shard = GroupShard(GroupConfig(), lambda: "0")
-        await OffsetsLoader(store, log).replay_into(shard)
+        await OffsetsLoader(store.commands.keyspace, log).replay_into(shard)
         shard.loaded(forms.BASE_MS)
 
         def committed() -> int:

@@ -124,7 +124,7 @@ class Bench:
         return self.run(self.store.catalogue.create(name, 1, **options))
 
     def log(self, name: str = "t", **options: Any) -> PartitionLog:
-        return self.store.log(self.topic(name, **options), 0)
+        return self.store.logs.get(self.topic(name, **options), 0)
 
     def close(self) -> None:
         self.run(self.store.close())

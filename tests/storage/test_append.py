@@ -301,7 +301,7 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
 def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await log.append_wait(batch(b"0"), ProducerSequence(1, 0, 0))
             proxy.hold_replies()
             lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1)))
@@ -319,7 +319,7 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
 
 def test_a_deleted_topic_takes_nothing_more(bench: Bench) -> None:
     topic: Topic = bench.topic("t")
-    log = bench.store.log(topic, 0)
+    log = bench.store.logs.get(topic, 0)
     append(bench, log)
     bench.run(bench.store.catalogue.delete("t"))
     with pytest.raises(TopicGone):

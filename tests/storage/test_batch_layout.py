@@ -355,7 +355,7 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             topic = await store.catalogue.create("t", 1, {TIMESTAMP_TYPE: kind}, storage_layout="batch")
-            log = store.log(topic, 0)
+            log = store.logs.get(topic, 0)
             await append(log, batch(pairs(b"first")))
             (proxy.hold_replies if taken else proxy.hold_requests)()
             sent = [batch(pairs(*[b"%d" % number] * (number + 1)), timestamp_ms=5) for number in range(10)]
@@ -426,7 +426,7 @@ def test_a_new_broker_asks_for_no_more_than_it_can_give(server: Server, bench: B
 
     async def another() -> int:
         store = await Store.open(server.url, Keyspace(bench.prefix))
-        fresh = store.log(store.catalogue.get("t"), 0)  # type: ignore[arg-type]
+        fresh = store.logs.get(store.catalogue.get("t"), 0)  # type: ignore[arg-type]
         before = server.client.info("stats")["total_net_output_bytes"]
         fetched = await fresh.read_wait(0, 1 << 20)
         after = server.client.info("stats")["total_net_output_bytes"]

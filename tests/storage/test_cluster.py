@@ -48,7 +48,7 @@ class Bench:
 
     def logs(self, name: str, partitions: int, **options: Any) -> list[PartitionLog]:
         topic = self.run(self.store.catalogue.create(name, partitions, **options))
-        return [self.store.log(topic, number) for number in range(partitions)]
+        return [self.store.logs.get(topic, number) for number in range(partitions)]
 
     def close(self) -> None:
         self.run(self.store.close())
@@ -321,7 +321,7 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     logs = bench.logs("t", 12)
     chosen = [*on_node(bench, logs, primary)[:2], *on_node(bench, logs, bench.cluster.nodes[1])[:1]]
     moved: list[PartitionLog] = []
-    bench.store.on_moved.append(moved.append)
+    bench.store.logs.on_moved.append(moved.append)
 
     async def kill(producers: list[Producer]) -> None:
         primary.process.send_signal(end)
@@ -412,7 +412,7 @@ def test_credentials_are_used_on_every_node(redis_cluster: RedisCluster, prefix:
     async def work() -> None:
         store = await Store.open(url, Keyspace(f"users{prefix}"))
         topic = await store.catalogue.create("t", 12)
-        await asyncio.gather(*(produced(store.log(topic, number), b"v") for number in range(12)))
+        await asyncio.gather(*(produced(store.logs.get(topic, number), b"v") for number in range(12)))
         users = [
             client["user"]
             for node in redis_cluster.nodes

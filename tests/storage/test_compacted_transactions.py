@@ -436,7 +436,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
     topic = bench.topic(
         "__state", configs={"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
     )
-    state = bench.store.log(topic, 0)
+    state = bench.store.logs.get(topic, 0)
 
     def write(key: bytes, producer_id: int) -> None:
         arguments = encode_append_records([(key, b"v", forms.BASE_MS)], (producer_id, 0))

@@ -635,7 +635,7 @@ def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             options: Any = {"offset_assignment": "dense", "storage_layout": "batch", "configs": COMPACT}
-            log = store.log(await store.catalogue.create("t", 1, **options), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1, **options), 0)
             for _ in range(2):
                 await append_batch(log, batch([(b"k", b"1"), (b"k", b"2")]))
             assert await log.read_last_stable_offset() == 4

@@ -64,7 +64,7 @@ def test_a_demoted_primary_is_left_for_the_new_one(new_server: NewServer, prefix
 
     async def work() -> None:
         async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             acknowledged = [number for number in range(10) if await appended(log, number)]
             assert len(acknowledged) == 10
             old.client.wait(1, 5000)
@@ -93,7 +93,7 @@ def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: s
 
     async def work() -> None:
         async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
@@ -119,7 +119,7 @@ def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, na
 
     async def work() -> None:
         async with proxied_store(old.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
             old.client.wait(1, 5000)
             new.client.replicaof("NO", "ONE")
@@ -152,7 +152,7 @@ def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhe
 
     async def work() -> None:
         async with proxied_store(failing.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             assert await appended(log, 1)
             shutil.rmtree(folder)
             failing.client.bgsave()

@@ -168,7 +168,7 @@ def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:
 def test_what_comes_while_two_groups_are_on_their_way_waits(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             before = renames(server.client)
             proxy.hold_replies()
@@ -626,7 +626,7 @@ def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_replies()
             batches = [(b"%d" % number, b"x", b"y")[: 1 + number % 3] for number in range(10)]
@@ -649,7 +649,7 @@ def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
 def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_requests()
             batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
@@ -670,7 +670,7 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_requests()
             waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
@@ -699,7 +699,7 @@ def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix, f"user-{prefix}:secret@") as (_, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             batches = [(LARGE,) if number == 10 else (b"%d" % number, b"x") for number in range(40)]
             for batch in batches[:20]:
                 await produced(log, *batch)
@@ -718,7 +718,7 @@ def test_a_deleted_topic_refuses_what_waits(bench: Bench, log: PartitionLog) -> 
         log.append(encode_append_records(records(b"own")), None, outcomes.append)
         for number in range(3):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
-        bench.store.close_logs("t")
+        bench.store.logs.close_topic("t")
         await until(lambda: len(outcomes) == 4)
         return outcomes
 
@@ -736,7 +736,7 @@ def test_nothing_is_sent_again_to_a_deleted_topic(bench: Bench, log: PartitionLo
         outcomes: list[Outcome] = []
         for number in range(3):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
-        bench.store.close_logs("t")
+        bench.store.logs.close_topic("t")
         await until(lambda: len(outcomes) == 3)
         return outcomes
 
@@ -748,7 +748,7 @@ def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
     async def work() -> None:
         outcomes: list[Outcome] = []
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await produced(log, b"first")
             proxy.hold_replies()
             for number in range(3):

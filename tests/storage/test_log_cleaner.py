@@ -28,7 +28,11 @@ async def forget_nothing(topic: Topic) -> None:
 def cleaner(bench: Bench, **settings: Any) -> LogCleaner:
     config = Config(**settings)
     return LogCleaner(
-        bench.store, TopicDirectory(bench.store, config, forget_nothing), config, lambda: NOW_MS
+        bench.store.commands,
+        bench.store.logs,
+        TopicDirectory(bench.store.catalogue, bench.store.logs, config, forget_nothing),
+        config,
+        lambda: NOW_MS,
     )
 
 
@@ -68,7 +72,7 @@ def test_configs_of_the_topic_are_honoured(bench: Bench) -> None:
 
 def test_history_of_the_internal_topic(bench: Bench) -> None:
     topic = bench.topic("__consumer_offsets", configs=COMPACT, internal=True, offset_assignment="dense")
-    log = bench.store.log(topic, 0)
+    log = bench.store.logs.get(topic, 0)
     fill(bench, log, 1000, NOW_MS - DAY_MS)
     fill(bench, log, 1000, NOW_MS - DAY_MS + 1)
     assert bench.run(cleaner(bench).clean()) == 999

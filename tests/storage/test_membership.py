@@ -76,7 +76,7 @@ def nodes(store: Store) -> list[int]:
 
 def led(store: Store, topic: str, count: int) -> dict[int, int]:
     """Partitions that a broker leads, with their leader epochs."""
-    epochs = {partition: store.leads(topic, partition) for partition in range(count)}
+    epochs = {partition: store.logs.leader_epoch_of(topic, partition) for partition in range(count)}
     return {partition: epoch for partition, epoch in epochs.items() if epoch is not None}
 
 
@@ -95,7 +95,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
         async with broker(server, prefix, 1) as one:
             topic = await one.catalogue.create("t", 20)
             assert led(one, "t", 20) == dict.fromkeys(range(20), 0)
-            old = [one.log(topic, partition) for partition in range(20)]
+            old = [one.logs.get(topic, partition) for partition in range(20)]
             async with broker(server, prefix, 2, lease_ms=10 * WAIT_S * 1000) as two:
                 await agreed(one, two)
                 assert nodes(one) == nodes(two) == [1, 2]
@@ -105,7 +105,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
                 assert set(first.values()) == {0}
                 assert set(second.values()) == {1}
                 for partition in range(20):
-                    log = one.log(topic, partition)
+                    log = one.logs.get(topic, partition)
                     assert log.closed == (partition in second)
                     assert (log is old[partition]) == (partition in first)
                     if log.closed:
@@ -125,7 +125,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
             assert {partition: now[partition] for partition in first} == first
             assert {now[partition] for partition in second} == {2}
             for partition in range(20):
-                await one.log(topic, partition).append_wait(RECORD)
+                await one.logs.get(topic, partition).append_wait(RECORD)
 
     asyncio.run(work())
 
@@ -139,7 +139,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             await agreed(one, two)
             await member_of(one).refresh()
             theirs = min(led(one, "t", 20))
-            stale = one.log(topic, theirs)
+            stale = one.logs.get(topic, theirs)
             await stale.append_wait(RECORD)
             # As a process that is stopped: nothing renews the lease.
             for task in member_of(one)._tasks:
@@ -149,7 +149,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
                 return nodes(two) == [2]
 
             await until_async(alone, WAIT_S, "the silent one is taken out")
-            taken = two.log(topic, theirs)
+            taken = two.logs.get(topic, theirs)
             # It still believes to lead; nobody has appended since, and yet it is refused.
             with pytest.raises(FencedEpoch):
                 await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
@@ -164,7 +164,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             assert nodes(one) == [1, 2]
             assert stale.closed
             assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
-            await one.log(topic, theirs).append_wait(RECORD)
+            await one.logs.get(topic, theirs).append_wait(RECORD)
 
     async def refused(log) -> bool:  # type: ignore[no-untyped-def]
         await log.append_wait(RECORD)
@@ -179,7 +179,7 @@ def test_a_listener_is_told_when_another_broker_takes_the_partition(server: Serv
             topic = await one.catalogue.create("t", 20)
             told = []
             for partition in range(20):
-                one.log(topic, partition).listen(lambda partition=partition: told.append(partition))  # type: ignore[misc]
+                one.logs.get(topic, partition).listen(lambda partition=partition: told.append(partition))  # type: ignore[misc]
             async with broker(server, prefix, 2) as two:
                 await agreed(one, two)
                 assert sorted(told) == sorted(led(two, "t", 20))
@@ -191,7 +191,7 @@ def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: 
     async def work() -> None:
         async with broker(server, prefix, 1, lease_ms=60_000) as one:
             topic = await one.catalogue.create("t", 1)
-            log = one.log(topic, 0)
+            log = one.logs.get(topic, 0)
             await log.append_wait(RECORD)
             # A later leader that Redis then forgot, as a replica might that took over.
             server.client.hset(log.meta, "epoch", writer_epochs(7).start)
@@ -202,7 +202,7 @@ def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: 
                 return member_of(one).assignment.version > 7
 
             await until_async(later, WAIT_S, "it leads in a later version than any that was met")
-            await one.log(topic, 0).append_wait(RECORD)
+            await one.logs.get(topic, 0).append_wait(RECORD)
             assert int(server.client.hget(f"{{{prefix}}}:cluster", "assignment")) == 8
 
     asyncio.run(work())
@@ -223,7 +223,7 @@ def test_versions_grow_even_where_redis_lost_them(server: Server, prefix: str) -
             await member_of(one).refresh()
             assert member_of(one).assignment.version == known + 1
             assert led(one, "t", 3) == dict.fromkeys(range(3), known + 1)
-            await one.log(topic, 0).append_wait(RECORD)
+            await one.logs.get(topic, 0).append_wait(RECORD)
 
     asyncio.run(work())
 
@@ -238,7 +238,7 @@ def test_what_one_changes_of_the_topics_the_others_hear_of(server: Server, prefi
 
             await until_async(seen, WAIT_S, "the new topic is known")
             assert two.catalogue.by_id(created.topic_id) == created
-            log = next(log for p in range(4) if not (log := two.log(created, p)).closed)
+            log = next(log for p in range(4) if not (log := two.logs.get(created, p)).closed)
             await one.catalogue.set_configs("t", {"native.format": "none"})
             await until_async(seen, WAIT_S, "the new setting is known")
             assert log.topic.configs == {"native.format": "none"}
@@ -261,7 +261,7 @@ def test_waiting_for_all_to_have_settled(server: Server, prefix: str) -> None:
         def follow_assignment(self) -> None:
             pass
 
-        async def settle(self) -> None:
+        async def complete_changes(self) -> None:
             await self.may.wait()
 
     async def work() -> None:
@@ -269,7 +269,7 @@ def test_waiting_for_all_to_have_settled(server: Server, prefix: str) -> None:
             slow = Slow()
             member_of(two).attach(slow)
             await one.catalogue.create("t", 4)
-            waiting = asyncio.create_task(member_of(one).all_settled(one.catalogue.latest))
+            waiting = asyncio.create_task(member_of(one).wait_acknowledged(one.catalogue.known_version))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(waiting), 0.6)
             slow.may.set()
@@ -282,13 +282,13 @@ def test_a_late_deletion_leaves_a_new_topic_of_that_name_alone(server: Server, p
     async def work() -> None:
         async with broker(server, prefix, 1) as one:
             old = await one.catalogue.create("t", 1)
-            await one.log(old, 0).append_wait(RECORD)
+            await one.logs.get(old, 0).append_wait(RECORD)
             await one.catalogue.delete("t")
             assert not server.client.keys(f"*{prefix}:t*")
             new = await one.catalogue.create("t", 1)
-            await one.log(new, 0).append_wait(RECORD)
+            await one.logs.get(new, 0).append_wait(RECORD)
             await one.catalogue.finish_delete(old)
-            assert server.client.xlen(one.log(new, 0).stream) == 1
+            assert server.client.xlen(one.logs.get(new, 0).stream) == 1
             await one.catalogue.delete("t")
             assert not server.client.keys(f"*{prefix}:t:*")
 
@@ -321,7 +321,7 @@ def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: st
             topic = await one.catalogue.create("t", 20)
             await agreed(one, two)
             assert led(one, "t", 20)
-            log = one.log(topic, min(led(one, "t", 20)))
+            log = one.logs.get(topic, min(led(one, "t", 20)))
             server.process.kill()
 
             async def nothing() -> bool:
@@ -348,7 +348,7 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
                 two = await stack.enter_async_context(broker(server, prefix, 2))
                 await agreed(one, two)
             ours = led(one, "t", 20)
-            log = one.log(topic, min(ours))
+            log = one.logs.get(topic, min(ours))
             await log.append_wait(RECORD)
             key = f"{{{prefix}}}:brokers"
             proxy.hold_replies()
@@ -373,7 +373,7 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
                 return bool(led(one, "t", 20))
 
             await until_async(resumed, WAIT_S, "it leads again")
-            await one.log(topic, min(led(one, "t", 20))).append_wait(RECORD)
+            await one.logs.get(topic, min(led(one, "t", 20))).append_wait(RECORD)
 
     asyncio.run(work())
 
@@ -384,14 +384,14 @@ def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Ser
     async def work() -> None:
         async with broker(server, prefix, 1, lease_ms=500) as one:
             topic = await one.catalogue.create("t", 1)
-            log = one.log(topic, 0)
+            log = one.logs.get(topic, 0)
             time.sleep(0.6)  # noqa: ASYNC251 - nothing runs meanwhile
             member_of(one).check()
-            assert one.leads("t", 0) is None
+            assert one.logs.leader_epoch_of("t", 0) is None
             assert log.closed
 
             async def resumed() -> bool:
-                return one.leads("t", 0) is not None
+                return one.logs.leader_epoch_of("t", 0) is not None
 
             await until_async(resumed, WAIT_S, "it leads again")
 
@@ -422,7 +422,7 @@ def test_a_broker_leads_on_while_redis_takes_no_writes(
         own = new_server()
         async with broker(own, prefix, 1, lease_ms=LEASE_MS) as one:
             topic = await one.catalogue.create("t", 1)
-            log = one.log(topic, 0)
+            log = one.logs.get(topic, 0)
             await log.append_wait(RECORD)
             own.client.config_set("min-replicas-to-write", 1)
             until_s = steady_s() + 2 * LEASE_MS / 1000
@@ -430,7 +430,7 @@ def test_a_broker_leads_on_while_redis_takes_no_writes(
                 with pytest.raises(WritesRefused):
                     await log.append_wait(RECORD)
                 assert (await log.read_wait(0, 1000)).data
-                assert one.log(topic, 0) is log
+                assert one.logs.get(topic, 0) is log
                 await asyncio.sleep(0.05)
             own.client.config_set("min-replicas-to-write", 0)
             await log.append_wait(RECORD)
@@ -449,7 +449,7 @@ def test_a_membership_that_keeps_failing_is_given_up(
             lost: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
             member_of(store).on_lost = lost.set_result
             monkeypatch.setattr(store.catalogue, "load", _defect)
-            store.catalogue.version = -1
+            store.catalogue.applied_version = -1
             member_of(store).refresh_soon()
             async with asyncio.timeout(WAIT_S):
                 assert "the membership of node id 1 keeps failing: RuntimeError('a defect')" in str(
@@ -526,30 +526,30 @@ def test_a_broker_leads_again_although_redis_takes_no_writes(
     async def work() -> None:
         own = new_server()
         async with proxied_broker(own, prefix, lease_ms=4000) as (proxy, one):
-            log = one.log(await one.catalogue.create("t", 1), 0)
+            log = one.logs.get(await one.catalogue.create("t", 1), 0)
             await log.append_wait(RECORD)
             own.client.config_set("min-replicas-to-write", 1)
             proxy.refusing = True
             await proxy.cut()
 
             async def over() -> bool:
-                return one.leads("t", 0) is None
+                return one.logs.leader_epoch_of("t", 0) is None
 
             await until_async(over, WAIT_S, "it leads nothing any more")
             proxy.refusing = False
 
             async def leads() -> bool:
-                return one.leads("t", 0) is not None
+                return one.logs.leader_epoch_of("t", 0) is not None
 
             await until_async(leads, WAIT_S, "it leads again")
             topic = one.catalogue.get("t")
             assert topic is not None
-            log = one.log(topic, 0)
+            log = one.logs.get(topic, 0)
             # It leads on, although it looks at its entry less often again: groups are loaded once.
             until_s = steady_s() + 3
             while steady_s() < until_s:
                 assert (await log.read_wait(0, 1000)).data
-                assert one.log(topic, 0) is log
+                assert one.logs.get(topic, 0) is log
                 await asyncio.sleep(0.02)
             # Somebody else's entry, as if another broker had taken the node id in between.
             own.client.config_set("min-replicas-to-write", 0)

@@ -240,7 +240,7 @@ STEPS = st.lists(
 def test_the_rule_in_python(bench: Bench, steps: Sequence[tuple[str, int]]) -> None:
     """The oldest pending entry that exists, else what is behind the last one delivered."""
     topic = bench.store.catalogue.get("t")
-    groups = Groups(bench, bench.log() if topic is None else bench.store.log(topic, 0))
+    groups = Groups(bench, bench.log() if topic is None else bench.store.logs.get(topic, 0))
     groups.client.delete(groups.stream)
     live = list(range(1, 21))
     groups.add(*(f"{number}-0" for number in live))

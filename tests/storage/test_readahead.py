@@ -213,7 +213,7 @@ def test_memory_is_bounded(bench: Bench) -> None:
 
     async def work() -> None:
         topic = await bench.store.catalogue.create("many", 8)
-        logs = [bench.store.log(topic, partition) for partition in range(8)]
+        logs = [bench.store.logs.get(topic, partition) for partition in range(8)]
         for log in logs:
             await fill(log)
         walks = await asyncio.gather(*(read_everything(log, CHUNK_BYTES) for log in logs))
@@ -232,7 +232,7 @@ def test_a_deleted_topic(bench: Bench, log: PartitionLog, offsets: list[int]) ->
         at = await two_chunks(log, offsets[0])
         outcomes: list[Fetched | StorageError] = []
         log.read(at, CHUNK_BYTES, outcomes.append)
-        bench.store.close_logs("t")
+        bench.store.logs.close_topic("t")
         await until(lambda: len(outcomes) == 1)
         return outcomes
 
@@ -265,7 +265,7 @@ def test_a_lost_connection(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             topic = await store.catalogue.create("t", 2)
-            waited, unwaited = store.log(topic, 0), store.log(topic, 1)
+            waited, unwaited = store.logs.get(topic, 0), store.logs.get(topic, 1)
             positions = []
             for log in (waited, unwaited):
                 offsets = await fill(log)

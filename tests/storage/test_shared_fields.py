@@ -180,7 +180,7 @@ def test_a_damaged_field_is_skipped_logged_once_and_diagnosed(
             brokers.run(brokers.follow())
             brokers.check_good()
             assert [each.node_id for each in brokers.membership.assignment.brokers] == [1]
-            assert brokers.membership.leads("good", 0) is not None
+            assert brokers.membership.leader_epoch_of("good", 0) is not None
     lines = [record for record in caplog.records if "is skipped" in record.getMessage()]
     assert len(lines) == 1
     assert key in lines[0].getMessage()
@@ -223,13 +223,13 @@ def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
 
     async def check() -> dict[str, int]:
         config, store = Config(), brokers.store
-        directory = TopicDirectory(store, config, None)  # type: ignore[arg-type]  # no topic is deleted here
-        logs = {each.name: store.log(each, 0) for each in store.catalogue.topics.values()}
+        directory = TopicDirectory(store.catalogue, store.logs, config, None)  # type: ignore[arg-type]  # no topic is deleted here
+        logs = {each.name: store.logs.get(each, 0) for each in store.catalogue.topics.values()}
         for log in logs.values():
             await log.append_wait(old)
         later_ms = time.time_ns() // 1_000_000 + 10**10
         await apply_retention(directory, config, later_ms)
-        await LogCleaner(store, directory, config, lambda: later_ms).clean()
+        await LogCleaner(store.commands, store.logs, directory, config, lambda: later_ms).clean()
         return {name: (await log.bounds()).entries for name, log in logs.items()}
 
     assert brokers.run(check()) == {"good": 0, "bad": 2, "compacted": 2}
@@ -330,19 +330,19 @@ def test_damaged_counters_of_the_cluster_mend_themselves(brokers: Brokers, field
         await brokers.membership.refresh()
         made = await store.catalogue.create("other", 2)
         await brokers.security.change_acls([ACL], [])
-        assert await store.new_producer_id() != await store.new_producer_id()
+        assert await store.producer_ids.allocate() != await store.producer_ids.allocate()
         await brokers.membership.refresh()
         assert store.catalogue.get("other") == made
         async with asyncio.timeout(WAIT_S):
-            await brokers.membership.all_settled(store.catalogue.latest)
+            await brokers.membership.wait_acknowledged(store.catalogue.known_version)
 
         async def follows() -> bool:
-            return store.catalogue.version == store.catalogue.latest
+            return store.catalogue.applied_version == store.catalogue.known_version
 
         await until_async(follows, WAIT_S, "the broker knows the newest version of the catalogue")
 
     brokers.run(check())
-    assert brokers.membership.leads("good", 0) is not None
+    assert brokers.membership.leader_epoch_of("good", 0) is not None
 
 
 def test_a_new_broker_takes_over_a_node_id_whose_lease_is_damaged(server: Server, prefix: str) -> None:

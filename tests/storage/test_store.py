@@ -129,7 +129,7 @@ def test_a_deletion_begun_is_finished_later(server: Server, prefix: str) -> None
         store = await Store.open(server.url, Keyspace(prefix))
         topic = await store.catalogue.create("t", 3)
         for partition in range(3):
-            log = store.log(topic, partition)
+            log = store.logs.get(topic, partition)
             await log.append_wait(encode_append_records([(b"k", b"v", 0)]))
         await store.catalogue.mark_deleting("t")
         await store.close()
@@ -157,7 +157,7 @@ def test_a_deletion_begun_is_finished_later(server: Server, prefix: str) -> None
 def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None:
     async def work() -> list[int]:
         store = await Store.open(server.url, Keyspace(prefix))
-        ids = await asyncio.gather(*(store.new_producer_id() for _ in range(1500)))
+        ids = await asyncio.gather(*(store.producer_ids.allocate() for _ in range(1500)))
         await store.close()
         return list(ids)
 
@@ -176,13 +176,13 @@ def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[...
             written = primary.client.info("replication")["master_repl_offset"]
             await until(lambda: replica.client.info("replication").get("slave_repl_offset", 0) >= written)
             replica.client.replicaof("NO", "ONE")
-            given = [await store.new_producer_id() for _ in range(2500)]
+            given = [await store.producer_ids.allocate() for _ in range(2500)]
             proxy.socket = replica.socket
             write = store.commands.links(store.commands.keyspace.cluster).write
             before = write.history
             await proxy.cut()
             await until(lambda: write.connected and write.history != before)
-            given += [await store.new_producer_id() for _ in range(2500)]
+            given += [await store.producer_ids.allocate() for _ in range(2500)]
             assert len(set(given)) == 5000
 
     asyncio.run(work())
@@ -238,7 +238,7 @@ def test_native_entries_wake_listeners(server: Server, prefix: str, assignment: 
     async def work() -> None:
         store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=5)
         topic = await store.catalogue.create("t", 1, offset_assignment=assignment)  # type: ignore[arg-type]
-        log = store.log(topic, 0)
+        log = store.logs.get(topic, 0)
         await log.bounds()
         woken = asyncio.Event()
         log.listen(woken.set)
@@ -274,7 +274,7 @@ def test_a_log_end_is_known_for_as_long_as_natives_may_stay_unnoticed(
 ) -> None:
     async def work() -> None:
         store = await Store.open(server.url, Keyspace(prefix), watch_interval_ms=interval_ms)
-        log = store.log(await store.catalogue.create("t", 1), 0)
+        log = store.logs.get(await store.catalogue.create("t", 1), 0)
 
         def known(offset: int) -> list[bytes] | None:
             return log.cached(offset, 1000, None, zstd=True)

@@ -117,7 +117,7 @@ def test_append_time_is_not_the_producers(bench: Bench) -> None:
     log = bench.log(configs={"message.timestamp.type": "LogAppendTime"})
     bench.run(append(log, values(b"a", timestamp_ms=5)))
     assert log.tail.held_bytes == 0
-    dense = bench.store.log(
+    dense = bench.store.logs.get(
         bench.topic("dense", offset_assignment="dense", configs={"message.timestamp.type": "LogAppendTime"}),
         0,
     )
@@ -255,7 +255,7 @@ def test_reading_the_cache_for_long_looks_at_the_log_start(bench: Bench) -> None
 def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
-            log = store.log(await store.catalogue.create("t", 1), 0)
+            log = store.logs.get(await store.catalogue.create("t", 1), 0)
             await append(log, values(b"a"))
             assert from_cache(log, 0)
             proxy.hold_replies()

@@ -364,7 +364,7 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
         )
     )
     assert topic.keeps_latest
-    log = bench.store.log(topic, 0)
+    log = bench.store.logs.get(topic, 0)
 
     def write(key: bytes, producer_id: int | None = None) -> int:
         producer = None if producer_id is None else (producer_id, 0)

@@ -18,7 +18,7 @@ def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
 
     async def work() -> None:
         topic = await bench.store.catalogue.create("wide", MANY)
-        logs = [bench.store.log(topic, partition) for partition in range(MANY)]
+        logs = [bench.store.logs.get(topic, partition) for partition in range(MANY)]
         woken = [asyncio.Event() for _ in logs]
         bench.client.set(logs[3].stream, "no stream")
         bench.client.set(logs[MANY - 2].stream, "no stream")
@@ -40,9 +40,9 @@ def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
 
 def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
     topic = bench.topic("t")
-    log = bench.store.log(topic, 0)
+    log = bench.store.logs.get(topic, 0)
     watched = _Watched(log)
-    group = _Group([watched, _Watched(bench.store.log(bench.topic("u"), 0))])
+    group = _Group([watched, _Watched(bench.store.logs.get(bench.topic("u"), 0))])
     first = group.commands()
     stream = log.stream
     assert first.startswith(b"*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$1\r\n1\r\n$7\r\nSTREAMS\r\n")

@@ -131,7 +131,7 @@ def writer_epochs(leader_epoch: int) -> range:
     return range(leader_epoch << _TERM_BITS, (leader_epoch + 1) << _TERM_BITS)
 
 
-def leader_epoch_of(writer_epoch: int) -> int:
+def to_leader_epoch(writer_epoch: int) -> int:
     """The leader epoch that a writers' epoch belongs to."""
     return writer_epoch >> _TERM_BITS
 

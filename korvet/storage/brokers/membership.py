@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.causes import Causes
-from korvet.storage.brokers.assignment import Assignment, leader_epoch_of
+from korvet.storage.brokers.assignment import Assignment, to_leader_epoch
 from korvet.storage.brokers.claims import claim
 from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Standing
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
@@ -56,13 +56,13 @@ log = logging.getLogger(__name__)
 causes = Causes(log)
 
 
-class Follower(Protocol):
+class ChangeListener(Protocol):
     """What has to follow changes that other brokers make."""
 
     def follow_assignment(self) -> None:
         """Leaders have changed: take up what is ours now, and leave what is not."""
 
-    async def settle(self) -> None:
+    async def complete_changes(self) -> None:
         """Return once what follows from the newest changes is done. Raises an error to be asked again."""
 
 
@@ -100,7 +100,7 @@ class Membership:
         self._lease = lease
         self._lease_s = lease_ms / 1000
         self._standing = standing
-        self._followers: list[Follower] = []
+        self._listeners: list[ChangeListener] = []
         # The highest version that was met anywhere, which Redis may have lost.
         self._met = standing.version
         self._settled = (NO_VERSION, NO_VERSION)
@@ -144,20 +144,20 @@ class Membership:
         return len(self.assignment.brokers) == 1
 
     @property
-    def controls(self) -> bool:
+    def is_controller(self) -> bool:
         """Whether it is on this broker to do what one of them has to do."""
         return not self._left and self.assignment.controller.node_id == self.node_id
 
-    def leads(self, topic: str, partition: int) -> int | None:
+    def leader_epoch_of(self, topic: str, partition: int) -> int | None:
         """Our leader epoch of a partition; None where another broker leads it, or nobody may know."""
         leader = self.assignment.leader(topic, partition)
         return leader.epoch if leader.node_id == self.node_id and not self._left else None
 
     # Changes
 
-    def attach(self, follower: Follower) -> None:
+    def attach(self, listener: ChangeListener) -> None:
         """Have changes followed by one more, after those that are there already."""
-        self._followers.append(follower)
+        self._listeners.append(listener)
 
     def begin(self) -> None:
         """All followers are there, and `on_lost` is set: claim what we lead, and settle."""
@@ -169,7 +169,7 @@ class Membership:
     def refresh_soon(self, refusal: FencedEpoch | None = None) -> None:
         """Look for changes at once; `refusal`: an append of ours was refused, so there must be one."""
         if refusal is not None and refusal.newest is not None:
-            self._met = max(self._met, leader_epoch_of(refusal.newest))
+            self._met = max(self._met, to_leader_epoch(refusal.newest))
         self._wanted.set()
 
     async def refresh(self) -> None:
@@ -202,7 +202,7 @@ class Membership:
             if self.lost is not None:
                 log.warning("the keyspace is there again: cluster id %s", self._commands.cluster_id)
                 self.lost = None
-            if standing.catalogue != self._catalogue.version:
+            if standing.catalogue != self._catalogue.applied_version:
                 await self._catalogue.load()
             if standing.assignment is not None:
                 self._suspended = False
@@ -230,7 +230,7 @@ class Membership:
         except StorageError as error:
             log.warning("the lease on node id %d is left to lapse: %s", self.node_id, error)
 
-    async def all_settled(self, catalogue: int) -> None:
+    async def wait_acknowledged(self, catalogue: int) -> None:
         """Return once every other live broker has settled version `catalogue` of the topic catalogue, in the
         newest version of the assignment. Raises StorageError.
         """
@@ -247,7 +247,7 @@ class Membership:
         """Return once other brokers, such as answer, have taken our coming into account."""
         with contextlib.suppress(TimeoutError, StorageError):
             async with asyncio.timeout(_MADE_KNOWN_S):
-                await self.all_settled(NO_VERSION)
+                await self.wait_acknowledged(NO_VERSION)
 
     async def _keep_up(self) -> None:
         while True:
@@ -355,8 +355,8 @@ class Membership:
         self._claiming = once("claims", self._claim())
 
     def _notify(self) -> None:
-        for follower in self._followers:
-            follower.follow_assignment()
+        for listener in self._listeners:
+            listener.follow_assignment()
 
     # Claims and settling
 
@@ -366,7 +366,7 @@ class Membership:
             (topic, partition, epoch)
             for topic in self._catalogue.topics.values()
             for partition in range(topic.partitions)
-            if (epoch := self.leads(topic.name, partition)) is not None
+            if (epoch := self.leader_epoch_of(topic.name, partition)) is not None
         ]
         for start in range(0, len(claims), _CLAIMS_AT_ONCE):
             some = claims[start : start + _CLAIMS_AT_ONCE]
@@ -383,15 +383,15 @@ class Membership:
                     raise outcome
 
     def _settle_soon(self) -> None:
-        wanted = self.assignment.version, self._catalogue.version
+        wanted = self.assignment.version, self._catalogue.applied_version
         busy = self._settling is not None and not self._settling.done()
         if wanted != self._settled and not busy:
             self._settling = once("settling", self._settle(wanted))
 
     async def _settle(self, wanted: tuple[int, int]) -> None:
         try:
-            for follower in self._followers:
-                await follower.settle()
+            for listener in self._listeners:
+                await listener.complete_changes()
         except StorageError as error:
             causes.warn(error, "changes are not settled yet: %s", error)
             return

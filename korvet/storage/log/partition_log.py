@@ -18,7 +18,7 @@ from korvet.records.batch import AppendCommands
 from korvet.records.control import ControlMarker, control_batch
 from korvet.records.kernel import pack
 from korvet.records.native import native_rule
-from korvet.storage.brokers.assignment import leader_epoch_of
+from korvet.storage.brokers.assignment import to_leader_epoch
 from korvet.storage.brokers.claims import claim
 from korvet.storage.errors import (
     DamagedBatch,
@@ -491,8 +491,8 @@ class PartitionLog:
         end = bounds.log_end
         for one in reversed(bytes(told or b"").split()):
             began, _, offset = one.partition(b":")
-            if leader_epoch_of(int(began)) <= epoch:
-                return leader_epoch_of(int(began)), end
+            if to_leader_epoch(int(began)) <= epoch:
+                return to_leader_epoch(int(began)), end
             end = int(offset)
         return epoch, end
 

@@ -1,0 +1,56 @@
+"""The identity of a keyspace in Redis: its cluster id, its format and the layout of its offsets."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.offsets.wire import uuid_text
+from korvet.storage.errors import StoreError
+from korvet.storage.fields import shown
+from korvet.storage.ids import random_uuid
+
+if TYPE_CHECKING:
+    from korvet.storage.link.commands import Commands
+
+FORMAT_VERSION: Final = 2
+# The form in which Kafka writes UUIDs; an id that an operator has chosen may be longer.
+_CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
+
+
+async def open_keyspace(commands: Commands) -> str:
+    """Give a new keyspace its identity (HSETNX), and check the identity of an existing one. Returns the
+    cluster id. Raises StorageError; StoreError if this program cannot use the keyspace.
+    """
+    cluster, prefix = commands.keyspace.cluster, commands.keyspace.prefix
+    await _check_not_orphaned(commands)
+    fresh = uuid_text(random_uuid().bytes)
+    for field, value in (("id", fresh), ("format", FORMAT_VERSION), ("sequence_bits", SEQUENCE_BITS)):
+        await commands.call("HSETNX", cluster, field, value)
+    cluster_id, version, bits = await commands.call("HMGET", cluster, "id", "format", "sequence_bits")
+    if version != b"%d" % FORMAT_VERSION:
+        raise StoreError(
+            f"keyspace {prefix!r} has format {shown(version)}; this korvet works with format "
+            f"{FORMAT_VERSION} only"
+        )
+    if bits != b"%d" % SEQUENCE_BITS:
+        raise StoreError(
+            f"keyspace {prefix!r} was made with {shown(bits)} sequence bits, not {SEQUENCE_BITS}: its "
+            f"offsets would mean other entries"
+        )
+    if not _CLUSTER_ID.fullmatch(cluster_id):
+        raise StoreError(f"the cluster id of keyspace {prefix!r} is damaged: {shown(cluster_id)}")
+    return str(cluster_id.decode())
+
+
+async def _check_not_orphaned(commands: Commands) -> None:
+    """Refuse topics without a cluster id: a new cluster would use their records as its own."""
+    keys = commands.keyspace
+    if await commands.call("HEXISTS", keys.cluster, "id") or not await commands.call("EXISTS", keys.topics):
+        return
+    cluster = keys.cluster.decode()
+    raise StoreError(
+        f"keyspace {keys.prefix!r} has topics but no cluster id: {cluster} was lost. Restore it from a "
+        f"backup, or give it a new id: HSET {cluster} id {uuid_text(random_uuid().bytes)}"
+    )

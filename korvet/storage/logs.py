@@ -1,0 +1,146 @@
+"""The open logs of this process, and in which leader epoch it leads each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from korvet.storage.brokers.claims import packed_claim
+from korvet.storage.errors import FencedEpoch, StorageError, TopicGone, domain_error
+from korvet.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.brokers.membership import Membership
+    from korvet.storage.log.resources import LogResources
+    from korvet.storage.topic import Topic
+
+log = logging.getLogger(__name__)
+
+
+class Logs:
+    """Opens the log of a partition on its first use, and closes it after its topic or its leadership is
+    gone. A `ChangeListener`. Use from one event loop only.
+    """
+
+    def __init__(self, resources: LogResources) -> None:
+        self.membership: Membership | None = None
+        """None for tools: they are no brokers, and nobody fences them."""
+        self.on_moved: list[Callable[[PartitionLog], None]] = []
+        """All called for each log that another server took over. That server may lack the newest entries."""
+        self._resources = resources
+        resources.on_fenced = self.fenced
+        # By topic and partition.
+        self._logs: dict[str, dict[int, PartitionLog]] = {}
+
+    def follow(self, membership: Membership) -> None:
+        """From now on use only the logs of partitions that `membership` assigns to this process."""
+        self.membership = membership
+        membership.attach(self)
+        self._resources.writes_refused = lambda: membership.writes_refused
+
+    def get(self, topic: Topic, partition: int) -> PartitionLog:
+        """The one PartitionLog of a partition, opened on the first call."""
+        logs = self._logs.get(topic.name)
+        if logs is None:
+            logs = self._logs[topic.name] = {}
+        found = logs.get(partition)
+        if found is None or (found.topic is not topic and found.topic.topic_id != topic.topic_id):
+            found = logs[partition] = self._open(topic, partition)
+        return found
+
+    def leader_epoch_of(self, topic: str, partition: int) -> int | None:
+        """The leader epoch in which this process leads a partition; None if it does not lead the partition,
+        0 without a membership.
+        """
+        return 0 if self.membership is None else self.membership.leader_epoch_of(topic, partition)
+
+    def fenced(self, refusal: FencedEpoch) -> None:
+        """Look for the new assignment after an append was refused because another broker leads its
+        partition.
+        """
+        if self.membership is not None:
+            self.membership.refresh_soon(refusal)
+
+    async def payload_bytes(self, topic: Topic) -> list[int]:
+        """The size of all fields and values in each partition of a topic, with any leader. Raises
+        StorageError. Function korvet_bounds.
+        """
+        commands = self._resources.commands
+        keys = (
+            commands.keyspace.partition_keys(topic.name, number)[:3] for number in range(topic.partitions)
+        )
+        calls = (commands.fcall("korvet_bounds", one, topic.bias, read=True) for one in keys)
+        return [int(reply[3]) for reply in await asyncio.gather(*calls)]
+
+    # Changes
+
+    def update(self, topic: Topic) -> None:
+        """Give a topic's logs its new configuration."""
+        for found in self._logs.get(topic.name, {}).values():
+            found.topic = topic
+
+    def close_topic(self, name: str) -> None:
+        """Refuse further use of a topic's logs, before the topic's keys are deleted."""
+        gone = TopicGone(f"topic {name} is deleted")
+        for found in self._logs.pop(name, {}).values():
+            found.close(gone)
+
+    def follow_assignment(self) -> None:
+        """Close the logs of partitions whose leader or leader epoch has changed. A partition that this
+        process leads in a new epoch gets a new log on its next use.
+        """
+        for name, logs in self._logs.items():
+            for partition, found in list(logs.items()):
+                if self.leader_epoch_of(name, partition) != found.epoch:
+                    del logs[partition]
+                    found.close(self._not_led(name, partition))
+
+    async def complete_changes(self) -> None:
+        """See ChangeListener: `follow_assignment` has completed them."""
+
+    def follow_servers(self, has_moved: Callable[[bytes], bool]) -> None:
+        """Another server took over the keys for which `has_moved(key)` is true."""
+        moved = [found for logs in self._logs.values() for found in logs.values() if has_moved(found.stream)]
+        for found in moved:
+            found.moved()
+            for callback in self.on_moved:
+                callback(found)
+        if moved:
+            log.warning("another server, or a restarted one, holds %d logs now", len(moved))
+
+    def follow_reconnection(self) -> None:
+        """A connection to Redis was lost and is back: what Redis holds may have changed."""
+        self._resources.tails.clear()
+        self._resources.readaheads.clear()
+        if self.membership is not None:
+            self.membership.refresh_soon()
+
+    async def close(self) -> None:
+        """Refuse further use of all logs."""
+        await self._resources.watcher.close()
+        for name in list(self._logs):
+            self.close_topic(name)
+
+    def _open(self, topic: Topic, partition: int) -> PartitionLog:
+        if self.membership is None:
+            return PartitionLog(self._resources, topic, partition)
+        epoch = self.membership.leader_epoch_of(topic.name, partition)
+        opened = PartitionLog(self._resources, topic, partition, epoch)
+        if epoch is None:
+            opened.close(self._not_led(topic.name, partition))
+        else:
+            # Before the log's first append, so that Redis refuses appends of earlier leaders from then on.
+            claim = packed_claim(self._resources.commands.keyspace, topic, partition, epoch)
+            opened.links.write_functions.send(claim, self._claimed)
+        return opened
+
+    def _claimed(self, reply: memoryview | StorageError) -> None:
+        if isinstance(reply, StorageError) and isinstance(refusal := domain_error(reply), FencedEpoch):
+            self.fenced(refusal)
+
+    def _not_led(self, topic: str, partition: int) -> StorageError:
+        lost = None if self.membership is None else self.membership.lost
+        return lost or FencedEpoch(f"this broker does not lead {topic}-{partition}")
