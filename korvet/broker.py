@@ -23,7 +23,7 @@ from korvet.coordinator.peers import Peers
 from korvet.coordinator.service import CoordinatorError, CoordinatorService
 from korvet.coordinator.transactions import TransactionService
 from korvet.embedded import socket_of
-from korvet.embedded.room import Room
+from korvet.embedded.disk_space import DiskSpace
 from korvet.groups.config import GroupConfig
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.authorizer import Authorizer, parse_super_users
@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 _IN_FLIGHT_BYTES: Final = 2 * 1024 * 1024
 _COLLECTION_THRESHOLD: Final = 100_000
 # Interval of checks of the free disk space: half of the reserve is for what is written between two checks.
-_ROOM_POLL_S: Final = 0.1
+_DISK_POLL_S: Final = 0.1
 
 
 class _Parts(NamedTuple):
@@ -240,9 +240,9 @@ async def _load(parts: _Parts, changes: _ChangeListener) -> None:
 def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
     """The tasks that run from the opening of the store to its closing."""
     tasks = [keep("mail", parts.mailbox.run)]
-    room = _room(parts.config, redis_url)
-    if room is not None:
-        tasks.append(keep("disk space", partial(_watch_room, parts.store.resources, room)))
+    disk = _embedded_disk(parts.config, redis_url)
+    if disk is not None:
+        tasks.append(keep("disk space", partial(_watch_disk_space, parts.store.resources, disk)))
     return tasks
 
 
@@ -271,27 +271,27 @@ async def _end(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _room(config: Config, redis_url: str) -> Room | None:
-    """The free space of the disk that Redis writes to; None unless Redis is the embedded server."""
+def _embedded_disk(config: Config, redis_url: str) -> DiskSpace | None:
+    """Returns the disk of the embedded server; None if korvet uses another Redis."""
     folder = Path(config.data_dir).absolute()
     if not redis_url.startswith("unix://") or redis_url != f"unix://{socket_of(folder)}":
         return None
-    return Room(folder, config.disk_reserve_bytes)
+    return DiskSpace(folder, config.disk_reserve_bytes)
 
 
-async def _watch_room(resources: LogResources, room: Room) -> None:
-    """Refuse clients' records while only the reserve of the disk is left, which groups and brokers need."""
+async def _watch_disk_space(resources: LogResources, disk: DiskSpace) -> None:
+    """Refuse clients' records while only the disk reserve is left, which commits and leases need."""
     while True:
-        if room.look():
+        if disk.check():
             refusal = NoRoom(
-                f"the broker's disk has {room.free_bytes} bytes left, and {room.reserve_bytes} are reserved"
+                f"the broker's disk has {disk.free_bytes} bytes left, and {disk.reserve_bytes} are reserved"
             )
-            resources.no_room = refusal if room.is_short else None
-            if room.is_short:
+            resources.no_room = refusal if disk.is_short else None
+            if disk.is_short:
                 log.error("clients' records are refused: %s (disk.reserve.bytes)", refusal)
             else:
-                log.info("clients' records are taken again: %d bytes are free", room.free_bytes)
-        await asyncio.sleep(_ROOM_POLL_S)
+                log.info("clients' records are accepted again: %d bytes are free", disk.free_bytes)
+        await asyncio.sleep(_DISK_POLL_S)
 
 
 class _ChangeListener:

@@ -215,21 +215,21 @@ async def _watch(server: EmbeddedServer) -> None:
         status = server.exit_status()
         if status is None:
             pause_s = _FIRST_PAUSE_S
-            await _follow_room(server)
+            await _apply_disk_space(server)
             continue
         logger.error("the embedded server exited with status %d; restarting it", status)
         now = time.monotonic()
         keeps_ending = len(restarts) == _MOST_RESTARTS and now - restarts[0] < _RESTART_WINDOW_S
-        server.room.look()
-        if keeps_ending and not server.room.is_short:
+        server.disk_space.check()
+        if keeps_ending and not server.disk_space.is_short:
             raise EmbeddedServerError(f"the embedded server keeps exiting{server.log_tail()}")
         restarts.append(now)
         try:
             server.launch()
             await asyncio.get_running_loop().run_in_executor(None, server.wait_ready)
         except (EmbeddedServerError, OSError) as error:
-            server.room.look()
-            if not server.room.is_short:
+            server.disk_space.check()
+            if not server.disk_space.is_short:
                 raise
             logger.error("the embedded server does not start because its disk is full: %s", error)
             await asyncio.sleep(pause_s)
@@ -238,18 +238,18 @@ async def _watch(server: EmbeddedServer) -> None:
         logger.info("the embedded server runs again, process %d", server.pid)
 
 
-async def _follow_room(server: EmbeddedServer) -> None:
-    if not server.room.look():
+async def _apply_disk_space(server: EmbeddedServer) -> None:
+    if not server.disk_space.check():
         return
     try:
-        await asyncio.get_running_loop().run_in_executor(None, server.follow_room)
+        await asyncio.get_running_loop().run_in_executor(None, server.apply_disk_space)
     except ProbeError as error:
         # The server is stopping or busy. The next check tries again.
-        server.room.is_short = not server.room.is_short
+        server.disk_space.is_short = not server.disk_space.is_short
         logger.warning("the embedded server does not yet know its disk's free space: %s", error)
         return
-    free_bytes = server.room.free_bytes
-    if server.room.is_short:
+    free_bytes = server.disk_space.free_bytes
+    if server.disk_space.is_short:
         logger.error("the embedded server refuses all writes: its disk has %d bytes left", free_bytes)
     else:
         logger.info("the embedded server accepts writes again: its disk has %d bytes free", free_bytes)

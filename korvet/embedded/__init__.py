@@ -1,4 +1,4 @@
-"""The embedded server: a private Valkey (or Redis) process on one data folder, ending with its owner."""
+"""The embedded server: a private Valkey (or Redis) process on one data folder, which ends with its owner."""
 
 from korvet.embedded.binary import ServerBinary, find_server, installed_servers
 from korvet.embedded.errors import EmbeddedServerError

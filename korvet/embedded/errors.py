@@ -1,5 +1,5 @@
-"""What can go wrong with the embedded server."""
+"""The error of the embedded server."""
 
 
 class EmbeddedServerError(Exception):
-    """The embedded server cannot be run. The message tells the user why, and what to do about it."""
+    """The embedded server can't run. The message gives the user the reason and a remedy."""

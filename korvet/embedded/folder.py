@@ -1,10 +1,10 @@
-"""The data folder: who owns it, whether its server still runs, and which server has written it.
+"""The data folder: its owner, whether its server still runs, and which server has written it.
 
-Two locks, both held by the kernel and so gone with their holders, however they end:
+There are two locks. The kernel holds them, so they end with their holders, even after kill -9:
 
-- `korvet.lock`: the broker process that owns the folder;
-- `server.lock`: inherited by the server process, so it is busy exactly as long as a server (or its rewriting
-  child) may still write to the folder, even when the broker that started it is gone.
+- `korvet.lock`: held by the broker process that owns the folder;
+- `server.lock`: inherited by the server process, so it is held exactly as long as a server (or its rewriting
+  child) may still write to the folder, even if the broker that started it is gone.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from korvet.embedded.binary import ServerBinary, version_text
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
 
-# sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
+# Limits the path of a Unix socket: sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 LONGEST_SOCKET_PATH = 103
 
 
 class FolderLock:
-    """An advisory lock on a file whose content says who took it."""
+    """An advisory lock on a file that names its holder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.fd = -1
 
     def acquire(self) -> bool:
-        """Take the lock; False when another process has it."""
+        """Take the lock. Returns False if another process has it."""
         fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,19 +46,19 @@ class FolderLock:
         return True
 
     def write(self, pid: int) -> None:
-        """Note the holder: process id, host and time. Only while the lock is held."""
+        """Write the holder to the file: process ID, host and time. Requires the lock."""
         holder = {
             "pid": pid,
             "host": socket.gethostname(),
             "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        # It is only for people to read, and a full disk must not keep the server from its start.
+        # Only people read it, and a full disk must not prevent the start of the server.
         with contextlib.suppress(OSError):
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, json.dumps(holder).encode(), 0)
 
     def holder(self) -> dict[str, object]:
-        """What the holder noted; empty while it is just starting."""
+        """Returns what the holder wrote; empty if it has only just taken the lock."""
         try:
             noted = json.loads(self.path.read_text())
         except (OSError, ValueError):
@@ -66,41 +66,41 @@ class FolderLock:
         return noted if isinstance(noted, dict) else {}
 
     def release(self) -> None:
-        """Give up our hold; an inherited one stays."""
+        """Close our descriptor of the lock. An inherited descriptor still holds it."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 def open_folder(folder: Path) -> None:
-    """Create the data folder, or check one that is there; only its owner can use it then.
+    """Create the data folder, or check an existing one. Afterwards only its owner can use it.
 
     Raises EmbeddedServerError.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
-        # A file, or a link to nothing.
+        # A file, or a broken link.
         if not folder.is_symlink():
-            raise EmbeddedServerError(f"{folder} is no folder: give another one as data_dir") from None
+            raise EmbeddedServerError(f"{folder} is not a folder: set data_dir to another one") from None
     except OSError as error:
-        raise EmbeddedServerError(f"the data folder {folder} cannot be made: {error.strerror}") from error
+        raise EmbeddedServerError(f"the data folder {folder} cannot be created: {error.strerror}") from error
     make_private(folder)
     if any(ord(char) < 32 for char in str(folder)):
         raise EmbeddedServerError(f"the data folder {str(folder)!r} has control characters in its name")
 
 
 def describe_holder(holder: dict[str, object]) -> str:
-    """`process 123 on host since 2026-01-31T12:00:00Z` from a lock's note."""
+    """Formats a lock's holder: `process 123 on host since 2026-01-31T12:00:00Z`."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host', '?')} since {holder.get('since', '?')}"
 
 
 def check_writer(folder: Path, server: ServerBinary) -> None:
-    """Record the server that is about to write to the folder.
+    """Record the server that will write to the folder.
 
-    Raises EmbeddedServerError when the folder was written by another kind or a newer version.
+    Raises EmbeddedServerError if another kind of server, or a newer version, has written the folder.
     """
     record = folder / "server.json"
     try:
@@ -138,11 +138,13 @@ def _write_durably(path: Path, text: str) -> None:
 
 
 def socket_path(folder: Path) -> Path:
-    """Where the server's Unix socket goes: the folder, or a private short path when that is too long."""
+    """Returns the path of the server's Unix socket: in the folder, or a short private path if that is too
+    long.
+    """
     inside = folder / SOCKET_NAME
     if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH:
         return inside
-    # The name is that of the folder itself, not of its path, so that all spellings of the path agree.
+    # The name identifies the folder itself, so that all spellings of its path give the same socket.
     identity = folder.stat()
     name = f"{identity.st_dev:x}-{identity.st_ino:x}.sock"
     for parent in (Path(tempfile.gettempdir()), Path("/tmp")):
@@ -154,13 +156,15 @@ def socket_path(folder: Path) -> Path:
 
 
 def socket_of(folder: Path | str) -> Path | None:
-    """The socket of the server on a data folder, running or not; None when there is no such folder."""
+    """Returns the socket path of a data folder, whether or not a server runs; None if the folder doesn't
+    exist.
+    """
     path = Path(folder).absolute()
     return socket_path(path) if path.is_dir() else None
 
 
 def link_socket(folder: Path, socket: Path) -> None:
-    """Let a link in the folder lead to a socket elsewhere, for programs that know no more than the folder."""
+    """Create a link in the folder to a socket elsewhere, for programs that know only the folder."""
     inside = folder / SOCKET_NAME
     if socket != inside:
         inside.unlink(missing_ok=True)
@@ -168,7 +172,7 @@ def link_socket(folder: Path, socket: Path) -> None:
 
 
 def _check_socket_folder(folder: Path) -> None:
-    """A folder of ours in a place where everybody may write; never one that somebody else laid there."""
+    """Create our private folder in a place where everyone may write. Refuses one of another user."""
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.lstat()
     if folder.is_symlink() or state.st_uid != os.geteuid() or state.st_mode & 0o077:

@@ -1,8 +1,8 @@
-"""Keeps the data folder for its owner: who owns what is checked, modes are tightened, links are refused.
+"""Makes the data folder private: checks owners, tightens modes, refuses links.
 
-Whoever can write to the folder, or to a file that the server reads, can run code as the server's user
-(`server.conf`), and whoever can read it reads every record. Once the folder itself belongs to this user and
-is closed to all others, nobody else can change what is in it.
+A user who can write to the folder, or to a file that the server reads, can run code as the server's user
+(`server.conf`); a user who can read it can read every record. Once the folder belongs to this user and is
+closed to all others, no other user can change its contents.
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from korvet.embedded.errors import EmbeddedServerError
 logger = logging.getLogger(__name__)
 
 UMASK: Final = 0o077
-"""Of the server: its files are for their owner."""
+"""The umask of the server: only the owner may use its files."""
 SOCKET_NAME: Final = "server.sock"
 
-# What the server or its owner opens by name in the folder. Other files there are nobody's business.
+# Files that the server or its owner opens by name. Other files in the folder don't matter.
 _OURS: Final = frozenset(
     {
         "korvet.lock",
@@ -40,10 +40,10 @@ _OURS: Final = frozenset(
 
 
 def make_private(folder: Path) -> None:
-    """Check the data folder and what the server uses in it, and close both to other users.
+    """Check the data folder and the server's files in it, and close both to other users.
 
-    Raises EmbeddedServerError for links, for what belongs to somebody else, and where modes cannot be
-    changed; the message says how to mend it.
+    Raises EmbeddedServerError for links, for files of another user, and if modes can't be changed. The
+    message contains a remedy.
     """
     changed = _close(folder, folder)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -51,7 +51,7 @@ def make_private(folder: Path) -> None:
             f"the data folder {folder} cannot be written to by this user: `chmod u+rwx {folder}`"
         )
     for path in _contents(folder):
-        # A server that still runs may replace its files meanwhile.
+        # A server that still runs may replace its files during this loop.
         with contextlib.suppress(FileNotFoundError):
             changed += _close(path, folder)
     if changed:
@@ -63,18 +63,21 @@ def make_private(folder: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A file descriptor of a file of the folder, created for its owner alone. Links are not followed."""
+    """Open a file of the folder, with mode 0600 if it is new.
+
+    Doesn't follow links. Returns the descriptor.
+    """
     return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file of the folder anew."""
+    """Replace the contents of a file of the folder."""
     with os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
         file.write(text)
 
 
 def append_private(path: Path) -> IO[bytes]:
-    """A file of the folder, to write at its end."""
+    """Open a file of the folder for appending."""
     return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
 
 
@@ -88,7 +91,7 @@ def _contents(folder: Path) -> Iterator[Path]:
 
 
 def _close(path: Path, folder: Path) -> int:
-    """Close one file or folder to others; 1 if its mode had to be changed."""
+    """Close a file or folder to other users. Returns 1 if its mode had to be changed, else 0."""
     state = path.lstat()
     is_socket = path.name == SOCKET_NAME and path != folder
     if stat.S_ISLNK(state.st_mode) and not is_socket:
@@ -96,7 +99,7 @@ def _close(path: Path, folder: Path) -> int:
     if state.st_uid != os.geteuid():
         raise EmbeddedServerError(_owner_message(path, folder, state.st_uid))
     if is_socket:
-        return 0  # made anew at every start; if its path is too long, it is a link of ours
+        return 0  # every start creates it; if its path is too long, it is a link that korvet made
     if not stat.S_ISREG(state.st_mode) and not stat.S_ISDIR(state.st_mode):
         raise EmbeddedServerError(f"{path} is neither a file nor a folder: remove it")
     if not state.st_mode & UMASK:
@@ -113,10 +116,10 @@ def _close(path: Path, folder: Path) -> int:
 def _link_message(path: Path, folder: Path) -> str:
     target = path.resolve()
     if path == folder:
-        return f"the data folder {path} is a symbolic link, which is not followed: give {target} as data_dir"
+        return f"the data folder {path} is a symbolic link, which is not followed: set data_dir to {target}"
     return (
         f"{path} is a symbolic link, which is not followed: "
-        f"move {target} to its place, or remove the link if you did not make it"
+        f"move {target} to its place, or remove the link if you did not create it"
     )
 
 
@@ -124,15 +127,15 @@ def _owner_message(path: Path, folder: Path, owner: int) -> str:
     us = _user(os.geteuid())
     return (
         f"{path} belongs to user {_user(owner)}, and korvet runs as user {us}: run korvet as {_user(owner)}, "
-        f"or give it the folder by `chown -R {us} {folder}` if you trust what is in it, "
-        "or give another folder as data_dir, such as a new one in a folder that belongs to it"
+        f"or run `chown -R {us} {folder}` if you trust its contents, "
+        f"or set data_dir to another folder, for example a new one in a folder that belongs to {us}"
     )
 
 
 def _mode_message(path: Path, reason: str) -> str:
     return (
         f"other users can use {path}, and its mode cannot be changed ({reason}): "
-        "give a folder on another file system as data_dir"
+        "set data_dir to a folder on another file system"
     )
 
 

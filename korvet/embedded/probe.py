@@ -1,7 +1,6 @@
-"""A few blocking commands over a Unix socket, for a server that is starting, stopping or not ours.
+"""A few blocking commands over a Unix socket, for a server that is starting, stopping, or orphaned.
 
-The real links live in korvet.storage; here are only the questions that are asked before there is
-anything to link to.
+korvet.storage contains the real connections. This module is for the time before they can exist.
 """
 
 import socket
@@ -13,7 +12,7 @@ _CUT = "the connection was closed"
 
 
 class ProbeError(Exception):
-    """The server cannot be reached, or answered with an error (the message is then Redis's own)."""
+    """The server is unreachable, or returned an error (the message is then Redis's)."""
 
 
 class Probe:
@@ -39,20 +38,20 @@ class Probe:
         self._socket.close()
 
     def ping(self) -> None:
-        """PING; ProbeError("LOADING ...") while the server reads its files."""
+        """Send PING. Raises ProbeError("LOADING ...") while the server reads its files."""
         self._ask(b"PING")
 
     def info(self, section: str) -> dict[str, str]:
-        """INFO of one section, also while the server is loading."""
+        """Send INFO for one section. Works also while the server is loading."""
         lines = self._ask(b"INFO " + section.encode()).decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
 
     def config_set(self, name: str, value: str) -> None:
-        """CONFIG SET of one parameter."""
+        """Send CONFIG SET for one parameter."""
         self._ask(f"CONFIG SET {name} {value}".encode())
 
     def shut_down(self) -> None:
-        """SHUTDOWN NOSAVE: the server flushes its append-only file and ends."""
+        """Send SHUTDOWN NOSAVE: the server flushes its append-only file and exits."""
         try:
             self._ask(b"SHUTDOWN NOSAVE")
         except ProbeError as error:

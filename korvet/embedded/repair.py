@@ -1,6 +1,7 @@
-"""Mending an append-only file that the server refuses: a copy of everything first, then a cut at the damage.
+"""Repairs an append-only file that the server refuses: copies everything, then cuts the file off at the
+damage.
 
-The server's program is its own checker when it is run under that name (valkey-check-aof --fix).
+The server's program is also the checker if it is run under that name (valkey-check-aof --fix).
 """
 
 import re
@@ -18,24 +19,24 @@ from korvet.embedded.privacy import UMASK
 _FILES: Final = "appendonlydir"
 _MANIFEST: Final = "appendonly.aof.manifest"
 _ANALYZED: Final = re.compile(r"filename=(?P<name>\S+), size=\d+, ok_up_to=\d+,.* diff=(?P<bad>[1-9]\d*)")
-# It reads everything once: about 100 MB/s on a slow disk, for a file of a terabyte.
+# Longest run of the checker, which reads everything once: a terabyte at 100 MB/s, a slow disk.
 _CHECK_TIMEOUT_S: Final = 10_000.0
 
 
 class Damage(NamedTuple):
-    """What the checker says of a file that is not sound."""
+    """The checker's report on a damaged file."""
 
     report: str
     name: str
     """The first damaged file; empty if the report names none."""
     lost_bytes: int
-    """What a cut at the damage takes away, to the end of the file."""
+    """Bytes from the damage to the end of the file, which a cut removes."""
 
 
 class Repair:
-    """A data folder that is being mended: nobody else can use it inside `with`.
+    """A data folder under repair. Inside `with`, no other process can use it.
 
-    Raises EmbeddedServerError: folder in use, no server program, another writer's folder, no files.
+    Raises EmbeddedServerError: folder in use, no server program, folder of another server, no files.
     """
 
     def __init__(self, data_dir: Path) -> None:
@@ -45,7 +46,7 @@ class Repair:
 
     def __enter__(self) -> "Repair":
         if not (self.data_dir / _FILES / _MANIFEST).exists():
-            raise EmbeddedServerError(f"{self.data_dir} holds no data of an embedded server")
+            raise EmbeddedServerError(f"{self.data_dir} contains no data of an embedded server")
         self._binary = find_server()
         folder.open_folder(self.data_dir)
         try:
@@ -64,7 +65,7 @@ class Repair:
             lock.release()
 
     def find(self) -> Damage | None:
-        """What is damaged; None if everything is sound."""
+        """Run the checker. Returns the damage; None if there is none."""
         status, report = self._check()
         if status == 0:
             return None
@@ -73,28 +74,28 @@ class Repair:
         return Damage(report, name, lost)
 
     def back_up(self) -> Path:
-        """Copy all files of the append-only file beside it; returns the path. Raises EmbeddedServerError."""
+        """Copy all files of the append-only file beside it. Returns the path. Raises EmbeddedServerError."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         target = self.data_dir / f"{_FILES}.backup-{stamp}"
         try:
             shutil.copytree(self.data_dir / _FILES, target)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(target, ignore_errors=True)
-            raise EmbeddedServerError(f"the backup {target} cannot be made: {error}") from error
+            raise EmbeddedServerError(f"the backup {target} cannot be created: {error}") from error
         return target
 
     def cut(self) -> None:
-        """Cut the damaged file off at the damage. Raises EmbeddedServerError if that does not mend it."""
+        """Cut the file off at the damage. Raises EmbeddedServerError if that doesn't repair it."""
         status, report = self._check("--fix")
         if status == 0 and self.find() is None:
             return
         raise EmbeddedServerError(
-            f"{self.data_dir / _FILES} cannot be mended by a cut, as only its last file may lack an end. "
-            f"Put a backup of the folder in its place. The checker says:\n{report}"
+            f"{self.data_dir / _FILES} cannot be repaired: only the last file may be cut off. "
+            f"Replace the folder by a backup. The checker reports:\n{report}"
         )
 
     def _check(self, *options: str) -> tuple[int, str]:
-        """Run the checker; its status and what it says."""
+        """Run the checker. Returns its exit status and output."""
         assert self._binary is not None
         name = f"{self._binary.kind}-check-aof"
         try:

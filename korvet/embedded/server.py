@@ -1,9 +1,9 @@
-"""Starting, watching and ending the embedded server process.
+"""Starts, watches and stops the embedded server process.
 
-Durability rules its configuration: an append-only file from the first start, flushed on every write
-unless the user says otherwise (with `everysec`, Redis may answer before write(2) while a flush is
-running, so that a kill could lose acknowledged records), in plain commands (`aof-use-rdb-preamble no`)
-that other versions can read.
+Its configuration is made for durability. The server has an append-only file from the first start, and flushes
+it on every write by default. With `everysec`, Redis may answer before write(2) while a flush runs, so a kill
+could lose acknowledged records. The file contains plain commands (`aof-use-rdb-preamble no`) that other
+versions can read.
 """
 
 import logging
@@ -19,21 +19,21 @@ from pathlib import Path
 from korvet.embedded import folder, privacy, shim
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
+from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.probe import Probe, ProbeError
-from korvet.embedded.room import Room
 
 logger = logging.getLogger(__name__)
 
-# Enough to begin listening on a busy machine. Loading the append-only file may take longer: the clock
-# starts anew whenever it makes progress.
+# Longest time without progress during a start, enough to begin listening on a busy machine. Loading the
+# append-only file may take longer: each progress restarts the clock.
 START_TIMEOUT_S = 60.0
-# The server flushes its append-only file before it ends; a slow disk may take its time.
+# Longest wait for a stop: the server flushes its append-only file first, and the disk may be slow.
 STOP_TIMEOUT_S = 120.0
 _POLL_S = 0.01
 _LOG_TAIL_LINES = 15
 _WRITES_NEED_REPLICAS = "min-replicas-to-write"
-# What the server's log says when it refuses its own files.
+# Lines of the server's log when it refuses its own files.
 _DAMAGED = (
     "Bad file format reading the append only file",
     "Unexpected end of file reading the append only file",
@@ -44,7 +44,7 @@ _LOG_MAX_BYTES = 8 * 1024 * 1024
 class EmbeddedServer:
     """A private server process on one data folder.
 
-    `on_loading(loaded_bytes, total_bytes)` is called while a start reads the append-only file.
+    Calls `on_loading(loaded_bytes, total_bytes)` while a start reads the append-only file.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class EmbeddedServer:
         self._appendfsync = appendfsync
         self._start_timeout_s = start_timeout_s
         self._on_loading = on_loading
-        self.room = Room(self.data_dir, reserve_bytes)
-        """With less than `reserve_bytes` of free space the server takes no writes, and is read from."""
+        self.disk_space = DiskSpace(self.data_dir, reserve_bytes)
+        """Below `reserve_bytes` of free space the server refuses writes; reads continue."""
         self._owner_lock = folder.FolderLock(self.data_dir / "korvet.lock")
         self._server_lock = folder.FolderLock(self.data_dir / "server.lock")
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._socket = Path()
         self._sizes: dict[str, int] = {}
-        """Of the append-only file's parts, in bytes, when the server was launched."""
+        """Sizes of the append-only file's parts, in bytes, at the launch of the server."""
 
     @property
     def url(self) -> str:
@@ -79,17 +79,17 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the server itself. Raises EmbeddedServerError when it does not run."""
+        """The server's process ID. Raises EmbeddedServerError if it isn't running."""
         if self._process is None:
             raise EmbeddedServerError(f"no server is running on {self.data_dir}")
         return self._pid
 
     def start(self) -> str:
-        """Start the server and wait until it answers; its `unix://` URL.
+        """Start the server and wait until it answers. Returns its `unix://` URL.
 
-        Must be called on the main thread: the kernel ends the server with the *thread* that started it.
-        Raises EmbeddedServerError: no program, folder in use, another writer's folder, or the server's
-        own log when it ends.
+        Call it on the main thread: the kernel ends the server with the *thread* that started it. Raises
+        EmbeddedServerError: no program, folder in use, folder of another server, or the end of the server's
+        log if the server exits.
         """
         if threading.current_thread() is not threading.main_thread():
             raise EmbeddedServerError("the embedded server must be started from the main thread")
@@ -103,7 +103,7 @@ class EmbeddedServer:
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
             folder.check_writer(self.data_dir, self.binary)
-            self._check_room()
+            self._check_disk_space()
             self.launch()
             self.wait_ready()
         except BaseException:
@@ -113,9 +113,9 @@ class EmbeddedServer:
         return self.url
 
     def launch(self) -> None:
-        """Start the process only (see `wait_ready`); on the main thread, with the folder owned.
+        """Start, or restart, the process without waiting (see `wait_ready`).
 
-        Also for a server that has ended by itself: it is started anew.
+        Call it on the main thread, after `start` has locked the folder.
         """
         assert self.binary is not None
         if self._process is not None:
@@ -126,14 +126,14 @@ class EmbeddedServer:
         log = self.data_dir / "server.log"
         if log.exists() and log.stat().st_size > _LOG_MAX_BYTES:
             log.replace(log.with_suffix(".log.1"))
-        self.room.look()
+        self.disk_space.check()
         settings = self.data_dir / "server.conf"
         if not settings.exists() or settings.read_text() != self._settings():
             privacy.write_private(settings, self._settings())
         self._sizes = self._sizes_now()
         mode = "bind" if sys.platform == "linux" else "watch"
         lock_fd = self._server_lock.fd
-        # By argument, as there may be no room for another file.
+        # As an argument, because the disk may have no space for another file.
         program = [str(self.binary.path), str(settings), f"--{_WRITES_NEED_REPLICAS}", self._replicas_needed]
         with privacy.append_private(log) as output:
             self._process = subprocess.Popen(
@@ -144,11 +144,11 @@ class EmbeddedServer:
                 stderr=output,
                 pass_fds=[lock_fd],
                 umask=privacy.UMASK,
-                start_new_session=True,  # Ctrl-C in a terminal is for us; the server ends after us
+                start_new_session=True,  # Ctrl-C in a terminal reaches only us; we stop the server last
             )
         self._pid = self._process.pid
         self._server_lock.write(self._pid)
-        # Only the server holds this lock from here on, so it tells whether the server still runs.
+        # From here on, only the server holds this lock, so the lock shows whether the server still runs.
         self._server_lock.release()
 
     def wait_ready(self) -> None:
@@ -189,47 +189,49 @@ class EmbeddedServer:
         return {path.name: path.stat().st_size for path in (self.data_dir / "appendonlydir").glob("*.aof")}
 
     def _report_cut(self) -> None:
-        """With `aof-load-truncated` the server cuts off a command that is not there as a whole."""
-        # Parts that a rewrite has replaced may be deleted meanwhile.
+        """Log how much of the append-only file the server cut off: an incomplete command
+        (`aof-load-truncated`).
+        """
+        # A rewrite may have deleted parts that it replaced.
         now = self._sizes_now()
         cut_bytes = sum(max(before - now.get(name, before), 0) for name, before in self._sizes.items())
         if cut_bytes > 0:
             logger.warning(
                 "the append-only file in %s ended within a command, %d bytes of it were cut off: "
-                "a write that was not answered yet, unless the disk has lost more",
+                "a write that was not acknowledged, unless the disk has lost more",
                 self.data_dir,
                 cut_bytes,
             )
 
-    def follow_room(self) -> None:
-        """Have the server refuse writes, or take them again, as `room` says. Raises ProbeError.
+    def apply_disk_space(self) -> None:
+        """Make the server refuse or accept writes, depending on `disk_space`. Raises ProbeError.
 
-        It has no replicas, so that it refuses all writes (NOREPLICAS) when they need one; nothing is appended
-        to its file then, for whose failure it would end.
+        The server has no replicas, so it refuses all writes (NOREPLICAS) if they need one. Then it appends
+        nothing to its file, and doesn't exit because of a failed append.
         """
         with Probe(self._socket) as probe:
             probe.config_set(_WRITES_NEED_REPLICAS, self._replicas_needed)
 
     @property
     def _replicas_needed(self) -> str:
-        return "1" if self.room.is_short else "0"
+        return "1" if self.disk_space.is_short else "0"
 
-    def _check_room(self) -> None:
-        self.room.look()
-        if self.room.is_short:
+    def _check_disk_space(self) -> None:
+        self.disk_space.check()
+        if self.disk_space.is_short:
             raise EmbeddedServerError(
-                f"the disk of {self.data_dir} has {self.room.free_bytes} bytes left, and "
-                f"{self.room.reserve_bytes} are needed: make room, or lower disk.reserve.bytes"
+                f"the disk of {self.data_dir} has {self.disk_space.free_bytes} bytes left, and "
+                f"{self.disk_space.reserve_bytes} are needed: free some space, or lower disk.reserve.bytes"
             )
 
     def exit_status(self) -> int | None:
-        """Exit status of the server process (negative: the signal that ended it); None while it runs."""
+        """Returns the server's exit status (negative: the signal that ended it); None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End the server with SIGTERM, wait until it has written everything out, and give up the folder.
+        """Stop the server with SIGTERM, wait until it has written everything, and release the folder.
 
-        Does nothing when it was not started. Raises EmbeddedServerError when it had to be killed.
+        Does nothing if the server wasn't started. Raises EmbeddedServerError if the server had to be killed.
         """
         process, self._process = self._process, None
         if process is None:
@@ -243,7 +245,7 @@ class EmbeddedServer:
                 os.kill(self._pid, signal.SIGKILL)
                 process.wait()
                 raise EmbeddedServerError(
-                    f"{self.binary} did not end within {timeout_s:g} s and was killed{self.log_tail()}"
+                    f"{self.binary} did not stop within {timeout_s:g} s and was killed{self.log_tail()}"
                 ) from None
         finally:
             _close_input(process)
@@ -251,7 +253,7 @@ class EmbeddedServer:
             self._owner_lock.release()
 
     def log_tail(self) -> str:
-        """The last lines of the server's own log, as the end of a message."""
+        """Returns the last lines of the server's log, as the end of a message."""
         path = self.data_dir / "server.log"
         if not path.exists():
             return ""
@@ -271,32 +273,31 @@ class EmbeddedServer:
             "appendonly": "yes",
             "appendfsync": self._appendfsync,
             "aof-use-rdb-preamble": "no",
-            # With `always` an incomplete command at the end was never answered: nothing is lost by the cut.
+            # With `always`, an incomplete command at the end was never acknowledged: the cut loses nothing.
             "aof-load-truncated": "yes",
             "maxmemory-policy": "noeviction",
         }
         lines = [f"{key} {_quoted(value)}" for key, value in pairs.items()]
-        return "# Written anew at every start of the embedded server.\n" + "\n".join(lines) + "\n"
+        return "# Every start of the embedded server replaces this file.\n" + "\n".join(lines) + "\n"
 
     def _take_server_lock(self) -> None:
-        """The lock is free once the last server is gone; a killed one may need a moment."""
+        """Take the lock, which is free once the last server is gone. A killed server may need a moment."""
         deadline = time.monotonic() + self._start_timeout_s
         while not self._server_lock.acquire():
             if time.monotonic() > deadline:
                 holder = folder.describe_holder(self._server_lock.holder())
-                raise EmbeddedServerError(f"a server still runs on {self.data_dir}: {holder}; end it first")
+                raise EmbeddedServerError(f"a server still runs on {self.data_dir}: {holder}; stop it first")
             time.sleep(_POLL_S)
 
     def _end_orphan(self) -> None:
-        """Take the folder over from a server that outlived its owner: it is ended cleanly, and started
-        anew by us.
+        """Shut down a server that outlived its owner, before we start our own.
 
-        It cannot be kept as it is: nothing would end it when we end.
+        The old server can't continue, because nothing would end it when we end.
         """
         if self._server_lock.acquire():
             self._server_lock.release()
             return
-        # That lock is only ever held by a server started on this folder, and so is the socket laid by it.
+        # Only a server started on this folder holds the lock and creates the socket.
         try:
             with Probe(self._socket) as probe:
                 logger.warning(
@@ -307,7 +308,7 @@ class EmbeddedServer:
                 probe.shut_down()
         except ProbeError as error:
             logger.warning(
-                "a server on %s has outlived its owner and may be ending: %s", self.data_dir, error
+                "a server on %s has outlived its owner and may be stopping: %s", self.data_dir, error
             )
 
     def _kill(self) -> None:
@@ -332,7 +333,7 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 
 
 def _describe_end(status: int) -> str:
-    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+    return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"exited with status {status}"
 
 
 def _quoted(value: str) -> str:

@@ -1,12 +1,14 @@
-"""Becomes the server process, bound to the life of the broker that started it.
+"""Runs the server process and ends it with the broker that started it.
 
-Run as a program: `shim.py bind|watch OWNER_PID LOCK_FD PROGRAM ARGUMENT...`. It imports nothing of
-korvet, so that it starts quickly. `bind` (Linux): the kernel ends the server when its parent ends,
-however that happens (prctl PR_SET_PDEATHSIG, kept across exec). `watch` (elsewhere): the shim stays,
-runs the server as its child and ends it when standard input, a pipe that the broker holds open, comes to
-its end.
+Usage: `shim.py bind|watch OWNER_PID LOCK_FD PROGRAM ARGUMENT...`. It imports nothing of korvet, so it starts
+fast.
 
-SIGTERM and not SIGKILL, so that the server writes out what it has in hand.
+- `bind` (Linux): this process becomes the server. The kernel ends it when its parent ends, even by kill -9
+  (prctl PR_SET_PDEATHSIG, kept across exec).
+- `watch` (elsewhere): this process runs the server as its child. It ends the server at the end of standard
+  input, a pipe that the broker keeps open.
+
+The signal is SIGTERM, not SIGKILL, so that the server writes its pending data.
 """
 
 import ctypes
@@ -19,7 +21,7 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _TERMINATED_STATUS = 143
-# How soon the end of the server is noticed where the shim stays; its owner polls on its own.
+# Interval at which `watch` checks for the server's exit. The owner polls too.
 _CHILD_POLL_S = 0.2
 
 
@@ -28,12 +30,12 @@ def _bind_to_parent(owner: int) -> None:
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != owner:
-        # It ended before the kernel knew: nobody would tell us.
+        # The owner ended before prctl: the kernel sends no signal then.
         sys.exit(_TERMINATED_STATUS)
 
 
 def _watch(program: list[str], lock_fd: int) -> int:
-    """Run the server until it ends or standard input does; its exit status."""
+    """Run the server until it exits or standard input ends. Returns its exit status."""
     with subprocess.Popen(program, stdin=subprocess.DEVNULL, pass_fds=[lock_fd]) as server:
 
         def end(signum: int, frame: FrameType | None) -> None:
@@ -49,7 +51,7 @@ def _watch(program: list[str], lock_fd: int) -> int:
 
 
 def bound(command: list[str]) -> list[str]:
-    """The command, to get SIGTERM when we end, however that happens (where the kernel can do that)."""
+    """Returns the command with a shim, so that it gets SIGTERM when we end, even by kill -9 (Linux)."""
     if sys.platform != "linux":
         return command
     no_lock = "-1"
@@ -57,7 +59,7 @@ def bound(command: list[str]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Become the server (`bind`, never returns) or look after it (`watch`)."""
+    """Become the server (`bind`, never returns) or supervise it (`watch`)."""
     mode, owner, lock_fd, program = arguments[0], int(arguments[1]), int(arguments[2]), arguments[3:]
     if mode == "bind":
         _bind_to_parent(owner)

@@ -69,7 +69,7 @@ def test_the_folder_is_no_link(tmp_path: Path) -> None:
     real, data_dir = tmp_path / "real", tmp_path / "data"
     real.mkdir()
     data_dir.symlink_to(real)
-    with pytest.raises(EmbeddedServerError, match=f"give {real} as data_dir"):
+    with pytest.raises(EmbeddedServerError, match=f"set data_dir to {real}"):
         folder.open_folder(data_dir)
     assert list(real.iterdir()) == []
     data_dir.unlink()
@@ -141,7 +141,7 @@ def test_a_pipe_is_no_file(tmp_path: Path) -> None:
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(EmbeddedServerError, match="is no folder"):
+    with pytest.raises(EmbeddedServerError, match="is not a folder"):
         folder.open_folder(tmp_path / "data")
 
 

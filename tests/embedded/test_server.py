@@ -276,7 +276,7 @@ def test_what_no_cut_mends_is_left_as_it_was(tmp_path: Path) -> None:
     base.write_bytes(damaged)
     refused = repair(tmp_path, "--yes")
     assert refused.exit_code == 1
-    assert "Put a backup of the folder in its place" in refused.output
+    assert "Replace the folder by a backup" in refused.output
     (backup,) = tmp_path.glob("appendonlydir.backup-*")
     assert (backup / aof.name).read_bytes() == damaged
     assert base.read_bytes() == damaged
@@ -288,7 +288,7 @@ def test_a_folder_in_use_is_not_mended(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_data_is_not_mended(tmp_path: Path) -> None:
-    assert "holds no data" in repair(tmp_path / "new", "--yes").output
+    assert "contains no data" in repair(tmp_path / "new", "--yes").output
     assert not (tmp_path / "new").exists()
 
 

@@ -168,6 +168,6 @@ def test_a_start_without_room_is_refused(korvet: tuple[KorvetServer, Disk]) -> N
     disk.fill()
     server.spawn()
     until(lambda: not server.process.running, 20, "it ends")
-    assert "make room, or lower disk.reserve.bytes" in server.tail()
+    assert "free some space, or lower disk.reserve.bytes" in server.tail()
     disk.make_room()
     server.restart()

@@ -1,28 +1,29 @@
 """Free space on the data folder's disk.
 
-A server that flushes every write ends when its disk is full. So writes are refused before.
+A server that flushes every write exits when its disk is full, so korvet refuses writes before that.
 """
 
 import os
 from pathlib import Path
 from typing import Final
 
-# Writes are taken again above a reserve by this part of it, so that one record does not change it all.
+# Fraction of the reserve that must be free in addition before writes are accepted again, so that a single
+# record doesn't switch back and forth.
 _HYSTERESIS: Final = 0.125
 
 
-class Room:
-    """Whether a disk has less free space than is to be reserved; asked again and again."""
+class DiskSpace:
+    """Compares the free space of a folder's disk with a reserve. Call `check` repeatedly."""
 
     def __init__(self, folder: Path, reserve_bytes: int) -> None:
         self._folder = folder
         self.reserve_bytes = reserve_bytes
         self.free_bytes = 0
-        """As of the last look."""
+        """Free space at the last check."""
         self.is_short = False
 
-    def look(self) -> bool:
-        """Whether `is_short` has changed (statvfs)."""
+    def check(self) -> bool:
+        """Read the free space (statvfs). Returns whether `is_short` has changed."""
         if not self.reserve_bytes:
             return False
         state = os.statvfs(self._folder)
