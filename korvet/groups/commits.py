@@ -1,8 +1,8 @@
-"""What groups have committed: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, deleted topics and
+"""The committed offsets of groups: OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups, deleted topics and
 expiry.
 
 Offsets change by replay only; these handlers read them and return records. Simple groups, which commit
-without members (KIP-211 calls them standalone), exist as soon as an offset of theirs is replayed.
+without members (KIP-211 calls them standalone), exist as soon as one of their offsets is replayed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NO_EXPIRY_MS = -1
 LAST_TIME_MS = 2**63 - 1  # timestamps in records are int64
 RETENTION_VALUE_VERSION = 1  # the only OffsetCommitValue with an expire timestamp
 TOPIC_ID_VALUE_VERSION = 4  # the first OffsetCommitValue with a topic id
-# Looked up by identity, for each commit: the hash of an Enum is a call of its own.
+# Looked up by identity for each commit: hashing an Enum would cost another call.
 KEEPS_SESSION = (GroupState.STABLE, GroupState.PREPARING_REBALANCE)
 
 AnyGroup: TypeAlias = "Group | ConsumerGroup"
@@ -72,7 +72,7 @@ class Commits:
     # OffsetCommit
 
     def commit(self, request: CommitRequest, token: Token) -> None:
-        """OffsetCommit, TxnOffsetCommit: one record for each offset that is accepted."""
+        """OffsetCommit, TxnOffsetCommit: one record for each accepted offset."""
         group = self._context.groups.get(request.group_id)
         in_transaction = request.producer is not None
         refuse = self._refuse_in_transaction if in_transaction else self._refuse_commit
@@ -94,7 +94,7 @@ class Commits:
 
     @staticmethod
     def _refuse_commit(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
-        """Without a generation commits are for groups without members: simple consumers, administrators."""
+        """Commits without a generation are for groups without members: simple consumers, administrators."""
         if not fits_string(request.group_id):
             return ErrorCode.invalid_group_id
         if request.generation_id < 0 and (group is None or group.is_empty):
@@ -108,7 +108,7 @@ class Commits:
 
     @staticmethod
     def _refuse_in_transaction(group: AnyGroup | None, request: CommitRequest) -> ErrorCode:
-        """Producers before KIP-447 name no member: the transaction alone protects their commits then."""
+        """Producers before KIP-447 name no member: only the transaction protects their commits."""
         if not request.group_id or not fits_string(request.group_id):
             return ErrorCode.invalid_group_id
         names_member = bool(request.member_id) or request.group_instance_id is not None
@@ -161,7 +161,7 @@ class Commits:
     # Redis groups that native consumers have moved
 
     def export(self, groups: Iterable[NativeGroup]) -> list[NativeGroup]:
-        """One record for each that is a commit; returns those whose newest commit has to be projected."""
+        """One record for each commit; returns those whose newest commit must be projected."""
         behind = []
         for native in groups:
             decision = self._decide(native)
@@ -176,7 +176,7 @@ class Commits:
 
     def _decide(self, native: NativeGroup) -> Decision:
         if self._offsets.is_pending(*native.place):
-            return Decision.WAIT  # a transaction is about to decide
+            return Decision.WAIT  # a transaction will decide
         group = self._context.groups.get(native.group)
         contested = group is not None and not group.is_empty and group.is_subscribed(native.topic)
         committed = self._offsets.get(*native.place)
@@ -185,7 +185,7 @@ class Commits:
     # OffsetFetch
 
     def fetch(self, request: FetchRequest, token: Token) -> None:
-        """OffsetFetch of one group; one that does not exist has no offsets, which is no error."""
+        """OffsetFetch of one group; a group that does not exist has no offsets, which is no error."""
         group = self._context.groups.get(request.group_id)
         if group is not None:
             error = group.refuse_fetch(request.member_id, request.member_epoch)
@@ -217,7 +217,7 @@ class Commits:
     # OffsetDelete, DeleteGroups, deleted topics
 
     def delete_offsets(self, request: OffsetDeleteRequest, token: Token) -> None:
-        """OffsetDelete: of topics that no member is subscribed to."""
+        """OffsetDelete of topics that no member subscribes to."""
         group = self._context.groups.get(request.group_id)
         error = self._refuse_offset_delete(group, request)
         if group is None or error is not ErrorCode.none:
@@ -253,7 +253,7 @@ class Commits:
             self._bury(group_id, topic, partition)
 
     def delete_groups(self, request: DeleteRequest, token: Token) -> None:
-        """DeleteGroups: of groups without members, with all their offsets."""
+        """DeleteGroups of groups without members, with all their offsets."""
         buried: set[str] = set()
         results = []
         for group_id in request.group_ids:
@@ -273,22 +273,22 @@ class Commits:
         return ErrorCode.none if group.is_empty else ErrorCode.non_empty_group
 
     def delete_topics(self, topics: frozenset[str]) -> None:
-        """These topics are gone, and with them their offsets in all groups."""
+        """Tombstones for all offsets of deleted topics, in all groups."""
         for place in self._offsets.places_of_topics(topics):
             self._bury(*place)
 
     # Expiry (KIP-211)
 
     def expire(self) -> None:
-        """Remove the offsets whose time is up, and the groups that have neither offsets left nor members, nor
-        any about to join.
+        """Remove expired offsets, and groups that have neither offsets nor members, nor members about to
+        join.
         """
         for group in self._context.groups.values():
             if self._expire_offsets(group) and group.is_unused:
                 self._context.records += group.tombstones()
 
     def _expire_offsets(self, group: AnyGroup) -> bool:
-        """True if nothing is left then."""
+        """True if nothing is left."""
         topics = self._offsets.topics(group.group_id)
         is_expired = self._expiry_of(group)
         if is_expired is None:
@@ -308,8 +308,8 @@ class Commits:
         return nothing_left
 
     def _expiry_of(self, group: AnyGroup) -> IsExpired | None:
-        """When offsets of the group expire; None if they don't. A commit that came with its own retention has
-        its own end.
+        """The time from which the group's offsets expire; None if they do not expire. A commit with its
+        own retention has its own time.
         """
         since_ms = group.expires_since_ms()
         if since_ms is None:

@@ -1,4 +1,4 @@
-"""The settings of the group coordinator; the comments name Kafka's broker settings of the same meaning."""
+"""The settings of the group coordinator; comments name Kafka's broker settings of the same meaning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INT32_MAX = 2**31 - 1
 SESSION_TIMEOUT_MS: Final = "consumer.session.timeout.ms"
 HEARTBEAT_INTERVAL_MS: Final = "consumer.heartbeat.interval.ms"
 CONFIG_NAMES: Final = (SESSION_TIMEOUT_MS, HEARTBEAT_INTERVAL_MS)
-"""What a group can set for itself."""
+"""Configs that a group can set for itself."""
 
 
 class MigrationPolicy(Enum):
@@ -39,11 +39,11 @@ class MigrationPolicy(Enum):
 
 
 class InvalidGroupConfig(ValueError):
-    """A config that no group has, or a value that it can't have, in Kafka's words."""
+    """A config that groups do not have, or an impossible value, in Kafka's words."""
 
 
 class OwnConfigs:
-    """What single groups have set for themselves: configs of the resource type GROUP."""
+    """The configs that single groups have set: configs of the resource type GROUP."""
 
     __slots__ = ("_by_group", "_numbers")
 
@@ -52,7 +52,7 @@ class OwnConfigs:
         self._numbers: dict[str, dict[str, int]] = {}
 
     def replace(self, by_group: Mapping[str, Mapping[str, str]]) -> None:
-        """Put others in force; all of them have been checked. Heartbeats to come go by them."""
+        """Replace all configs, which have been checked. The next heartbeats use them."""
         self._by_group = by_group
         self._numbers = {
             group: {name: int(value) for name, value in configs.items()}
@@ -61,25 +61,25 @@ class OwnConfigs:
 
     @property
     def groups(self) -> list[str]:
-        """The groups that have any."""
+        """The groups that have set configs."""
         return sorted(self._by_group)
 
     def of(self, group_id: str) -> Mapping[str, str]:
-        """What the group has set."""
+        """The group's configs."""
         return self._by_group.get(group_id, {})
 
     def number(self, group_id: str, name: str) -> int | None:
-        """A config that the group has set."""
+        """The value of a config that the group has set; None if it has not set it."""
         numbers = self._numbers.get(group_id)
         return None if numbers is None else numbers.get(name)
 
 
 class GroupConfig(msgspec.Struct, frozen=True):
-    """Limits and delays of groups and of their committed offsets; the same for all groups of a broker, but
-    for what a group has set for itself.
+    """Limits and delays of groups and of their committed offsets; the same for all groups of a broker, except
+    for configs that a group has set for itself.
 
-    initial_rebalance_delay_ms is how long a group that was empty waits for more members. Kafka waits 3 s;
-    ours is short, so that a fresh group's first record arrives well within a second.
+    initial_rebalance_delay_ms is how long an empty group waits for more members. Kafka waits 3 s; this
+    default is short, so that a new group's first record arrives well within a second.
     """
 
     min_session_timeout_ms: int = 6_000  # group.min.session.timeout.ms
@@ -108,7 +108,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_settings(cls, settings: Config) -> GroupConfig:
-        """The part of the broker's settings that is about groups."""
+        """Take the settings that concern groups from the broker's settings."""
         return cls(
             min_session_timeout_ms=settings.group_min_session_timeout_ms,
             max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -131,17 +131,17 @@ class GroupConfig(msgspec.Struct, frozen=True):
         )
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """How long a member of that consumer group may be silent."""
+        """The session timeout of that consumer group's members, in ms."""
         own = self.own.number(group_id, SESSION_TIMEOUT_MS)
         return self.consumer_session_timeout_ms if own is None else own
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """How often members of that consumer group are to send heartbeats."""
+        """The heartbeat interval of that consumer group's members, in ms."""
         own = self.own.number(group_id, HEARTBEAT_INTERVAL_MS)
         return self.consumer_heartbeat_interval_ms if own is None else own
 
     def check(self, configs: Mapping[str, str]) -> dict[str, str]:
-        """All that a group is to have set, without space around. Raises InvalidGroupConfig."""
+        """Returns the checked configs of a group, without surrounding space. Raises InvalidGroupConfig."""
         bounds = {
             SESSION_TIMEOUT_MS: (self.consumer_min_session_timeout_ms, self.consumer_max_session_timeout_ms),
             HEARTBEAT_INTERVAL_MS: (
@@ -171,7 +171,7 @@ class GroupConfig(msgspec.Struct, frozen=True):
 
 
 def parse_number(name: str, value: str) -> int:
-    """A group config's value. Raises InvalidGroupConfig."""
+    """Parse a group config's value. Raises InvalidGroupConfig."""
     try:
         number = int(value.strip())
     except ValueError:

@@ -1,5 +1,5 @@
-"""What the parts of a shard share: its groups, the time of the call at hand, and the outcome that it builds
-up.
+"""The shared state of a shard's parts: its groups, the time of the current call, and the outcome under
+construction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Context:
-    """One per shard; now_ms is that of the latest call."""
+    """One per shard; now_ms is the time of the latest call."""
 
     __slots__ = ("config", "groups", "now_ms", "producer", "records", "replies", "timers", "topics", "waits")
 
@@ -35,12 +35,14 @@ class Context:
         self.waits: dict[Token, Wait] = {}
 
     def classic(self, group_id: str) -> Group | None:
-        """The classic group of that id."""
+        """The classic group with that id."""
         group = self.groups.get(group_id)
         return group if isinstance(group, Group) else None
 
     def release(self, group: Group, error: ErrorCode) -> None:
-        """Answer all that wait for this group and disarm its time-outs; the next outcome has the replies."""
+        """Answer all requests that wait for this group and disarm its timeouts; the next outcome has the
+        replies.
+        """
         for member in group.members.values():
             self.answer_join(group, member, JoinReply(error, member.member_id))
             self.answer_sync(member, SyncReply(error))
@@ -50,22 +52,22 @@ class Context:
                 deadline.cancel()
 
     def take_outcome(self) -> Outcome:
-        """What has come together since the last time."""
+        """Returns the collected records and replies, and begins a new outcome."""
         outcome = Outcome(self.records, self.replies, self.producer)
         self.records, self.replies, self.producer = [], [], None
         return outcome
 
     def reply(self, token: Token, reply: Reply) -> None:
-        """Answer a request that does not wait."""
+        """Answer a request at once."""
         self.replies.append((token, reply))
 
     def wait(self, token: Token) -> Wait:
-        """Let a request wait."""
+        """Keep a request waiting."""
         wait = self.waits[token] = Wait(token)
         return wait
 
     def answer_join(self, group: Group, member: Member, reply: JoinReply) -> None:
-        """Answer the member's waiting join, if there is one."""
+        """Answer the member's waiting join, if it has one."""
         if member.awaiting_join is not None:
             self._answer(member.awaiting_join, reply)
             member.awaiting_join = None
@@ -73,7 +75,7 @@ class Context:
                 group.awaiting_joins -= 1
 
     def answer_sync(self, member: Member, reply: SyncReply) -> bool:
-        """Answer the member's waiting sync; False if there is none."""
+        """Answer the member's waiting sync; returns False if it has none."""
         if member.awaiting_sync is None:
             return False
         self._answer(member.awaiting_sync, reply)
@@ -81,7 +83,7 @@ class Context:
         return True
 
     def forget(self, token: Token) -> None:
-        """Send no reply to token any more; whoever waited goes on counting as waiting."""
+        """Send no reply to `token` any more; its member still counts as waiting."""
         wait = self.waits.pop(token, None)
         if wait is not None:
             wait.token = None

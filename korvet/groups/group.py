@@ -1,6 +1,6 @@
-"""A classic group and its members: what is known, and the changes that keep it consistent.
+"""A classic group and its members: their state, and the changes that keep it consistent.
 
-Nothing here answers anybody, sets timers or makes decisions; membership.py does.
+Nothing here answers requests, sets timers or makes decisions; membership.py does.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, MemberMe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CONSUMER_PROTOCOL_TYPE = "consumer"  # the protocol type whose subscriptions we can read
+CONSUMER_PROTOCOL_TYPE = "consumer"  # the protocol type whose subscriptions korvet can parse
 UNKNOWN_TIMESTAMP_MS = -1
 
 
 class Wait:
-    """A request that waits for its reply; token None once the client went away."""
+    """A request that waits for its reply; token is None after the client disconnected."""
 
     __slots__ = ("token",)
 
@@ -72,7 +72,7 @@ class Member:
         self.assignment = assignment
         self.awaiting_join: Wait | None = None
         self.awaiting_sync: Wait | None = None
-        self.is_new = False  # never told its member id, so it can send no heartbeat
+        self.is_new = False  # the member has not received its member id, so it can send no heartbeat
         self.session: Deadline | None = None
 
     def protocol_names(self) -> set[str]:
@@ -80,14 +80,14 @@ class Member:
         return {protocol.name for protocol in self.protocols}
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """The member's subscription in a protocol that it supports; KeyError if it does not."""
+        """The member's subscription in a protocol. Raises KeyError if the member does not support it."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         raise KeyError(protocol_name)
 
     def replaced_by(self, member_id: str) -> Member:
-        """The same static member under the id that it got on its return (KIP-345)."""
+        """The same static member under the id that it received on its return (KIP-345)."""
         return Member(
             member_id,
             self.group_instance_id,
@@ -101,8 +101,8 @@ class Member:
 
 
 class Group:
-    """A classic group. state_timestamp_ms is when it came into its state, or -1 if an old record does not
-    tell.
+    """A classic group. state_timestamp_ms is the time of its last change of state, or -1 if an old record
+    lacks it.
     """
 
     __slots__ = (
@@ -143,18 +143,20 @@ class Group:
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # group instance id -> member id
-        self.supporters: dict[str, int] = {}  # protocol name -> how many members support it
+        self.supporters: dict[str, int] = {}  # protocol name -> number of members that support it
         self.awaiting_joins = 0
-        self.pending_joins: dict[str, Deadline] = {}  # ids given out, their owners not back yet (KIP-394)
+        self.pending_joins: dict[
+            str, Deadline
+        ] = {}  # member ids given out whose owners have not returned (KIP-394)
         self.pending_syncs: set[str] = set()
-        self.subscribed_topics: frozenset[str] | None = None  # None: not known
+        self.subscribed_topics: frozenset[str] | None = None  # None: unknown
         self.new_member_added = False
         self.initial_delay_ms = 0
         self.initial_remaining_ms: int | None = None  # set while the initial rebalance may be extended
         self.join_deadline: Deadline | None = None
         self.sync_deadline: Deadline | None = None
-        self.has_record = False  # a simple group that only its offsets tell of has none
-        self.unconfirmed: list[GroupMetadataValue] = []  # our own records, not replayed yet
+        self.has_record = False  # None for a simple group, which is known only by its offsets
+        self.unconfirmed: list[GroupMetadataValue] = []  # records of this shard that are not replayed yet
 
     @classmethod
     def from_value(cls, group_id: str, value: GroupMetadataValue) -> Group:
@@ -208,7 +210,7 @@ class Group:
         )
 
     def transition(self, state: GroupState, now_ms: int) -> None:
-        """Go into state; IllegalTransition if the present one is no predecessor of it."""
+        """Change the state. Raises IllegalTransition if the current state is not a legal predecessor."""
         if self.state not in PREDECESSORS[state]:
             raise IllegalTransition(f"group {self.group_id!r}: {self.state.value} to {state.value}")
         self.previous_state, self.state = self.state, state
@@ -220,12 +222,12 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
+        """Whether the group has no members."""
         return self.state is GroupState.EMPTY
 
     @property
     def is_unused(self) -> bool:
-        """Whether it has no members, nor given out a member id that may still come back (KIP-394)."""
+        """Whether the group has no members and no member id that may still return (KIP-394)."""
         return self.is_empty and not self.pending_joins
 
     @property
@@ -234,14 +236,14 @@ class Group:
         return self.state.value
 
     def tombstones(self) -> list[Record]:
-        """What removes the group."""
+        """The tombstone of the group."""
         return [(GroupMetadataKey(self.group_id), None)]
 
     # Commits
 
     def refuse_commit(self, request: CommitRequest) -> ErrorCode:
-        """Whether a member may commit: in the present generation, but not while its leader assigns, unless it
-        is in a transaction.
+        """Whether a member may commit: in the current generation, but not while the leader assigns,
+        unless in a transaction.
         """
         error = self.check_member(request.member_id, request.group_instance_id)
         if error is not ErrorCode.none:
@@ -253,21 +255,21 @@ class Group:
         return ErrorCode.none
 
     def has_epochs(self, member_id: str) -> bool:
-        """Whether the member commits by member epochs: those of consumer groups do."""
+        """Whether the member commits with member epochs, as members of consumer groups do."""
         del member_id
         return False
 
     def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Everybody may fetch: Kafka looks at the member in consumer groups only."""
+        """Every member may fetch: Kafka checks the member only in consumer groups."""
         del member_id, member_epoch
         return ErrorCode.none
 
     def expires_since_ms(self) -> int | None:
-        """When offsets of the group expire (KIP-211); None if they don't.
+        """The time from which the group's offsets expire (KIP-211); None if they do not expire.
 
-        Of a group that had members: the retention time after it became Empty, which is returned. Of a stable
-        group of consumers, for topics that none of them reads, and of a simple group: the retention time
-        after the commit (-1).
+        For a group that had members: the retention time after it became Empty, which is returned. For topics
+        that no member of a stable group of consumers reads, and for a simple group: the retention time after
+        the commit (-1).
         """
         if self.protocol_type is None:
             return UNKNOWN_TIMESTAMP_MS
@@ -279,7 +281,7 @@ class Group:
     # Members
 
     def add(self, member: Member) -> None:
-        """Take in a member; the first one is the leader and sets the protocol type."""
+        """Add a member; the first one becomes the leader and sets the protocol type."""
         if self.leader_id is None:
             self.leader_id = member.member_id
         if member.group_instance_id is not None:
@@ -288,7 +290,7 @@ class Group:
         self._count_support(member, 1)
 
     def remove(self, member_id: str) -> Member | None:
-        """Let a member or pending member go; the one returned may still have waiting requests."""
+        """Remove a member or pending member; the returned one may still have waiting requests."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_support(member, -1)
@@ -307,7 +309,7 @@ class Group:
         return member
 
     def replace_static(self, old: Member, new: Member) -> None:
-        """Put new in the place of old, with all that old was: leader, pending sync, assignment."""
+        """Replace a member by another one, with all of its roles: leader, pending sync, assignment."""
         del self.members[old.member_id]
         self.members[new.member_id] = new
         if old.session is not None:
@@ -327,7 +329,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Take over what a member says when it joins again."""
+        """Update a member from its new JoinGroup request."""
         self._count_support(member, -1)
         member.protocols = protocols
         self._count_support(member, 1)
@@ -335,7 +337,7 @@ class Group:
         member.session_timeout_ms = session_timeout_ms
 
     def check_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Whether the request of a member comes from one that is in the group and has not been replaced."""
+        """Whether a member's request comes from a current member that has not been replaced."""
         if group_instance_id is not None:
             owner = self.static_members.get(group_instance_id)
             if owner is None:
@@ -345,17 +347,17 @@ class Group:
         return ErrorCode.none if member_id in self.members else ErrorCode.unknown_member_id
 
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance may take: the longest that a member asks for."""
+        """The rebalance timeout: the longest that a member asks for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def all_joined(self) -> bool:
-        """Whether nobody is waited for: all members have joined and all ids given out are in use."""
+        """Whether the join phase is complete: all members have joined and all given ids are in use."""
         return len(self.members) == self.awaiting_joins and not self.pending_joins
 
     # Protocols
 
     def supports(self, protocol_type: str, protocols: Sequence[JoinProtocol]) -> bool:
-        """Whether one with these protocols can be in the group: one of them must suit all members."""
+        """Whether a member with these protocols can join: one of them must suit all members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
         count = len(self.members)
@@ -364,7 +366,9 @@ class Group:
         )
 
     def select_protocol(self) -> str:
-        """The protocol with the most votes; each member votes for the first on its list that all support."""
+        """The protocol with the most votes; each member votes for the first on its list that all members
+        support.
+        """
         candidates = {name for name, count in self.supporters.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -381,7 +385,7 @@ class Group:
     # Generations
 
     def elect_joined_leader(self) -> bool:
-        """See to it that the leader is one that has joined; False if nobody has."""
+        """Ensure that the leader has joined; False if no member has."""
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.awaiting_join is not None:
             return True
@@ -391,7 +395,7 @@ class Group:
         return joined is not None
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members there are, or become Empty."""
+        """Begin the next generation with the members present, or become Empty."""
         self.generation += 1
         self.pending_syncs.clear()
         if self.members:
@@ -403,7 +407,7 @@ class Group:
         self.read_subscriptions()
 
     def joined_members(self) -> tuple[JoinMember, ...]:
-        """The members as the leader is told them."""
+        """The members in the form that the leader receives."""
         return tuple(
             JoinMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
@@ -412,13 +416,13 @@ class Group:
     # Subscriptions
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads topic, as far as we know; where we can't know, a consumer group might."""
+        """Whether a member reads the topic; True if that cannot be known for a group of consumers."""
         if self.subscribed_topics is None:
             return self.protocol_type == CONSUMER_PROTOCOL_TYPE
         return topic in self.subscribed_topics
 
     def read_subscriptions(self) -> None:
-        """Find out what topics this generation's members subscribe to."""
+        """Determine the topics that this generation's members subscribe to."""
         self.subscribed_topics = self._subscribed_topics()
 
     def _subscribed_topics(self) -> frozenset[str] | None:
@@ -434,7 +438,9 @@ class Group:
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """The topics in a ConsumerProtocolSubscription; None if it is none. All versions begin like version 0."""
+    """The topics in a ConsumerProtocolSubscription; None if the bytes are something else. All versions
+    begin like version 0.
+    """
     try:
         version, count = unpack_from(">hi", metadata, 0)
         if version < 0 or count < 0:
@@ -452,10 +458,10 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def rebalance_timeout_of(request: JoinRequest) -> int:
-    """How long the member lets a rebalance take, in ms; version 0 has the session timeout only."""
+    """The member's rebalance timeout in ms; version 0 of JoinGroup has the session timeout only."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def deadline_of(present: Deadline | None, action: Action) -> Deadline:
-    """The deadline that is there, or a new one for action."""
+    """The existing deadline, or a new one for `action`."""
     return Deadline(action) if present is None else present

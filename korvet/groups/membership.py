@@ -1,11 +1,11 @@
-"""Who is in a group: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and the time-outs that go with them.
+"""Membership of groups: JoinGroup, SyncGroup, Heartbeat, LeaveGroup and their timeouts.
 
 Behaves as Kafka's group coordinator does for classic groups: KIP-394 (member ids are given out before members
 join), KIP-345 (static members), KIP-559 (protocol type and name in replies), KIP-814 (skipped assignment).
 
-A request that Kafka's coordinator would leave without any reply gets one here, since replies on a connection
-keep their order: a join or sync whose member asks again meanwhile ends with REBALANCE_IN_PROGRESS, the
-waiting sync of a member that leaves with UNKNOWN_MEMBER_ID.
+Kafka's coordinator leaves some requests without a reply. This one answers them, because replies on a
+connection keep their order: a waiting join or sync ends with REBALANCE_IN_PROGRESS when its member asks
+again, and the waiting sync of a leaving member with UNKNOWN_MEMBER_ID.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 NO_MEMBER_ID = ""
 SUFFIX_ROOM = " " * 37  # "-" and a UUID
-ONE_TICK_MS = 1  # the least time until a deadline that a deadline sets, so that no tick goes on for ever
+ONE_TICK_MS = 1  # Limits the time until a deadline that another deadline sets, so that every tick ends.
 
 HEARTBEAT_REPLIES = {error: HeartbeatReply(error) for error in ErrorCode}
 AFTER_JOIN = frozenset({GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
 
 
 def refuse_strings(request: JoinRequest) -> ErrorCode:
-    """Why the group's record cannot hold a member's strings; NONE if it can. The member id is made from the
-    instance id or client id.
+    """The error if the group's record cannot hold a member's strings; NONE if it can. The member id is
+    derived from the instance id or client id.
     """
     if not fits_string(request.group_id):
         return ErrorCode.invalid_group_id
@@ -80,7 +80,7 @@ class Membership:
         group = self._context.classic(request.group_id)
         is_new_group = group is None
         if group is None:
-            # A consumer group of that id has no members.
+            # The consumer group with that id has no members.
             former = self._context.groups.get(request.group_id)
             self._context.records += [] if former is None else former.tombstones()
             group = self._context.groups[request.group_id] = Group(request.group_id, self._context.now_ms)
@@ -105,10 +105,10 @@ class Membership:
         return ErrorCode.none
 
     def _accepts(self, group: Group, member_id: str) -> bool:
-        """Whether the group has room for one that joins.
+        """Whether the group has room for a joining member.
 
-        During a rebalance those count that have joined, so that a group above the limit (which may have been
-        lowered) loses its last ones.
+        During a rebalance, only members that have joined count, so that a group above the limit (which may
+        have been lowered) loses its last ones.
         """
         member = group.members.get(member_id)
         limit = self._context.config.max_size
@@ -155,16 +155,16 @@ class Membership:
             self._update_member(group, member, request, token)
             self._rebalance_or_complete_join(group)
         else:
-            # It may not have got the reply to its first join; a leader that has synced gets here only before
+            # The reply to the first join may have been lost; a leader that has synced comes here only before
             # Stable.
             is_leader = group.leader_id == member_id
             self._context.reply(token, self._generation_reply(group, member_id, tell_members=is_leader))
 
     @staticmethod
     def _must_rebalance_for(group: Group, member: Member, request: JoinRequest) -> bool:
-        """Whether a member's return is part of a rebalance or begins one.
+        """Whether a member's return belongs to a rebalance or begins one.
 
-        A leader that joins a stable group again wants a new assignment, for reasons of its own.
+        A leader that joins a stable group again wants a new assignment.
         """
         if group.state is GroupState.PREPARING_REBALANCE or member.protocols != request.protocols:
             return True
@@ -190,8 +190,9 @@ class Membership:
             group.protocol_type = request.protocol_type
         group.add(member)
         self._await_join(group, member, token)
-        # It does not know its id before the reply, so it can't send heartbeats; and a client that went away
-        # while it waited comes again as another member. This limit keeps such leftovers from piling up.
+        # The member does not know its id before the reply, so it cannot send heartbeats; and a client that
+        # disconnected while waiting returns as another member. This limit keeps such leftovers from piling
+        # up.
         self._arm_session(group, member, self._context.config.new_member_join_timeout_ms)
         self._rebalance_or_complete_join(group)
 
@@ -202,7 +203,7 @@ class Membership:
     def _replace_static(
         self, group: Group, old: Member, member_id: str, request: JoinRequest, token: Token
     ) -> None:
-        """A static member is back after a restart: it takes the place of its former self (KIP-345)."""
+        """A static member has returned after a restart: it replaces its former self (KIP-345)."""
         former_leader = group.leader_id
         self._context.answer_join(group, old, JoinReply(ErrorCode.fenced_instance_id, old.member_id))
         self._context.answer_sync(old, SyncReply(ErrorCode.fenced_instance_id))
@@ -215,15 +216,15 @@ class Membership:
         elif group.state is GroupState.PREPARING_REBALANCE:
             self._maybe_complete_join(group)
         else:
-            # While the leader assigns it may do so to the old id, and the new one would get nothing.
+            # While the leader assigns, it may assign to the old id, and the new one would get nothing.
             self._prepare_rebalance(group)
 
     def _keep_generation(
         self, group: Group, member: Member, former_leader: str | None, *, can_skip: bool
     ) -> None:
-        """Answer a returned static member without a rebalance, and write its new id down.
+        """Answer a returned static member without a rebalance, and record its new id.
 
-        Before KIP-814 a returned leader is told the leader's former id, or it would assign once more.
+        Before KIP-814, a returned leader gets the former id as leader; otherwise it would assign again.
         """
         is_leader = group.leader_id == member.member_id
         reply = self._generation_reply(
@@ -272,8 +273,8 @@ class Membership:
             self._maybe_complete_join(group)
 
     def _maybe_complete_join(self, group: Group) -> None:
-        """Complete the join phase when all are there, but not an initial one: more may come until its time is
-        up.
+        """Complete the join phase when all members have joined; an initial one waits until its time is
+        up, because more members may come.
         """
         is_preparing = group.state is GroupState.PREPARING_REBALANCE
         if is_preparing and group.previous_state is not GroupState.EMPTY and group.all_joined():
@@ -313,7 +314,7 @@ class Membership:
             self._complete_join(group)
 
     def _complete_join(self, group: Group) -> None:
-        """Go on to the next generation without the dynamic members that have not joined again."""
+        """Begin the next generation without the dynamic members that have not joined again."""
         group.initial_remaining_ms = None
         if group.join_deadline is not None:
             group.join_deadline.cancel()
@@ -321,7 +322,7 @@ class Membership:
             if member.awaiting_join is None and member.group_instance_id is None:
                 group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Static members only, none of them there: wait until they come or their sessions end.
+            # Only static members, none of which has joined: wait until one does or their sessions end.
             self._arm_join(group, max(group.rebalance_timeout_ms(), ONE_TICK_MS))
             return
         group.next_generation(self._context.now_ms)
@@ -346,7 +347,7 @@ class Membership:
     # SyncGroup
 
     def sync(self, request: SyncRequest, token: Token) -> None:
-        """SyncGroup: the reply comes when the leader has brought the assignment, or at once."""
+        """SyncGroup: the reply comes when the leader has sent the assignment, or at once."""
         group = self._context.classic(request.group_id)
         error = self._refuse_sync(group, request)
         if group is None or error is not ErrorCode.none:
@@ -383,7 +384,7 @@ class Membership:
         return ErrorCode.none
 
     def _assign(self, group: Group, request: SyncRequest) -> None:
-        """Write the leader's assignment down and hand it out; the record's replay makes the group Stable."""
+        """Write the leader's assignment and distribute it; the record's replay makes the group Stable."""
         given = {item.member_id: item.assignment for item in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         self._record(group, group.to_value(assignments))
@@ -410,7 +411,7 @@ class Membership:
             group.sync_deadline.cancel()
 
     def _sync_time_is_up(self, group: Group) -> None:
-        """Members that have not fetched their assignment in time are out."""
+        """Remove members that have not fetched their assignment in time."""
         if self._context.groups.get(group.group_id) is not group or group.state not in AFTER_JOIN:
             return
         if group.pending_syncs:
@@ -421,7 +422,7 @@ class Membership:
     # Heartbeat
 
     def heartbeat(self, request: HeartbeatRequest, token: Token) -> None:
-        """Heartbeat: keeps the member's session, and tells it of a rebalance."""
+        """Heartbeat: extends the member's session, and informs the member of a rebalance."""
         self._context.reply(token, HEARTBEAT_REPLIES[self._heartbeat(request)])
 
     def _heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
@@ -439,7 +440,7 @@ class Membership:
         return ErrorCode.none
 
     def refresh_session(self, group: Group, member_id: str) -> None:
-        """The member has shown that it lives."""
+        """Extend a member's session."""
         member = group.members[member_id]
         self._arm_session(group, member, member.session_timeout_ms)
 
@@ -483,20 +484,22 @@ class Membership:
     # Time-outs
 
     def start_sessions(self, group: Group) -> None:
-        """Give all members of a loaded group a fresh session, and rebalance one that is too large now."""
+        """Give all members of a loaded group a fresh session, and rebalance a group that is too large now."""
         for member in group.members.values():
             self._arm_session(group, member, member.session_timeout_ms)
         if len(group.members) > self._context.config.max_size:
             self._prepare_rebalance(group)
 
     def _expire_pending(self, group: Group, member_id: str) -> None:
-        """One that was given a member id did not come back with it."""
+        """The owner of a member id has not returned with it in time."""
         is_present = self._context.groups.get(group.group_id) is group
         if is_present and group.pending_joins.pop(member_id, None) is not None:
             self._complete_join_without(group)
 
     def _expire_session(self, group: Group, member: Member) -> None:
-        """A member was silent too long; one that waits for us is not, unless it never learnt its id."""
+        """A member's session has expired; a member that waits for a reply stays, unless it never received
+        its id.
+        """
         if group.members.get(member.member_id) is not member:
             return
         if not member.is_new and (member.awaiting_join is not None or member.awaiting_sync is not None):
@@ -512,7 +515,7 @@ class Membership:
             self._complete_join(group)
 
     def _drop(self, group: Group, member_id: str) -> None:
-        """Remove a member or pending member and answer what it still waits for."""
+        """Remove a member or pending member and answer its waiting requests."""
         member = group.remove(member_id)
         if member is not None:
             self._context.answer_join(group, member, JoinReply(ErrorCode.unknown_member_id))
@@ -541,5 +544,5 @@ class Membership:
 
 
 def differ(said: str | None, known: str | None) -> bool:
-    """Whether a request says something else about the protocol than the group; None says nothing."""
+    """Whether a request contradicts the group's protocol; None contradicts nothing."""
     return said is not None and known is not None and said != known

@@ -1,8 +1,8 @@
-"""What goes into and comes out of a group shard: requests, replies and the outcome of handling one.
+"""The input and output of a group shard: requests, replies, and the outcome of handling one.
 
-Field meanings are those of Kafka's message schemas of the same APIs; what depends on a request's version is a
-flag here, so that nothing in this package knows version numbers. Replies spell an absent string as None; the
-protocol rim turns that into "" where a version has no null.
+Fields have the meaning of Kafka's message schemas of the same APIs. What depends on a request's version is a
+flag here, so that nothing in this package knows version numbers. Replies use None for an absent string; the
+protocol rim turns that into "" if a version has no null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Record: TypeAlias = "tuple[Key, Value | None]"
 """A record to append: its key, and its value or None for a tombstone."""
 
 Token: TypeAlias = Hashable
-"""The caller's name for one request that waits for a reply; unique among those that wait."""
+"""The caller's name for a waiting request; unique among waiting requests."""
 
 NO_GENERATION = -1
 NO_OFFSET = -1
@@ -29,7 +29,7 @@ NO_RETENTION = -1
 
 
 class JoinProtocol(msgspec.Struct, frozen=True):
-    """One assignment protocol that a member supports, and its subscription in that protocol's terms."""
+    """One assignment protocol that a member supports, and the member's subscription in it."""
 
     name: str
     metadata: bytes
@@ -38,10 +38,10 @@ class JoinProtocol(msgspec.Struct, frozen=True):
 class JoinRequest(msgspec.Struct, frozen=True):
     """JoinGroup (v0 to v9).
 
-    rebalance_timeout_ms: -1 where the version has none (v0), then the session timeout counts. client_host: as
-    Kafka writes it, "/" and the address. needs_member_id: a dynamic member must come back with the member id
-    that it was given (KIP-394, v4 and above). can_skip_assignment: a restarted static leader may be told the
-    members but not to assign (KIP-814, v9 and above).
+    rebalance_timeout_ms: -1 if the version has none (v0); the session timeout counts instead. client_host: as
+    Kafka writes it, "/" and the address. needs_member_id: a dynamic member must return with the member id
+    that it received (KIP-394, v4 and above). can_skip_assignment: a restarted static leader may receive the
+    members without having to assign (KIP-814, v9 and above).
     """
 
     group_id: str
@@ -58,7 +58,7 @@ class JoinRequest(msgspec.Struct, frozen=True):
 
 
 class JoinMember(msgspec.Struct, frozen=True):
-    """A member as the leader sees it: its subscription in the chosen protocol."""
+    """A member for the leader: its subscription in the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -79,7 +79,7 @@ class JoinReply(msgspec.Struct, frozen=True):
 
 
 class SyncAssignment(msgspec.Struct, frozen=True):
-    """What the leader assigns to one member."""
+    """The leader's assignment for one member."""
 
     member_id: str
     assignment: bytes
@@ -122,7 +122,9 @@ class HeartbeatReply(msgspec.Struct, frozen=True):
 
 
 class LeavingMember(msgspec.Struct, frozen=True):
-    """Who is to leave: a member id, or with member_id "" a group instance id (an administrator's request)."""
+    """A member to remove: a member id, or with member_id "" a group instance id (an administrator's
+    request).
+    """
 
     member_id: str
     group_instance_id: str | None = None
@@ -136,7 +138,7 @@ class LeaveRequest(msgspec.Struct, frozen=True):
 
 
 class LeftMember(msgspec.Struct, frozen=True):
-    """How leaving went for one LeavingMember."""
+    """The result for one LeavingMember."""
 
     member_id: str
     group_instance_id: str | None
@@ -161,7 +163,7 @@ class CommitPartition(msgspec.Struct, frozen=True, gc=False):
     """An offset to commit.
 
     refusal: an error found outside the group (an unknown topic, a missing permission); it is answered after
-    the group's own checks, and nothing is written then.
+    the group's own checks, and nothing is written.
     """
 
     partition: int
@@ -182,10 +184,10 @@ class CommitTopic(msgspec.Struct, frozen=True, gc=False):
 class CommitRequest(msgspec.Struct, frozen=True):
     """OffsetCommit (v2 to v10).
 
-    retention_time_ms: -1 for the broker's retention; other values come with v2 to v4 only.
-    knows_member_epochs: v9 and above, which members of consumer groups must use (KIP-848), TxnOffsetCommit v6
-    and above; a fenced commit to an unknown group is GROUP_ID_NOT_FOUND then, not ILLEGAL_GENERATION.
-    producer: id and epoch where it is a TxnOffsetCommit, which all members may use.
+    retention_time_ms: -1 for the broker's retention; only v2 to v4 have other values. knows_member_epochs: v9
+    and above, which members of consumer groups must use (KIP-848), and TxnOffsetCommit v6 and above; a fenced
+    commit to an unknown group is then GROUP_ID_NOT_FOUND instead of ILLEGAL_GENERATION. producer: id and
+    epoch of a TxnOffsetCommit, which all members may use.
     """
 
     group_id: str
@@ -220,7 +222,7 @@ class CommitReply(msgspec.Struct, frozen=True):
 
     @property
     def is_accepted(self) -> bool:
-        """Whether every offset was taken."""
+        """Whether every offset was accepted."""
         for topic in self.topics:
             for partition in topic.partitions:
                 if partition.error is not ErrorCode.none:
@@ -229,7 +231,7 @@ class CommitReply(msgspec.Struct, frozen=True):
 
 
 class FetchTopic(msgspec.Struct, frozen=True):
-    """The partitions of one topic whose offsets are asked for."""
+    """The partitions of one topic in an OffsetFetch."""
 
     name: str
     partitions: tuple[int, ...]
@@ -237,10 +239,9 @@ class FetchTopic(msgspec.Struct, frozen=True):
 
 
 class FetchRequest(msgspec.Struct, frozen=True):
-    """One group of an OffsetFetch (v1 to v10); topics None asks for all that the group has.
+    """One group of an OffsetFetch (v1 to v10); topics None asks for all offsets of the group.
 
-    member_id and member_epoch (v9 and above) are checked for consumer groups only; None and -1 where there is
-    none.
+    member_id and member_epoch (v9 and above) are checked for consumer groups only; None and -1 if absent.
     """
 
     group_id: str
@@ -251,7 +252,7 @@ class FetchRequest(msgspec.Struct, frozen=True):
 
 
 class FetchedPartition(msgspec.Struct, frozen=True):
-    """A committed offset, or -1 with metadata "" where there is none."""
+    """A committed offset, or -1 with metadata "" if there is none."""
 
     partition: int
     offset: int = NO_OFFSET
@@ -295,7 +296,7 @@ class DescribedMember(msgspec.Struct, frozen=True):
 
 
 class DescribedGroup(msgspec.Struct, frozen=True):
-    """A described group; one that does not exist is "Dead"."""
+    """A described group; a group that does not exist is "Dead"."""
 
     group_id: str
     error: ErrorCode
@@ -313,8 +314,8 @@ class DescribeReply(msgspec.Struct, frozen=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True):
-    """ListGroups (v0 to v5): states (KIP-518) and types (KIP-848) to list, none for all; case does not
-    matter.
+    """ListGroups (v0 to v5): states (KIP-518) and types (KIP-848) to list; empty lists all;
+    case-insensitive.
     """
 
     states: tuple[str, ...] = ()
@@ -343,7 +344,7 @@ class DeleteRequest(msgspec.Struct, frozen=True):
 
 
 class DeletedGroup(msgspec.Struct, frozen=True):
-    """How deleting one group went."""
+    """The result of deleting one group."""
 
     group_id: str
     error: ErrorCode
@@ -363,24 +364,24 @@ class OffsetDeleteRequest(msgspec.Struct, frozen=True):
 
 
 class OffsetDeleteReply(msgspec.Struct, frozen=True):
-    """The answer to an OffsetDeleteRequest; with an error no topics."""
+    """The answer to an OffsetDeleteRequest; without topics if it has an error."""
 
     error: ErrorCode
     topics: tuple[TopicResult, ...] = ()
 
 
 class OwnedTopic(msgspec.Struct, frozen=True):
-    """Partitions of a topic that is named by its id."""
+    """Partitions of a topic, named by topic id."""
 
     topic_id: bytes
     partitions: tuple[int, ...]
 
 
 class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True):
-    """ConsumerGroupHeartbeat (v0 to v1); None (-1 for the time-out) is what has not changed.
+    """ConsumerGroupHeartbeat (v0 to v1); None (-1 for the timeout) means unchanged.
 
-    member_epoch: 0 joins, -1 leaves, -2 leaves for a while (static members). gives_member_id: an empty member
-    id is replaced by one of ours (v0). may_describe: which topics an expression may stand for.
+    member_epoch: 0 joins, -1 leaves, -2 leaves temporarily (static members). gives_member_id: the coordinator
+    replaces an empty member id (v0). may_describe: the topics that an expression may match.
     """
 
     group_id: str
@@ -400,7 +401,7 @@ class ConsumerHeartbeatRequest(msgspec.Struct, frozen=True):
 
 
 class ConsumerHeartbeatReply(msgspec.Struct, frozen=True):
-    """The answer to a ConsumerHeartbeatRequest; assignment None is what has not changed."""
+    """The answer to a ConsumerHeartbeatRequest; assignment None means unchanged."""
 
     error: ErrorCode
     error_message: str | None = None
@@ -425,7 +426,7 @@ class NamedTopic(msgspec.Struct, frozen=True):
 
 
 class DescribedConsumer(msgspec.Struct, frozen=True):
-    """A member of a consumer group; is_classic: it speaks the classic protocol."""
+    """A member of a consumer group; is_classic: it uses the classic protocol."""
 
     member_id: str
     instance_id: str | None
@@ -441,7 +442,7 @@ class DescribedConsumer(msgspec.Struct, frozen=True):
 
 
 class DescribedConsumerGroup(msgspec.Struct, frozen=True):
-    """A described consumer group; topics: all that its members read or have."""
+    """A described consumer group; topics: all that its members subscribe to or are assigned."""
 
     group_id: str
     error: ErrorCode
@@ -461,13 +462,15 @@ class ConsumerDescribeReply(msgspec.Struct, frozen=True):
 
 
 class PutRequest(msgspec.Struct, frozen=True):
-    """Records of a partition that a tool has produced, decoded and checked: to be applied, all or none."""
+    """Records that a tool has produced to a partition, decoded and checked: applied completely or not at
+    all.
+    """
 
     records: tuple[Record, ...]
 
 
 class PutReply(msgspec.Struct):
-    """The answer to a PutRequest. `base_offset`: of its first record, once that is appended."""
+    """The answer to a PutRequest. `base_offset`: the first record's offset, once it is appended."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -491,11 +494,11 @@ Reply: TypeAlias = (
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What handling led to: records to replay and append, in order, and replies to send once all of them are
-    safe.
+    """The outcome of a handler: records to replay and append, in order, and replies to send once all of them
+    are safe.
 
-    A reply without records may still rest on records of earlier outcomes, so it must not overtake those.
-    producer: id and epoch of whose transaction the records are in, all of them or none.
+    A reply without records may depend on records of earlier outcomes, so it must not overtake them. producer:
+    id and epoch of the producer whose transaction contains the records (all of them or none).
     """
 
     records: list[Record] = msgspec.field(default_factory=list)

@@ -1,16 +1,15 @@
-"""Redis consumer groups that Redis applications move (XREADGROUP, XACK, XGROUP): when one of them is a commit
-of the Kafka group of its name.
+"""Redis consumer groups that Redis applications move (XREADGROUP, XACK, XGROUP), and when such a movement is
+a commit of the Kafka group of the same name.
 
-Theory of operation. A Redis group follows the Kafka group's commits, and beside it is noted which commit it
-was last brought in step with, and where it stood right after. Where it stands elsewhere now, native consumers
-have moved it, and that is a commit, but only if the commit noted is still the newest: a newer one is about to
-move the Redis group itself, and is not to be undone. The commit that results is noted in turn, so each
-movement is told once. A deletion that leaves the Redis group to its consumers is noted like a commit: the
-group counts again when it has moved on.
+Theory of operation. A Redis group follows the commits of its Kafka group. Each synchronisation is recorded:
+the commit, and the position of the Redis group after it. If the Redis group has another position now,
+native consumers have moved it. The movement is a commit, but only if the recorded commit is still the
+newest: a newer commit is about to move the Redis group itself and must not be undone. The resulting commit
+is recorded in turn, so each movement is committed once. A deletion that leaves the Redis group to its
+native consumers is recorded like a commit: the group counts again when it has moved further.
 
-What is read of a Redis group may be out of date when it is decided upon. So the caller hands in only groups
-of which no commit has come since before they were read, and whose earlier ones had all been projected by
-then.
+The state of a Redis group may be out of date when the decision is made. So the caller passes only groups
+without a commit since before they were read, and whose earlier commits had all been projected by then.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from korvet.offsets.wire import MAX_STRING_BYTES
 if TYPE_CHECKING:
     from korvet.offsets.schema import OffsetCommitValue
 
-# Consumers that read the same topic commit their own positions, every 5 s by default
-# (auto.commit.interval.ms), and would take faster native ones back each time: until they have committed
-# nothing for so long, they lead.
+# Consumers of a topic commit their own positions, every 5 s by default (auto.commit.interval.ms), and would
+# reset faster native consumers each time. Until the consumers have committed nothing for this long, their
+# commits take precedence.
 QUIET_MS: Final = 6_000
 # An offset in Kafka's records is an int64; the entry ID of a native writer may lie beyond it.
 _MAX_OFFSET: Final = 2**63 - 1
 
 
 class Projected(msgspec.Struct, frozen=True, gc=False):
-    """What a Redis group was last brought in step with: the record at `position` of `__consumer_offsets`,
-    which committed `offset`, or (None) deleted what was committed.
+    """The last synchronisation of a Redis group: the record at `position` of `__consumer_offsets`, which
+    committed `offset`, or deleted the commit (None).
 
-    read_off: the commit was one that the Redis group itself had led to.
+    read_off: the commit was read from the Redis group itself.
     """
 
     position: int
@@ -46,11 +45,10 @@ class Projected(msgspec.Struct, frozen=True, gc=False):
 
 
 class NativeGroup(msgspec.Struct, frozen=True, gc=False):
-    """A Redis group that stands at offset `at`, elsewhere than when it was brought in step (None: it never
-    was).
+    """A Redis group at offset `at`, which differs from its last synchronisation (None: never synchronised).
 
-    `at`: its oldest pending entry that still exists, else what is behind the last one delivered; it may lie
-    before `log_start`.
+    `at`: its oldest pending entry that still exists, else the offset after the last delivered entry; it may
+    lie before `log_start`.
     """
 
     group: str
@@ -68,28 +66,28 @@ class NativeGroup(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def offset(self) -> int:
-        """What this is as a commit."""
+        """The commit that this movement makes."""
         return min(max(self.at, self.log_start), _MAX_OFFSET)
 
 
 class Decision(Enum):
-    """What to do about a Redis group."""
+    """What to do with a moved Redis group."""
 
     COMMIT = auto()
     NOTHING = auto()
-    """It stands where the commit is."""
+    """The Redis group is at the newest commit."""
     WAIT = auto()
-    """Kafka consumers of the group are at work there."""
+    """Kafka consumers of the group are active on the topic."""
     PROJECT = auto()
-    """What it was brought in step with is not the newest commit: that is to be projected (again) first."""
+    """The last synchronisation is not with the newest commit: that must be projected (again) first."""
 
 
 def decide(
     native: NativeGroup, committed: OffsetCommitValue | None, now_ms: int, *, contested: bool
 ) -> Decision:
-    """What is to be done about a group that stands elsewhere than when it was brought in step.
+    """Decide about a Redis group that has moved since its last synchronisation.
 
-    committed: its newest commit. contested: Kafka consumers of this group may be reading the topic.
+    committed: the group's newest commit. contested: Kafka consumers of this group may be reading the topic.
     """
     projected = native.projected
     offset = projected.offset if projected is not None else None
@@ -106,8 +104,8 @@ def decide(
 
 
 def group_id_of(name: bytes) -> str | None:
-    """The Kafka group of a Redis group's name; None where there can be none of that name: it is empty, too
-    long, or no UTF-8.
+    """The Kafka group of a Redis group's name; None if no Kafka group can have the name: it is empty, too
+    long, or not UTF-8.
     """
     if not 0 < len(name) <= MAX_STRING_BYTES:
         return None

@@ -1,7 +1,7 @@
 """The committed offsets of a shard's groups, and those of open transactions.
 
-A value of a transaction is pending until its marker: a commit applies it unless the present value is younger,
-an abort drops it. Tombstones remove both. "Younger" goes by the order of replaying, which is that of the log.
+A transaction's value is pending until its marker: a commit applies it unless the current value is younger, an
+abort drops it. Tombstones remove both. "Younger" refers to the order of replay, which is log order.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ Place: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
 
 KeptValue: TypeAlias = OffsetCommitValue | bytes
-"""A committed value. One that was loaded may be kept as it is in the log: that takes a third of the memory,
-and the garbage collector has nothing to look at."""
+"""A committed value. A loaded value may stay encoded as in the log: that takes a third of the memory, and
+gives the garbage collector nothing to traverse.
+"""
 
-# decode_value wants to know the kind of key only.
+# decode_value needs only the kind of the key.
 _ANY_KEY: Final = OffsetCommitKey("", "", 0)
 
 
 def value_of(kept: KeptValue) -> OffsetCommitValue:
-    """The value, decoded where need be."""
+    """The decoded value."""
     if isinstance(kept, OffsetCommitValue):
         return kept
     value = decode_value(_ANY_KEY, kept)
@@ -34,7 +35,7 @@ def value_of(kept: KeptValue) -> OffsetCommitValue:
 
 
 class _PendingOffset:
-    """An offset of an open transaction and when it was replayed, as a sequence number."""
+    """An offset of an open transaction, and the sequence number of its replay."""
 
     __slots__ = ("sequence", "value")
 
@@ -53,11 +54,11 @@ class OffsetTable:
         self._pending: dict[int, dict[Place, _PendingOffset]] = {}  # by producer id
         self._open_producers: dict[str, set[int]] = {}  # by group
         self._sequence = 0
-        # When what is committed was replayed; only of groups with open transactions, and since these began.
+        # The sequence numbers of commits' replays, for groups with open transactions only, since these began.
         self._sequences: dict[str, dict[Place, int]] = {}
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
-        """Apply a record; producer_id -1 if it is not of a transaction."""
+        """Apply a record; producer_id is -1 if the record is not transactional."""
         place = (key.group, key.topic, key.partition)
         if value is None:
             self._remove(place)
@@ -69,8 +70,8 @@ class OffsetTable:
             self._open_producers.setdefault(key.group, set()).add(producer_id)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
-        """Apply a control record: the pending offsets of this producer count now, or never did. Those that
-        count.
+        """Apply a control record: the producer's pending offsets count from now on, or are dropped.
+        Returns those that count.
         """
         changed = []
         for place, pending in self._pending.pop(producer_id, {}).items():
@@ -83,17 +84,17 @@ class OffsetTable:
         return changed
 
     def get(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
-        """What is committed there."""
+        """The committed value of a partition."""
         kept = self._committed.get(group_id, {}).get(topic, {}).get(partition)
         return None if kept is None else value_of(kept)
 
     def topics(self, group_id: str) -> dict[str, dict[int, KeptValue]]:
-        """All that the group has committed; not to be changed."""
+        """All committed values of the group; read-only."""
         return self._committed.get(group_id, {})
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
-        """Where the group's offsets of a topic are put as they are loaded, one at least; good until a
-        tombstone is replayed.
+        """The target for a loader with at least one offset of the group's topic; valid until a tombstone
+        is replayed.
         """
         return self._committed.setdefault(group_id, {}).setdefault(topic, {})
 
@@ -102,16 +103,16 @@ class OffsetTable:
         return group_id in self._committed or group_id in self._open_producers
 
     def has_open_transaction(self, group_id: str) -> bool:
-        """Whether a transaction is open that has commits of this group."""
+        """Whether an open transaction has commits of this group."""
         return group_id in self._open_producers
 
     def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
-        """Whether an open transaction has a commit there."""
+        """Whether an open transaction has a commit of the partition."""
         place = (group_id, topic, partition)
         return any(place in self._pending[producer] for producer in self._open_producers.get(group_id, ()))
 
     def places(self, group_id: str) -> list[Place]:
-        """Where the group has a committed or pending offset; each once."""
+        """The partitions with a committed or pending offset of the group; each once."""
         places = {
             (group_id, topic, partition): None
             for topic, partitions in self.topics(group_id).items()
@@ -124,7 +125,7 @@ class OffsetTable:
         return list(places)
 
     def places_of_topics(self, topics: frozenset[str]) -> list[Place]:
-        """Where any group has a committed or pending offset in one of these topics; each once."""
+        """The partitions of these topics with a committed or pending offset of any group; each once."""
         group_ids = dict.fromkeys([*self._committed, *self._open_producers])
         return [place for group_id in group_ids for place in self.places(group_id) if place[1] in topics]
 

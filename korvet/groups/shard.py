@@ -2,13 +2,13 @@
 
     handler(request, token, now_ms) -> Outcome(records, replies)      replay(key, value) -> None
 
-Theory of operation. The caller hands in a request; right after the handler has returned, and before it calls
-anything else, it replays the outcome's records, in order; then it appends them to the log, and sends the
-replies when all records returned so far are safe there. What lasts (offsets; a group's Stable generation with
-its assignments; its removal) changes by replay alone, the same way when a partition is loaded and when it is
-served. What need not outlive a restart (who has joined, who waits, time-outs) changes in the handlers. When
-an append fails, throw the shard away and load a new one: nothing is rolled back. A join or sync may be
-answered by the outcome of a later call.
+Theory of operation. The caller passes a request to a handler. Directly after the handler has returned, and
+before any other call, the caller replays the outcome's records in order; then it appends them to the log, and
+sends the replies when all records returned so far are safe there. Lasting state (offsets; a group's Stable
+generation with its assignments; its removal) changes by replay alone, in the same way when a partition is
+loaded and when it is served. State that need not outlive a restart (joined members, waiting requests,
+timeouts) changes in the handlers. After a failed append, discard the shard and load a new one: nothing is
+rolled back. A join or sync may be answered by the outcome of a later call.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class NotLoaded(Exception):
 class GroupShard:
     """The coordinator of the groups of one partition.
 
-    new_member_suffix gives the random part of a new member id; it must never give the same one twice.
-    topics: what there is to subscribe to, for consumer groups (KIP-848).
-    All times are ms since the epoch and must not go backwards by more than is tolerable for time-outs.
+    new_member_suffix returns the random part of a new member id, and never the same one twice. topics: the
+    topics that consumer groups can subscribe to (KIP-848). All times are ms since the epoch; they must not go
+    back by more than timeouts tolerate.
     """
 
     __slots__ = (
@@ -165,8 +165,8 @@ class GroupShard:
         return self._context.take_outcome()
 
     def commit(self, request: CommitRequest, token: Token, now_ms: int) -> Outcome:
-        """OffsetCommit, TxnOffsetCommit -> CommitReply. The group id may be empty, as in Kafka, but not in a
-        transaction.
+        """OffsetCommit, TxnOffsetCommit -> CommitReply. The group id may be empty, as in Kafka, except in
+        a transaction.
         """
         self._begin(now_ms)
         self._commits.commit(request, token)
@@ -179,7 +179,7 @@ class GroupShard:
         return self._context.take_outcome()
 
     def describe(self, request: DescribeRequest, token: Token, now_ms: int) -> Outcome:
-        """DescribeGroups, of those groups that are this partition's -> DescribeReply."""
+        """DescribeGroups, for groups of this partition -> DescribeReply."""
         self._begin(now_ms)
         groups = tuple(
             self._describe(group_id, request.knows_group_id_not_found) for group_id in request.group_ids
@@ -188,20 +188,20 @@ class GroupShard:
         return self._context.take_outcome()
 
     def describe_consumers(self, request: ConsumerDescribeRequest, token: Token, now_ms: int) -> Outcome:
-        """ConsumerGroupDescribe, of those groups that are this partition's -> ConsumerDescribeReply."""
+        """ConsumerGroupDescribe, for groups of this partition -> ConsumerDescribeReply."""
         self._begin(now_ms)
         groups = tuple(self._describe_consumers(group_id) for group_id in request.group_ids)
         self._context.reply(token, ConsumerDescribeReply(groups))
         return self._context.take_outcome()
 
     def list_groups(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
-        """ListGroups, of this partition -> ListReply."""
+        """ListGroups of this partition -> ListReply."""
         self._begin(now_ms)
         self._context.reply(token, ListReply(tuple(self._listed(request))))
         return self._context.take_outcome()
 
     def delete_groups(self, request: DeleteRequest, token: Token, now_ms: int) -> Outcome:
-        """DeleteGroups, of those groups that are this partition's -> DeleteReply."""
+        """DeleteGroups, for groups of this partition -> DeleteReply."""
         self._begin(now_ms)
         self._commits.delete_groups(request, token)
         return self._context.take_outcome()
@@ -213,9 +213,9 @@ class GroupShard:
         return self._context.take_outcome()
 
     def put(self, request: PutRequest, token: Token, now_ms: int) -> Outcome:
-        """Produce to the topic -> PutReply: what the records say holds from now on, as if read from the log.
+        """Produce to the topic -> PutReply: the records take effect from now on, as if read from the log.
 
-        NON_EMPTY_GROUP where they make a classic group of one that speaks the consumer protocol.
+        NON_EMPTY_GROUP if they would turn a group with members of the consumer protocol into a classic one.
         """
         self._begin(now_ms)
         groups = self._context.groups
@@ -232,25 +232,25 @@ class GroupShard:
     # Events
 
     def delete_topics(self, topics: Iterable[str], now_ms: int) -> Outcome:
-        """These topics are being deleted: tombstones for their offsets in all groups."""
+        """Tombstones for the offsets of deleted topics in all groups."""
         self._begin(now_ms)
         self._commits.delete_topics(frozenset(topics))
         return self._context.take_outcome()
 
     def export(self, groups: Iterable[NativeGroup], now_ms: int) -> tuple[Outcome, list[NativeGroup]]:
-        """Commits of what native consumers have moved; and those groups whose newest commit has to be
-        projected again. See korvet.groups.native for what may be handed in.
+        """Commits of what native consumers have moved, and the groups whose newest commit must be
+        projected again. See korvet.groups.native for the input.
         """
         self._begin(now_ms)
         behind = self._commits.export(groups)
         return self._context.take_outcome(), behind
 
     def committed(self, group_id: str, topic: str, partition: int) -> OffsetCommitValue | None:
-        """What is committed there: one object as long as nothing newer is replayed."""
+        """The committed value: the same object as long as nothing newer is replayed."""
         return self._offsets.get(group_id, topic, partition)
 
     def take_outcome(self) -> Outcome:
-        """What a handler that raised has put together; for `discard`."""
+        """The partial outcome of a handler that raised; for `discard`."""
         return self._context.take_outcome()
 
     def discard(self, outcome: Outcome, tokens: Iterable[Token] = ()) -> None:
@@ -263,13 +263,13 @@ class GroupShard:
             self._context.forget(token)
 
     def disconnect(self, token: Token) -> None:
-        """The client of a waiting request went away: no reply. Its membership ends with its session, as in
-        Kafka.
+        """The client of a waiting request disconnected: send no reply. Its membership ends with its
+        session, as in Kafka.
         """
         self._context.forget(token)
 
     def tick(self, now_ms: int) -> Outcome:
-        """Do what is due, until that gives records: what is due then may depend on their replay."""
+        """Do the due work until it yields records: what is due next may depend on their replay."""
         self._begin(now_ms)
         while not self._context.records:
             deadline = self._context.timers.pop_due(now_ms)
@@ -279,14 +279,14 @@ class GroupShard:
         return self._context.take_outcome()
 
     def next_deadline_ms(self) -> int | None:
-        """When tick is to be called next, at the latest; None if nothing will ever be due by itself."""
+        """The latest time of the next `tick`; None if nothing is scheduled."""
         if self._context.replies:
             return self._context.now_ms
         return self._context.timers.next_ms()
 
     def unload(self) -> Outcome:
-        """The partition is not ours any more: whoever waits is told NOT_COORDINATOR. The shard is of no use
-        then.
+        """Another broker leads the partition now: waiting requests get NOT_COORDINATOR. The shard cannot
+        be used any more.
         """
         for group in self._context.groups.values():
             if isinstance(group, Group):
@@ -298,10 +298,9 @@ class GroupShard:
     # Replay
 
     def replay(self, key: Key, value: Value | None, producer_id: int = NO_PRODUCER_ID) -> None:
-        """Apply one record of the log; None is a tombstone. Record types and versions that we don't know are
-        skipped.
+        """Apply one record of the log; None is a tombstone. Unknown record types and versions are skipped.
 
-        producer_id: of a transactional record, whose value counts when `end_transaction` says so.
+        producer_id: of a transactional record, whose value counts from `end_transaction` on.
         """
         if isinstance(key, OffsetCommitKey) and (value is None or isinstance(value, OffsetCommitValue)):
             self._replay_offset(key, value, producer_id)
@@ -311,21 +310,21 @@ class GroupShard:
             self._replay_consumers(key, value)
 
     def partitions_to_load(self, group_id: str, topic: str) -> dict[int, KeptValue]:
-        """For a loader with many offsets of one group and topic: where to put them, by partition, instead of
-        replaying each.
+        """For a loader with many offsets of one group and topic: a table to fill by partition, instead of one
+        replay each.
 
-        At least one of them is to be put there, and before a tombstone is replayed.
+        At least one offset must be put there, before a tombstone is replayed.
         """
         if group_id not in self._context.groups:
             self._context.groups[group_id] = Group(group_id, UNKNOWN_TIMESTAMP_MS)
         return self._offsets.partitions_to_load(group_id, topic)
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
-        """Apply a control record: the offsets that count from now on, and where."""
+        """Apply a control record: returns the offsets that count from now on, and their partitions."""
         return self._offsets.end_transaction(producer_id, committed=committed)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """All records are replayed: serve. Members get fresh sessions, so that those still running notice
+        """All records are replayed: serve. Members get fresh sessions, so that running clients notice
         nothing.
         """
         self._context.now_ms = now_ms
@@ -336,7 +335,7 @@ class GroupShard:
                 self._consumers.start_sessions(group)
                 continue
             if not group.has_record and not self._offsets.has_any(group.group_id):
-                del self._context.groups[group.group_id]  # its offsets have all been deleted since
+                del self._context.groups[group.group_id]  # all its offsets have been deleted since
                 continue
             self._membership.start_sessions(group)
         self._context.timers.arm(
@@ -353,7 +352,7 @@ class GroupShard:
         group = self._context.groups.get(key.group)
         if isinstance(group, ConsumerGroup):
             if value is None:
-                return  # of the classic group that it was
+                return  # of the former classic group
             group = None
         if group is not None and group.unconfirmed and group.unconfirmed[0] == value:
             self._confirm(group, group.unconfirmed.pop(0))
@@ -366,7 +365,7 @@ class GroupShard:
             if self._is_loaded:
                 self._membership.start_sessions(loaded)
         elif self._offsets.topics(key.group):
-            # Its offsets have outlived it: it goes on as a simple group, so that they are found and will
+            # Its offsets have outlived it: it continues as a simple group, so that they are found and will
             # expire.
             self._context.groups[key.group] = Group(key.group, UNKNOWN_TIMESTAMP_MS)
 
@@ -388,7 +387,9 @@ class GroupShard:
         group.replay(key, value)
 
     def _confirm(self, group: Group, value: GroupMetadataValue) -> None:
-        """Our own record: what it says is known, but for the assignments that make the group Stable."""
+        """A record of this shard: its content is known, except for the assignments that make the group
+        Stable.
+        """
         group.has_record = True
         if group.state is not GroupState.COMPLETING_REBALANCE or not value.members:
             return

@@ -34,4 +34,4 @@ PREDECESSORS: dict[GroupState, frozenset[GroupState]] = {
 
 
 class IllegalTransition(Exception):
-    """A group was about to change into a state that cannot follow the one that it is in: a defect of ours."""
+    """An illegal change of a group's state: a defect of korvet."""

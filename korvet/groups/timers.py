@@ -1,7 +1,7 @@
 """Deadlines in a heap with lazy deletion.
 
-Moving a deadline later, which is what every heartbeat does, is one assignment: the heap entry stays where it
-is and is put back when it comes up too early. So heartbeats and idle groups cost the heap nothing.
+Every heartbeat moves a deadline later. That is one assignment: the heap entry stays, and is pushed back when
+it comes up too early. So heartbeats and idle groups cost the heap nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ Action = Callable[[], None]
 
 
 class Deadline:
-    """Something that is to happen once at at_ms; None while it is not armed."""
+    """An event at at_ms; None while it is not armed."""
 
     __slots__ = ("action", "at_ms", "queued_ms")
 
     def __init__(self, action: Action) -> None:
         self.action = action
         self.at_ms: int | None = None
-        self.queued_ms: int | None = None  # the time of its valid heap entry, if there is one
+        self.queued_ms: int | None = None  # the time of its valid heap entry, if any
 
     def cancel(self) -> None:
         """Disarm; the heap entry, if any, is dropped when it comes up."""
@@ -34,23 +34,23 @@ class TimerQueue:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
-        self._sequence = 0  # ties fire in the order of their arming, and deadlines are never compared
+        self._sequence = 0  # ties fire in the order of their arming; deadlines are never compared
 
     def arm(self, deadline: Deadline, at_ms: int) -> None:
-        """Let deadline happen at at_ms, instead of when it was to happen before."""
+        """Set the deadline to at_ms, instead of its former time."""
         deadline.at_ms = at_ms
         if deadline.queued_ms is None or at_ms < deadline.queued_ms:
             self._push(deadline, at_ms)
 
     def next_ms(self) -> int | None:
-        """No deadline is due before this; None if none is armed.
+        """No deadline is due before this time; None if none is armed.
 
-        It may be the former time of one that was moved: finding that out is left to `pop_due`.
+        It may be the former time of a deadline that was moved: `pop_due` finds that out.
         """
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> Deadline | None:
-        """Take out the earliest deadline that is due at now_ms, disarmed; None if there is none."""
+        """Remove the earliest deadline that is due at now_ms, and disarm it; None if none is due."""
         if not self._settle() or self._heap[0][0] > now_ms:
             return None
         deadline = heappop(self._heap)[2]
@@ -63,7 +63,7 @@ class TimerQueue:
         heappush(self._heap, (at_ms, self._sequence, deadline))
 
     def _settle(self) -> bool:
-        """Make the first heap entry a true one; False if the heap is empty."""
+        """Bring a valid entry to the top of the heap; False if the heap is empty."""
         heap = self._heap
         while heap:
             queued_ms, _, deadline = heap[0]

@@ -1,4 +1,4 @@
 """The transaction coordinator as a pure state machine (KIP-98, KIP-360, KIP-890): the entrance is `shard`.
 
-No I/O, no clock, no timers of its own: see korvet.transactions.shard for how it is driven.
+No I/O, no clock, no timers of its own; korvet.transactions.shard describes how to drive it.
 """

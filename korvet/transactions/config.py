@@ -1,6 +1,4 @@
-"""The settings of the transaction coordinator; the comments name Kafka's broker settings of the same
-meaning.
-"""
+"""The settings of the transaction coordinator; comments name Kafka's broker settings of the same meaning."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TransactionConfig(msgspec.Struct, frozen=True):
-    """Limits of transactions and of what is remembered of transactional ids."""
+    """Limits of transactions, and the expiry of transactional ids."""
 
     max_timeout_ms: int = 900_000  # transaction.max.timeout.ms
     id_expiration_ms: int = 7 * 24 * 3_600_000  # transactional.id.expiration.ms
@@ -21,7 +19,7 @@ class TransactionConfig(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_settings(cls, settings: Config) -> TransactionConfig:
-        """The part of the broker's settings that is about transactions."""
+        """Take the settings that concern transactions from the broker's settings."""
         return cls(
             max_timeout_ms=settings.transaction_max_timeout_ms,
             id_expiration_ms=settings.transactional_id_expiration_ms,

@@ -1,7 +1,7 @@
-"""What goes into and comes out of a transaction shard: requests, replies and the outcome of handling one.
+"""The input and output of a transaction shard: requests, replies, and the outcome of handling one.
 
-Field meanings are those of Kafka's message schemas of the same APIs. What depends on a request's version is
-in `protocol`: 0, or 2 where the producer's epoch is to be bumped with each transaction (KIP-890).
+Fields have the meaning of Kafka's message schemas of the same APIs. What depends on a request's version is in
+`protocol`: 0, or 2 if each transaction bumps the producer's epoch (KIP-890).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Record: TypeAlias = tuple[str, TransactionLogValue | None]
 """A record to append: the transactional id, and its state or None for a tombstone."""
 
 Token: TypeAlias = Hashable
-"""The caller's name for one request that waits for a reply; unique among those that wait."""
+"""The caller's name for a waiting request; unique among waiting requests."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 
@@ -28,7 +28,7 @@ BUMPING_PROTOCOL: Final = 2
 
 
 class InitRequest(msgspec.Struct, frozen=True):
-    """InitProducerId with a transactional id; with the producer's id and epoch where it goes on after an
+    """InitProducerId with a transactional id; with the producer's id and epoch if it continues after an
     error (KIP-360).
     """
 
@@ -62,7 +62,7 @@ class AddRequest(msgspec.Struct, frozen=True):
 
 
 class AddReply(msgspec.Struct, frozen=True):
-    """The answer to an AddRequest; `absent` are those partitions that verification did not find."""
+    """The answer to an AddRequest; `absent` are the partitions that verification did not find."""
 
     error: ErrorCode
     absent: frozenset[TopicPartition] = frozenset()
@@ -93,7 +93,7 @@ class DescribeRequest(msgspec.Struct, frozen=True):
 
 
 class DescribedTransaction(msgspec.Struct, frozen=True):
-    """One transactional id; start_ms is -1 where no transaction is at work, 0 with an error."""
+    """One transactional id; start_ms is -1 if no transaction is open, 0 with an error."""
 
     transactional_id: str
     error: ErrorCode
@@ -112,7 +112,7 @@ class DescribeReply(msgspec.Struct, frozen=True):
 
 
 class ListRequest(msgspec.Struct, frozen=True):
-    """ListTransactions; empty filters let all pass. min_duration_ms -1: however long they run."""
+    """ListTransactions; empty filters match everything. min_duration_ms -1: any duration."""
 
     states: frozenset[str] = frozenset()
     producer_ids: frozenset[int] = frozenset()
@@ -148,7 +148,9 @@ class Markers(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a call has brought: records to append, in order, and what may happen once they are safe."""
+    """The outcome of a call: records to append, in order, and the effects that may follow once they are
+    safe.
+    """
 
     records: list[Record]
     replies: list[tuple[Token, Reply]]

@@ -2,19 +2,19 @@
 
     handler(request, token, now_ms) -> Outcome(records, replies, markers)      replay(id, value) -> None
 
-Theory of operation. The caller hands in a request; right after the handler has returned, and before it calls
-anything else, it replays the outcome's records, in order; then it appends them to the log. When all records
-returned so far are safe there, it sends the replies, and has the markers written by those who lead the
-partitions; each that is written comes back by `markers_written`. What lasts changes by replay alone, the same
-way when a partition is loaded and when it is served. So whatever was decided before a crash is found decided
-by `loaded`, which asks for its markers again: a marker that is written twice does no harm. When an append
-fails, throw the shard away and load a new one.
+Theory of operation. The caller passes a request to a handler. Directly after the handler has returned, and
+before any other call, the caller replays the outcome's records in order; then it appends them to the log.
+When all records returned so far are safe there, it sends the replies, and has the markers written by the
+leaders of the partitions; `markers_written` reports each written marker. Lasting state changes by replay
+alone, in the same way when a partition is loaded and when it is served. So an outcome that was decided
+before a crash is still decided after `loaded`, which asks for its markers again: a marker that is written
+twice does no harm. After a failed append, discard the shard and load a new one.
 
 An id whose outcome is decided takes no requests before its last marker is written: the answer is
-CONCURRENT_TRANSACTIONS, and clients try again. As in Kafka that goes before the check of the epoch, since a
-client may use its next epoch as soon as EndTxn is answered; but EndTxn of the first protocol and verification
-check the epoch first. Every producer before the newest is fenced by its epoch, which goes up with each
-InitProducerId, with each time-out and, in protocol version 2, with each transaction.
+CONCURRENT_TRANSACTIONS, and clients retry. As in Kafka, this check precedes the check of the epoch, because
+a client may use its next epoch as soon as EndTxn is answered; but EndTxn of the first protocol and
+verification check the epoch first. Every producer before the newest is fenced by its epoch, which increases
+with each InitProducerId, with each timeout and, in protocol version 2, with each transaction.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from korvet.transactions.config import TransactionConfig
 
 _SUCCESS: Final = ErrorCode.none
-# A time-out that found no producer id for what comes next is tried again after this.
+# Delay before a timeout is retried that found no producer id for the next transaction.
 _RETRY_MS: Final = 100
 
 
@@ -69,9 +69,8 @@ class NotLoaded(Exception):
 class TransactionShard:
     """The coordinator of the transactional ids of one partition.
 
-    take_producer_id gives an id that no producer has had, or None while none is at hand: then a request that
-    needs one is answered COORDINATOR_LOAD_IN_PROGRESS, which clients try again. All times are ms since the
-    epoch.
+    take_producer_id returns an unused id, or None while none is available: a request that needs one gets
+    COORDINATOR_LOAD_IN_PROGRESS, which clients retry. All times are ms since the epoch.
     """
 
     __slots__ = (
@@ -102,8 +101,8 @@ class TransactionShard:
     # Requests
 
     def init_producer(self, request: InitRequest, token: Token, now_ms: int) -> Outcome:
-        """InitProducerId -> InitReply. An open transaction of a producer before is aborted first; the client
-        comes again.
+        """InitProducerId -> InitReply. An open transaction of an earlier producer is aborted first; the
+        client retries.
         """
         self._begin(now_ms)
         self._replies.append((token, self._init_producer(request)))
@@ -116,7 +115,7 @@ class TransactionShard:
         return self.take_outcome()
 
     def end(self, request: EndRequest, token: Token, now_ms: int) -> Outcome:
-        """EndTxn -> EndReply, when the outcome is decided; the markers follow."""
+        """EndTxn -> EndReply when the outcome is decided; the markers follow."""
         self._begin(now_ms)
         self._replies.append((token, self._end(request)))
         return self.take_outcome()
@@ -129,7 +128,7 @@ class TransactionShard:
         return self.take_outcome()
 
     def list_transactions(self, request: ListRequest, token: Token, now_ms: int) -> Outcome:
-        """ListTransactions, of this partition -> ListReply."""
+        """ListTransactions of this partition -> ListReply."""
         self._begin(now_ms)
         listed = tuple(
             ListedTransaction(each.transactional_id, each.value.producer_id, each.state.title)
@@ -142,8 +141,8 @@ class TransactionShard:
     # Events
 
     def markers_written(self, markers: Markers, now_ms: int) -> Outcome:
-        """These markers, all that were asked for or some, are in their logs or not needed there any more, as
-        the topic is gone. Those of a transaction that is over are ignored.
+        """These markers (all that were asked for, or some) are in their logs, or not needed any more
+        because the topic is deleted. Markers of a transaction that has ended are ignored.
         """
         self._begin(now_ms)
         transaction = self._transactions.get(markers.transactional_id)
@@ -157,14 +156,14 @@ class TransactionShard:
         return self.take_outcome()
 
     def tick(self, now_ms: int) -> Outcome:
-        """Do what is due."""
+        """Do the work that is due."""
         self._begin(now_ms)
         while (deadline := self._timers.pop_due(now_ms)) is not None:
             deadline.action()
         return self.take_outcome()
 
     def next_deadline_ms(self) -> int | None:
-        """When tick is to be called next, at the latest."""
+        """The latest time of the next `tick`."""
         return self._timers.next_ms()
 
     def is_ending(self, transactional_id: str) -> bool:
@@ -173,18 +172,22 @@ class TransactionShard:
         return transaction is not None and transaction.state in PREPARED
 
     def take_outcome(self) -> Outcome:
-        """What has come together since the last time; what a handler that raised leaves is for `discard`."""
+        """Returns the collected outcome and begins a new one; the remains of a handler that raised are
+        for `discard`.
+        """
         outcome = Outcome(self._records, self._replies, self._markers)
         self._records, self._replies, self._markers = [], [], []
         return outcome
 
     def discard(self, outcome: Outcome, tokens: Iterable[Token] = ()) -> None:
-        """An outcome is not replayed. Nothing is left of it here, and no request waits in the shard."""
+        """Drop an outcome that is not replayed. Nothing of it remains here, and no request waits in the
+        shard.
+        """
 
     # Replay
 
     def replay(self, transactional_id: str, value: TransactionLogValue | None) -> None:
-        """Apply one record of the log; None is a tombstone. Raises ValueError where the state is none of
+        """Apply one record of the log; None is a tombstone. Raises ValueError if the state is not one of
         Kafka's.
         """
         transaction = self._transactions.get(transactional_id)
@@ -205,7 +208,7 @@ class TransactionShard:
             self._timers.arm(transaction.deadline, due_ms)
 
     def loaded(self, now_ms: int) -> Outcome:
-        """All records are replayed: serve. What was decided and perhaps not marked everywhere is to be marked
+        """All records are replayed: serve. Decided transactions without all markers get their markers
         again.
         """
         self._now_ms = now_ms
@@ -231,7 +234,7 @@ class TransactionShard:
         if not _may_initialise(transaction, request):
             return InitReply(ErrorCode.producer_fenced)
         if transaction.state is TransactionState.ONGOING:
-            # The producer itself may go on afterwards (KIP-360); one that a new producer replaces may not.
+            # The producer itself may continue afterwards (KIP-360); a producer that is replaced may not.
             goes_on = request.producer_id != NO_PRODUCER_ID
             return InitReply(self._fence(transaction, goes_on=goes_on) or ErrorCode.concurrent_transactions)
         return self._next_producer(transaction, request)
@@ -253,7 +256,7 @@ class TransactionShard:
         return InitReply(_SUCCESS, producer_id, 0)
 
     def _next_producer(self, transaction: Transaction, request: InitRequest) -> InitReply:
-        """The id's next epoch; the same again for who repeats the request that it got it by."""
+        """The id's next epoch; the same epoch for a repeated request."""
         value, expected = transaction.value, request.producer_epoch
         goes_on = expected != NO_EPOCH
         producer_id, epoch, previous_id = value.producer_id, value.producer_epoch, value.previous_producer_id
@@ -305,7 +308,7 @@ class TransactionShard:
         bumps = request.protocol >= BUMPING_PROTOCOL
         is_ending = transaction.state in PREPARED
         if is_ending and bumps:
-            # Before the epoch is checked: whether it is the present one shows when the markers are written.
+            # Checked before the epoch: whether the epoch is current shows when the markers are written.
             return EndReply(ErrorCode.concurrent_transactions)
         is_retry = bumps and _is_repeated(transaction, request)
         if not self._is_valid_epoch(transaction, request, is_retry=is_retry):
@@ -316,7 +319,8 @@ class TransactionShard:
         if state is not TransactionState.ONGOING:
             if state is wanted and (is_retry or not bumps):
                 return self._ended(transaction.value, bumps=bumps)
-            # What was never begun can be aborted, where the epoch tells that from what is over.
+            # A transaction that was never begun can be aborted if the epoch distinguishes it from an ended
+            # one.
             if not bumps or is_retry or request.committed:
                 return EndReply(ErrorCode.invalid_txn_state)
         return self._decide(transaction, request, bumps=bumps)
@@ -353,12 +357,13 @@ class TransactionShard:
         return EndReply(_SUCCESS, value.producer_id, value.producer_epoch)
 
     def _fence(self, transaction: Transaction, *, goes_on: bool) -> ErrorCode:
-        """Abort what a producer has left open, under an epoch that it does not have; the error if that can't
-        be done now. `goes_on` says whether the producer may get that epoch by InitProducerId.
+        """Abort an open transaction of a producer under an epoch that the producer does not have; returns
+        the error if that is impossible now. `goes_on`: whether the producer may get that epoch by
+        InitProducerId.
         """
         value, next_id = transaction.value, NO_PRODUCER_ID
         if transaction.is_exhausted and value.client_transaction_version >= BUMPING_PROTOCOL:
-            # Its producer may go on after the abort, which needs an epoch that clients may have.
+            # Its producer may continue after the abort, which needs an epoch that clients may have.
             fresh_id = self._take_producer_id()
             if fresh_id is None:
                 return ErrorCode.coordinator_load_in_progress
@@ -376,7 +381,7 @@ class TransactionShard:
 
     def _time_out(self, transaction: Transaction) -> None:
         due_ms = transaction.due_ms
-        # A producer that was only slow may go on (KIP-588).
+        # A producer that was only slow may continue (KIP-588).
         if due_ms is not None and self._fence(transaction, goes_on=True) is not _SUCCESS:
             self._timers.arm(transaction.deadline, max(self._now_ms, due_ms) + _RETRY_MS)
 
@@ -427,7 +432,7 @@ class TransactionShard:
     # Time
 
     def _expire(self) -> None:
-        """Forget ids that nobody has used for long."""
+        """Forget ids that have been unused for long."""
         before_ms = self._now_ms - self._config.id_expiration_ms
         for transaction in self._transactions.values():
             is_idle = transaction.state not in PREPARED and transaction.state is not TransactionState.ONGOING
@@ -435,11 +440,11 @@ class TransactionShard:
                 self._records.append((transaction.transactional_id, None))
         self._timers.arm(self._expiry, self._now_ms + max(self._config.expiration_check_interval_ms, 1))
 
-    # What handlers share
+    # Shared by handlers
 
     def _of_producer(self, request: AddRequest | EndRequest) -> tuple[Transaction | None, ErrorCode]:
-        """The id's transaction, if the producer is the present one, the next one, or the one before and may
-        repeat its request.
+        """The id's transaction, if the producer is the current one, the next one, or the previous one
+        that may repeat its request.
         """
         if not request.transactional_id:
             return None, ErrorCode.invalid_request
@@ -463,12 +468,12 @@ class TransactionShard:
 
 
 def unknown_states(names: Iterable[str]) -> tuple[str, ...]:
-    """Those of a ListTransactions request's states that there are none of."""
+    """The unknown states in a ListTransactions request."""
     return tuple(name for name in names if name not in BY_TITLE)
 
 
 def _may_initialise(transaction: Transaction, request: InitRequest) -> bool:
-    """Whether the producer that a request names may be the newest one, or the one before whose id was
+    """Whether the producer that a request names may be the newest one, or the previous one whose id was
     exhausted (KIP-360).
     """
     if request.producer_id == NO_PRODUCER_ID:
@@ -476,21 +481,22 @@ def _may_initialise(transaction: Transaction, request: InitRequest) -> bool:
     value = transaction.value
     if request.producer_id == value.producer_id:
         is_open = transaction.state is TransactionState.ONGOING
-        # Who was fenced must not end the transaction of who came after.
+        # A fenced producer must not end the transaction of its successor.
         return not is_open or request.producer_epoch == value.producer_epoch
     was_exhausted = request.producer_epoch >= LAST_CLIENT_EPOCH
     return request.producer_id == value.previous_producer_id and was_exhausted
 
 
 def _is_beyond(request: AddRequest | EndRequest) -> bool:
-    """Whether the epoch is the one that only the coordinator uses, to fence."""
+    """Whether the epoch is the one that only the coordinator uses, for fencing."""
     return request.producer_epoch > LAST_CLIENT_EPOCH
 
 
 def _is_repeated(transaction: Transaction, request: EndRequest) -> bool:
-    """Whether an EndTxn of protocol version 2 has had its effect before: it has taken the epoch one further.
+    """Whether an EndTxn of protocol version 2 has already taken effect: it has bumped the epoch by one.
 
-    So does an InitProducerId: what ends by the first protocol then is the transaction of another producer.
+    InitProducerId bumps it too: a transaction that ends by the first protocol then belongs to another
+    producer.
     """
     value = transaction.value
     if value.client_transaction_version < BUMPING_PROTOCOL:

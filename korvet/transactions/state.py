@@ -4,9 +4,10 @@
       ▲                         ▲   └─EndTxn, time-out, new producer─► PrepareAbort ──► CompleteAbort
       └──────InitProducerId─────┴──────────first partition of the next one───────────────┘
 
-A client of protocol version 2 may abort what it has not begun: PrepareAbort follows Empty and the Complete
-states then. Dead is what an id becomes when it is forgotten. The numbers are those of `__transaction_state`;
-Kafka's PrepareEpochFence (7) is never written, and has no place here: fencing and PrepareAbort are one step.
+A client of protocol version 2 may abort a transaction that it has not begun: then PrepareAbort follows
+Empty and the Complete states. Dead is the state of a forgotten id. The numbers are those of
+`__transaction_state`; Kafka's PrepareEpochFence (7) is never written and has no state here: fencing and
+PrepareAbort are one step.
 """
 
 from __future__ import annotations
@@ -50,4 +51,4 @@ BY_TITLE: Final = {state.title: state for state in TransactionState}
 
 
 class IllegalTransition(Exception):
-    """An id was about to change into a state that cannot follow the one that it is in: a defect of ours."""
+    """An illegal change of a transactional id's state: a defect of korvet."""

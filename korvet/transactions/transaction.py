@@ -1,4 +1,4 @@
-"""One transactional id in memory: its newest record, and what the records leave out."""
+"""One transactional id in memory: its newest record, and state that records omit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 MAX_EPOCH: Final = 32_767
-# The coordinator must always be able to fence by one more, so clients never get the largest epoch.
+# The coordinator must always be able to fence with one epoch more, so clients never get the largest epoch.
 LAST_CLIENT_EPOCH: Final = MAX_EPOCH - 1
 NO_TIME_MS: Final = -1
 
 
 class Transaction:
-    """A transactional id. `take` alone changes what lasts."""
+    """A transactional id. Only `take` changes lasting state."""
 
     __slots__ = ("deadline", "partitions", "retry_epoch", "state", "transactional_id", "unmarked", "value")
 
@@ -32,15 +32,16 @@ class Transaction:
         self.state = TransactionState(value.transaction_status)
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.unmarked: frozenset[TopicPartition] = frozenset()
-        """Partitions of a decided transaction that have no marker yet, as far as is known."""
+        """Partitions of a decided transaction that are not known to have a marker."""
         self.retry_epoch = NO_EPOCH
-        """The epoch before the newest one, if its owner may get the newest one by InitProducerId or repeat
-        the request that bumped it; does not outlive a restart."""
+        """The epoch before the newest one, if its owner may get the newest one by InitProducerId or
+        repeat the request that bumped it; does not outlive a restart.
+        """
         self.deadline = Deadline(lambda: time_out(self))
         self.take(value)
 
     def take(self, value: TransactionLogValue) -> None:
-        """Take over the newest record."""
+        """Apply the newest record."""
         self.value = value
         self.state = TransactionState(value.transaction_status)
         self.partitions = frozenset(
@@ -52,31 +53,31 @@ class Transaction:
 
     @property
     def due_ms(self) -> int | None:
-        """When the transaction is aborted if it is still open; None where none is."""
+        """The time at which the open transaction is aborted; None if no transaction is open."""
         if self.state is not TransactionState.ONGOING:
             return None
         return self.value.transaction_start_timestamp_ms + self.value.transaction_timeout_ms
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the producer id has no epoch left for clients behind the present one."""
+        """Whether the producer id has no epoch left for clients after the current one."""
         return self.value.producer_epoch >= LAST_CLIENT_EPOCH
 
     @property
     def markers(self) -> Markers:
-        """What is left to write of a decided transaction."""
+        """The missing markers of a decided transaction."""
         committed = self.state is TransactionState.PREPARE_COMMIT
         value = self.value
         return Markers(
             self.transactional_id, value.producer_id, value.producer_epoch, committed, self.unmarked
         )
 
-    # The records that may follow
+    # Possible next records
 
     def initialised(
         self, producer_id: int, epoch: int, timeout_ms: int, now_ms: int, previous_id: int
     ) -> TransactionLogValue:
-        """A producer begins, with this id and epoch."""
+        """A producer begins with this id and epoch."""
         return self._next(
             TransactionState.EMPTY,
             now_ms,
@@ -91,7 +92,7 @@ class Transaction:
     def with_partitions(
         self, partitions: Iterable[TopicPartition], protocol: int, now_ms: int
     ) -> TransactionLogValue:
-        """Partitions are added; this begins the transaction where none is at work."""
+        """Partitions are added; this begins the transaction if none is open."""
         is_open = self.state is TransactionState.ONGOING
         return self._next(
             TransactionState.ONGOING,
@@ -105,7 +106,7 @@ class Transaction:
         self, epoch: int, next_id: int, now_ms: int, *, committed: bool, protocol: int
     ) -> TransactionLogValue:
         """The outcome; the markers carry this epoch. `next_id` is the producer id of the next transaction
-        where this one's is exhausted, else -1.
+        if this one's is exhausted, else -1.
         """
         is_open = self.state is TransactionState.ONGOING
         return self._next(
@@ -125,8 +126,8 @@ class Transaction:
 
 
 def completed(decided: TransactionLogValue, now_ms: int) -> TransactionLogValue:
-    """What follows a decision, once all markers are written: the next producer id takes over where there is
-    one.
+    """The completion of a decided transaction, once all markers are written: the next producer id, if
+    there is one, replaces this one.
     """
     prepared = TransactionState(decided.transaction_status)
     if prepared not in PREPARED:
@@ -158,7 +159,7 @@ def _following(
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
-    """Partitions as the log has them, in order."""
+    """Partitions in the log's order."""
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(partitions):
         topics.setdefault(topic, []).append(partition)

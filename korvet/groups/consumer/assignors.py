@@ -1,7 +1,8 @@
-"""Server-side assignors: which member shall have which partitions.
+"""Server-side assignors: the target assignment of each member.
 
-`uniform` gives all members about as many partitions and lets them keep what they have, as far as that goes.
-`range` gives each member the same range of every topic, so that topics with alike counts are co-partitioned.
+`uniform` gives all members nearly equal numbers of partitions and lets them keep theirs as far as possible.
+`range` gives each member the same range of every topic, so that topics with equal partition counts are
+co-partitioned.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Target: TypeAlias = "dict[bytes, frozenset[int]]"
 
 
 class AssignedMember(msgspec.Struct, frozen=True):
-    """A member as assignors see it: the topics (ids) that it reads, and its target so far."""
+    """A member as input of an assignor: the topics (ids) that it subscribes to, and its current target."""
 
     member_id: str
     instance_id: str | None
@@ -34,7 +35,7 @@ _Partition: TypeAlias = "tuple[bytes, int]"
 
 
 def assign_range(members: list[AssignedMember], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Contiguous ranges of each topic for those that read it, static members by instance id first."""
+    """Contiguous ranges of each topic for its subscribers, static members first, by instance id."""
     ordered = sorted(members, key=lambda m: (m.instance_id is None, m.instance_id or m.member_id))
     targets: dict[str, Target] = {member.member_id: {} for member in members}
     for topic, count in counts.items():
@@ -49,14 +50,14 @@ def assign_range(members: list[AssignedMember], counts: Mapping[bytes, int]) -> 
 
 
 def assign_uniform(members: list[AssignedMember], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """As many partitions for each as its topics allow, with few of them changing hands."""
+    """Nearly equal numbers for all members, as far as their topics allow, with few partitions moved."""
     if len({member.topics for member in members}) <= 1:
         return _assign_alike(members, counts)
     return _assign_unlike(members, counts)
 
 
 def _assign_alike(members: list[AssignedMember], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Of members with the same topics each has a quota, some of them one more."""
+    """Members with the same topics have a quota each; some of them one partition more."""
     topics = members[0].topics if members else frozenset()
     free = {
         (topic, number): None for topic, count in counts.items() if topic in topics for number in range(count)
@@ -85,8 +86,8 @@ def _assign_alike(members: list[AssignedMember], counts: Mapping[bytes, int]) ->
 
 
 def _assign_unlike(members: list[AssignedMember], counts: Mapping[bytes, int]) -> dict[str, Target]:
-    """Members keep what they still read, the least loaded reader takes what is free, then loads are evened
-    out.
+    """Members keep the partitions of their topics, the least loaded subscriber takes free ones, then
+    loads are balanced.
     """
     loads = {member.member_id: 0 for member in members}
     owners: dict[_Partition, str] = {}
@@ -117,9 +118,10 @@ def _assign_unlike(members: list[AssignedMember], counts: Mapping[bytes, int]) -
 def _even_out(
     topic: bytes, count: int, readers: list[str], loads: dict[str, int], owners: dict[_Partition, str]
 ) -> bool:
-    """Move partitions of a topic from readers that have two more than another; whether any was moved.
+    """Move partitions of a topic from subscribers that have at least two more than another; returns whether
+    any moved.
 
-    Each move makes the sum of the squares of the loads smaller, so that there is an end to it.
+    Each move decreases the sum of the squares of the loads, so the moves end.
     """
     least = _LeastLoaded(readers, loads)
     moved = False
@@ -133,31 +135,33 @@ def _even_out(
 
 
 class _LeastLoaded:
-    """The reader of a topic that has the fewest partitions, while loads of readers change through this."""
+    """Yields the subscriber of a topic with the fewest partitions, while loads change only through this
+    object.
+    """
 
     def __init__(self, readers: list[str], loads: dict[str, int]) -> None:
         self._loads = loads
         self._places = {member_id: place for place, member_id in enumerate(readers)}
         self._readers = readers
-        # Entries whose load is not that of their member any more are superseded.
+        # Entries with an outdated load are superseded.
         self._heap = [(loads[member_id], place) for place, member_id in enumerate(readers)]
         heapify(self._heap)
 
     def load(self) -> int:
-        """How many partitions it has."""
+        """The member's number of partitions."""
         while self._loads[self._readers[self._heap[0][1]]] != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0]
 
     def take(self) -> str:
-        """Give it one more; who it is."""
+        """Give the least loaded member one more partition; returns the member."""
         self.load()
         member_id = self._readers[self._heap[0][1]]
         self._change(member_id, 1)
         return member_id
 
     def give_back(self, member_id: str) -> None:
-        """A reader has one less."""
+        """Take one partition from a member's load."""
         self._change(member_id, -1)
 
     def _change(self, member_id: str, by: int) -> None:

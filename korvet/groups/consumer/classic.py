@@ -1,8 +1,8 @@
-"""Members of a consumer group that speak the classic protocol: while a group is on its way from one protocol
-to the other, JoinGroup, SyncGroup, Heartbeat and LeaveGroup stand for heartbeats of the new one.
+"""Members of a consumer group that use the classic protocol. While a group moves from one protocol to the
+other, JoinGroup, SyncGroup, Heartbeat and LeaveGroup take the place of the new protocol's heartbeats.
 
-A join is answered at once: its member gets what it may use by SyncGroup, and is told by REBALANCE_IN_PROGRESS
-to join again when there is a next step for it.
+A join is answered at once: its member gets its partitions by SyncGroup, and REBALANCE_IN_PROGRESS makes it
+join again when its next step is due.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class ClassicMembers:
     # SyncGroup
 
     def sync(self, group: ConsumerGroup, request: SyncRequest, token: Token) -> None:
-        """SyncGroup: what the member may use."""
+        """SyncGroup: the partitions that the member may use."""
         try:
             reply = self._sync(group, request)
         except Refused as refusal:
@@ -158,7 +158,7 @@ class ClassicMembers:
     # Heartbeat
 
     def heartbeat(self, group: ConsumerGroup, request: HeartbeatRequest, token: Token) -> None:
-        """Heartbeat: says whether the member has to join again."""
+        """Heartbeat: reports whether the member must join again."""
         try:
             member = _member(group, request.member_id, request.group_instance_id)
             if request.generation_id != member.epoch:
@@ -194,7 +194,7 @@ class ClassicMembers:
     # LeaveGroup
 
     def leave(self, group: ConsumerGroup, request: LeaveRequest, token: Token) -> None:
-        """LeaveGroup: of members that speak the classic protocol."""
+        """LeaveGroup of members that use the classic protocol."""
         leaving: list[str] = []
         left = tuple(self._leave_one(group, each, leaving) for each in request.members)
         if leaving:
@@ -216,7 +216,7 @@ class ClassicMembers:
 
 
 def _member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
-    """The member of that id that speaks the classic protocol."""
+    """The member with that id that uses the classic protocol."""
     if instance_id is not None:
         owner_id = group.static_members.get(instance_id)
         if owner_id is not None and owner_id != member_id:

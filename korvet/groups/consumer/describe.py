@@ -1,4 +1,4 @@
-"""A consumer group as ConsumerGroupDescribe shows it."""
+"""A consumer group in the form of ConsumerGroupDescribe."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def describe(group: ConsumerGroup, topics: Topics, assignor: str) -> DescribedConsumerGroup:
-    """The group; partitions of topics that are gone are left out."""
+    """The described group, without partitions of deleted topics."""
     members = tuple(_member(group, member, topics) for member in group.members.values())
     names = {topic.name for member in members for topic in (*member.assignment, *member.target)}
     return DescribedConsumerGroup(

@@ -1,4 +1,4 @@
-"""The changes of one request to a group: records, and the group as it will be once they are replayed."""
+"""The changes of one request to a group: records, and the group after their replay."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 class Draft:
-    """`group` is the present one until the first record is written, then a copy that is ahead of it."""
+    """`group` is the current group until the first record is written, then a copy that is ahead of it."""
 
     def __init__(self, group: ConsumerGroup, records: list[Record] | None = None) -> None:
-        """records: what comes before, and makes way for a group that is not there yet."""
+        """records: earlier records of the request, which precede a group that does not exist yet."""
         self.group = group
         self.records: list[Record] = [] if records is None else records
         self._is_copy = records is not None
@@ -42,11 +42,11 @@ class Draft:
         self.group.replay(key, value)
 
     def subscription(self, member_id: str, value: ConsumerMember | None) -> None:
-        """Who a member is and what it subscribes to."""
+        """Write a member's identity and subscription."""
         self.write(GroupMemberKey(self.group.group_id, member_id, MEMBER), value)
 
     def target(self, member_id: str, value: Mapping[bytes, frozenset[int]] | None) -> None:
-        """What a member shall have."""
+        """Write a member's target."""
         record = None
         if value is not None:
             record = TargetAssignment(
@@ -55,23 +55,23 @@ class Draft:
         self.write(GroupMemberKey(self.group.group_id, member_id, TARGET), record)
 
     def assignment(self, member: Member) -> None:
-        """What a member has."""
+        """Write a member's current partitions."""
         key = GroupMemberKey(self.group.group_id, member.member_id, ASSIGNMENT)
         self.write(key, member.to_assignment())
 
     def epoch(self, epoch: int, metadata_hash: int) -> None:
-        """The group's epoch."""
+        """Write the group's epoch."""
         self.write(GroupRecordKey(self.group.group_id, EPOCH), GroupEpoch(epoch, metadata_hash))
 
     def target_epoch(self, epoch: int, timestamp_ms: int) -> None:
-        """The epoch of the targets, and when they were made (0: not by an assignor)."""
+        """Write the epoch of the targets and the time of their assignment (0: not made by an assignor)."""
         self.write(GroupRecordKey(self.group.group_id, TARGET_EPOCH), TargetEpoch(epoch, timestamp_ms))
 
     def regex(self, regex: str, value: ResolvedRegex | None) -> None:
-        """The topics that an expression stands for."""
+        """Write the topics that an expression matches."""
         self.write(GroupRegexKey(self.group.group_id, regex), value)
 
     def remove(self, member_id: str) -> None:
-        """Take a member out."""
+        """Write the removal of a member."""
         for kind in (ASSIGNMENT, TARGET, MEMBER):
             self.write(GroupMemberKey(self.group.group_id, member_id, kind), None)

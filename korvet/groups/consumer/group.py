@@ -1,7 +1,7 @@
-"""A consumer group as its records tell it: everything here changes by `replay` alone.
+"""A consumer group as its records describe it: everything here changes by `replay` alone.
 
-Records come in two ways: those of a request right after it was handled, and, when a partition is loaded, the
-newest of each key in the log's order, where one member's records may come in any order.
+Records arrive in two ways: directly after their request was handled, and, when a partition is loaded, the
+newest of each key in log order, in which one member's records may have any order.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from korvet.groups.messages import CommitRequest, Record
     from korvet.offsets.schema import Key, Value
 
-# What a group without any record has: the first bump writes 2.
+# The epoch of a group without records: the first bump writes 2.
 FIRST_EPOCH: Final = 1
 
 EPOCH, METADATA, MEMBER, TARGET_EPOCH, TARGET, ASSIGNMENT = 3, 4, 5, 6, 7, 8
-"""Record types: the group's epoch, its topics (written no more), a member's subscription, the epoch of the
-target, a member's target, a member's partitions.
+"""Record types: the group's epoch, its topics (no longer written), a member's subscription, the epoch of
+the target, a member's target, a member's partitions.
 """
 
 RECORD_TYPES: Final = frozenset({EPOCH, METADATA, MEMBER, TARGET_EPOCH, TARGET, ASSIGNMENT, 16})
@@ -71,14 +71,16 @@ class ConsumerGroup:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # group instance id -> member id
         self.targets: dict[str, Target] = {}
-        self.owners: dict[tuple[bytes, int], str] = {}  # who may use a partition, or has to give it up
+        self.owners: dict[
+            tuple[bytes, int], str
+        ] = {}  # the member that may use a partition, or must give it up
         self.regexes: dict[str, ResolvedRegex] = {}
         self.checked_version: int | None = None
-        """Which version of the topics the group was compared with last; no record tells."""
+        """The version of the topics with which the group was last compared; not in any record."""
         self._subscribed: frozenset[str] | None = None
 
     def copy(self) -> ConsumerGroup:
-        """One that can go on by itself; members and targets are never changed in place."""
+        """A copy that changes independently; members and targets are never changed in place."""
         other = ConsumerGroup(self.group_id)
         other.epoch, other.metadata_hash = self.epoch, self.metadata_hash
         other.target_epoch, other.target_timestamp_ms = self.target_epoch, self.target_timestamp_ms
@@ -90,7 +92,9 @@ class ConsumerGroup:
     # Replay
 
     def replay(self, key: Key, value: Value | None) -> None:
-        """Apply a record of this group; the one that ends it (a tombstone of type 3) is for its owner."""
+        """Apply a record of this group; its tombstone of type 3, which ends the group, belongs to the
+        group's owner.
+        """
         if isinstance(key, GroupMemberKey):
             if key.version == MEMBER and (value is None or isinstance(value, ConsumerMember)):
                 self._replay_member(key.member_id, value)
@@ -155,22 +159,22 @@ class ConsumerGroup:
                         del self.owners[topic, number]
 
     def drop_unknown_members(self) -> None:
-        """Forget members of which there are remains only, once everything is loaded."""
+        """Forget members with incomplete records, once everything is loaded."""
         for member in list(self.members.values()):
             if member.subscription is NO_SUBSCRIPTION:
                 self._disown(member)
                 del self.members[member.member_id]
 
-    # What it tells
+    # Queries
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members."""
+        """Whether the group has no members."""
         return not self.members
 
     @property
     def is_unused(self) -> bool:
-        """Whether it has no members: who joins is one at once."""
+        """Whether the group has no members: a joining member is a member at once."""
         return self.is_empty
 
     @property
@@ -183,38 +187,38 @@ class ConsumerGroup:
         return "Stable" if all(map(self.is_settled, self.members.values())) else "Reconciling"
 
     def is_settled(self, member: Member) -> bool:
-        """Whether a member has all of its target."""
+        """Whether a member has its complete target."""
         return member.state is MemberState.STABLE and member.epoch == self.target_epoch
 
     def topics_of(self, subscription: ConsumerMember) -> frozenset[str]:
-        """The names that a member subscribes to, by name and by expression."""
+        """The topic names that a member subscribes to, by name and by expression."""
         resolved = self.regexes.get(subscription.subscribed_topic_regex or "")
         names = frozenset(subscription.subscribed_topic_names)
         return names if resolved is None else names.union(resolved.topics)
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
-        """The names that any member subscribes to."""
+        """The topic names that any member subscribes to."""
         if self._subscribed is None:
             subscriptions = (member.subscription for member in self.members.values())
             self._subscribed = frozenset().union(*map(self.topics_of, subscriptions))
         return self._subscribed
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member reads topic."""
+        """Whether a member subscribes to the topic."""
         return topic in self.subscribed_topics
 
     def users_of(self, regex: str) -> int:
-        """How many members subscribe by this expression."""
+        """The number of members that subscribe by this expression."""
         return sum(member.subscription.subscribed_topic_regex == regex for member in self.members.values())
 
     def topic_ids(self, topics: Topics, subscription: ConsumerMember) -> dict[bytes, int]:
-        """The topics of a member that exist: partition counts by id."""
+        """The existing topics of a member: partition counts by id."""
         found = (topics.get(name) for name in sorted(self.topics_of(subscription)))
         return {topic.topic_id: topic.partitions for topic in found if topic is not None}
 
     def assignor_name(self, default: str) -> str:
-        """The assignor that most members ask for, if any does."""
+        """The assignor that most members ask for; None if none asks."""
         votes: dict[str, int] = {}
         for member in self.members.values():
             if member.subscription.server_assignor is not None:
@@ -243,12 +247,12 @@ class ConsumerGroup:
         return ErrorCode.stale_member_epoch
 
     def has_epochs(self, member_id: str) -> bool:
-        """Whether it is a member that speaks the consumer protocol, and so commits by its epoch."""
+        """Whether the member uses the consumer protocol, and so commits with its epoch."""
         member = self.members.get(member_id)
         return member is not None and not member.is_classic
 
     def refuse_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """Whether OffsetFetch may be answered; one that names no member is an administrator's."""
+        """Whether OffsetFetch may be answered; a request without a member comes from an administrator."""
         if member_id is None and member_epoch < 0:
             return ErrorCode.none
         member = self.members.get(member_id or "")
@@ -263,7 +267,7 @@ class ConsumerGroup:
         return -1
 
     def tombstones(self) -> list[Record]:
-        """What removes an empty group."""
+        """The tombstones of an empty group."""
         return [(GroupRecordKey(self.group_id, kind), None) for kind in (TARGET_EPOCH, METADATA, EPOCH)]
 
 

@@ -1,8 +1,8 @@
-"""A member of a consumer group, and the steps in which it gets from what it has to what it shall have.
+"""A member of a consumer group, and the steps from its current partitions to its target.
 
-A member that has to give partitions up keeps its epoch until it no longer reports them (UNREVOKED). Then it
-goes on to the epoch of the target with those partitions that nobody else has; while some are missing it waits
-for them (UNRELEASED). So no partition is ever with two members.
+A member that must give partitions up keeps its epoch until it no longer reports them (UNREVOKED). Then it
+moves to the epoch of the target with those partitions that no other member has; while some are missing, it
+waits for them (UNRELEASED). So two members never have the same partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IsFree: TypeAlias = "Callable[[bytes, int], bool]"
 
 
 class MemberState(IntEnum):
-    """Where a member is on its way; the values are those in ConsumerGroupCurrentMemberAssignmentValue."""
+    """The progress of a member; the values are those of ConsumerGroupCurrentMemberAssignmentValue."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -40,7 +40,7 @@ NO_SUBSCRIPTION: Final = ConsumerMember(None, None, "", "", (), "", -1, None)
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A member; `subscription` is its record of type 5, the other fields are that of type 8."""
+    """A member; `subscription` is its record of type 5, the other fields are those of type 8."""
 
     member_id: str
     subscription: ConsumerMember = NO_SUBSCRIPTION
@@ -52,11 +52,11 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether the member uses the classic protocol."""
         return self.subscription.classic_member_metadata is not None
 
     def with_assignment(self, value: ConsumerAssignment | None) -> Member:
-        """The member as a record of type 8, or its tombstone, says."""
+        """The member after a record of type 8 or its tombstone."""
         if value is None:
             return Member(self.member_id, self.subscription, LEAVE_EPOCH, LEAVE_EPOCH)
         try:
@@ -84,8 +84,8 @@ class Member(msgspec.Struct, frozen=True):
         )
 
     def forgets_epochs(self, epoch: int, previous_epoch: int) -> Member:
-        """The stable member in another epoch, its partitions assigned in epoch 0: of static members that go
-        and come back.
+        """The stable member in another epoch, with its partitions assigned in epoch 0: for static members
+        that leave and return.
         """
         assigned = {topic: dict.fromkeys(partitions, 0) for topic, partitions in self.assigned.items()}
         return Member(
@@ -93,7 +93,7 @@ class Member(msgspec.Struct, frozen=True):
         )
 
     def at(self, epoch: int, state: MemberState, assigned: Owned, revoking: Owned | None = None) -> Member:
-        """The member, a step further."""
+        """The member, one step further."""
         return Member(self.member_id, self.subscription, epoch, self.epoch, state, assigned, revoking or {})
 
 
@@ -105,10 +105,10 @@ def reconcile(
     reported: Mapping[bytes, Container[int]] | None,
     is_free: IsFree,
 ) -> Member:
-    """The member after the next step towards its target; itself if it has to wait or is there.
+    """The member after the next step towards its target; unchanged if it must wait or has reached the target.
 
-    subscribed: the ids of the topics that it reads. reported: what it says it owns, None if it does not say.
-    is_free: whether nobody else has a partition.
+    subscribed: the ids of its topics. reported: the partitions that it reports as owned, None if it reports
+    none. is_free: whether no other member has a partition.
     """
     consistent = all(topic in subscribed for topic in member.assigned)
     if member.state is MemberState.STABLE and member.epoch == target_epoch:
@@ -139,7 +139,7 @@ def reconcile(
 def _without_unsubscribed(
     member: Member, subscribed: Container[bytes], reported: Mapping[bytes, Container[int]] | None
 ) -> Member:
-    """Take away what it no longer reads, without waiting for a new target."""
+    """Remove partitions of topics that it no longer subscribes to, without waiting for a new target."""
     assigned = {topic: numbers for topic, numbers in member.assigned.items() if topic in subscribed}
     revoking = dict(member.revoking)
     for topic, numbers in member.assigned.items():
@@ -151,7 +151,7 @@ def _without_unsubscribed(
 
 
 def _still_has(revoking: Owned, reported: Mapping[bytes, Container[int]] | None) -> bool:
-    """Whether the member may still use partitions that it has to give up: until it says that it does not."""
+    """Whether the member may still use partitions that it must give up: until it reports that it does not."""
     if reported is None:
         return True
     return any(

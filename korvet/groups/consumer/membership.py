@@ -1,7 +1,7 @@
-"""Who is in a consumer group: ConsumerGroupHeartbeat and the time-outs that go with it (KIP-848).
+"""Membership of consumer groups: ConsumerGroupHeartbeat and its timeouts (KIP-848).
 
-Each heartbeat takes its member one step: subscription, group epoch, target assignment, what the member may
-use. As in Kafka's coordinator the target is made at most once in an interval, by the heartbeat of any member.
+Each heartbeat moves its member one step: subscription, group epoch, target assignment, usable partitions. As
+in Kafka's coordinator, a new target is computed at most once per interval, by the heartbeat of any member.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from korvet.groups.timers import Action
 
 
-# Topic names in one subscription: each heartbeat of a member looks all of them up. As many as one request may
-# create; a consumer of more topics uses an expression.
+# Limits the topic names in one subscription, because each heartbeat of a member looks up all of them. One
+# request may create as many topics; a consumer of more topics uses an expression.
 _MOST_SUBSCRIBED: Final = 10_000
 
 
@@ -70,7 +70,7 @@ class ConsumerMembership:
     # Heartbeats
 
     def heartbeat(self, request: ConsumerHeartbeatRequest, token: Token) -> None:
-        """ConsumerGroupHeartbeat: joins, leaves, or stays and goes on."""
+        """ConsumerGroupHeartbeat: the member joins, leaves, or stays and takes its next step."""
         try:
             self._check(request)
             if request.member_epoch in {LEAVE_EPOCH, STATIC_LEAVE_EPOCH}:
@@ -144,8 +144,8 @@ class ConsumerMembership:
         return self._static_member(group, request)
 
     def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> None:
-        """Take members out, at their wish or not; the group goes back to the classic protocol when only
-        members that speak it are left.
+        """Remove members, on request or not; the group returns to the classic protocol if only members
+        that use it are left.
         """
         member_ids = list(member_ids)
         for member_id in member_ids:
@@ -166,7 +166,7 @@ class ConsumerMembership:
         self._context.records += draft.records
 
     def downgrade(self, group: ConsumerGroup, leaving: Iterable[str] = ()) -> None:
-        """Make a classic group of those who stay."""
+        """Make a classic group of the remaining members."""
         self._context.records += self._migration.downgrade(group, list(leaving))
         for member_id in group.members:
             self._cancel(group.group_id, member_id)
@@ -218,7 +218,7 @@ class ConsumerMembership:
         return group
 
     def _draft(self, group_id: str) -> Draft:
-        """The group that a member joins; one that is not there, or not of this kind, is made."""
+        """The group that a member joins; it is created if it does not exist or has another type."""
         group = self._context.groups.get(group_id)
         if isinstance(group, ConsumerGroup):
             return Draft(group)
@@ -232,7 +232,7 @@ class ConsumerMembership:
             raise Refused(ErrorCode.group_id_not_found, str(error)) from error
 
     def _subscribe(self, draft: Draft, request: ConsumerHeartbeatRequest) -> Member:
-        """The member that joins as it is before: a new one, itself, or a static one under a new id."""
+        """The joining member before the request: a new member, itself, or a static member under a new id."""
         group = draft.group
         known = group.members.get(request.member_id)
         limit = self._context.config.consumer_max_size
@@ -254,7 +254,7 @@ class ConsumerMembership:
         return known or Member(request.member_id)
 
     def replace_static(self, draft: Draft, owner: Member, member_id: str, epoch: int) -> Member:
-        """Let a static member go on under the id that it has after a restart."""
+        """Let a static member continue under the id that it has after a restart."""
         target = draft.group.targets.get(owner.member_id, {})
         draft.remove(owner.member_id)
         self._cancel(draft.group.group_id, owner.member_id)
@@ -271,7 +271,7 @@ class ConsumerMembership:
         else:
             member = self._static_member(group, request)
         epoch = request.member_epoch
-        # The answer that told the new epoch may have been lost.
+        # The response with the new epoch may have been lost.
         is_late = epoch == member.previous_epoch and _is_within(request.owned, member.assigned)
         if epoch > member.epoch or (epoch < member.epoch and not is_late):
             than = "greater" if epoch > member.epoch else "smaller"
@@ -307,7 +307,7 @@ class ConsumerMembership:
     # Subscriptions
 
     def _update(self, draft: Draft, request: ConsumerHeartbeatRequest, old: ConsumerMember) -> None:
-        """Take over what the member says of itself, and bump the group's epoch if that matters to others."""
+        """Update a member from its request, and bump the group's epoch if that matters to other members."""
         new = _subscription(request, old)
         if new != old:
             draft.subscription(request.member_id, new)
@@ -320,7 +320,7 @@ class ConsumerMembership:
         new: ConsumerMember,
         may_describe: Callable[[str], bool] | None,
     ) -> None:
-        """Bump the group's epoch if a member's topics have changed, or what there is of its topics."""
+        """Bump the group's epoch if a member's topics have changed, or the existing topics."""
         regex, old_regex = new.subscribed_topic_regex or "", old.subscribed_topic_regex or ""
         bump = new.subscribed_topic_names != old.subscribed_topic_names or regex != old_regex
         if regex != old_regex:
@@ -340,14 +340,14 @@ class ConsumerMembership:
             group.checked_version = version
 
     def _must_resolve(self, known: ResolvedRegex | None, version: int) -> bool:
-        """Whether it is time to look for the topics of an expression; not too often."""
+        """Whether it is time to search for the topics of an expression; not too often."""
         if known is None:
             return True
         age_ms = self._context.now_ms - known.timestamp
         return known.metadata_version != version and age_ms >= self._context.config.regex_refresh_interval_ms
 
     def _resolve(self, draft: Draft, regex: str, may_describe: Callable[[str], bool] | None) -> bool:
-        """Whether something newer is known of the expression's topics; a later heartbeat may find more."""
+        """Whether a search has found other topics of the expression; a later heartbeat may find more."""
         found = self._context.topics.matching(regex)
         known = draft.group.regexes.get(regex)
         if found is None or (known is not None and known.metadata_version == found.version):
@@ -361,7 +361,7 @@ class ConsumerMembership:
     def advance(
         self, draft: Draft, member_id: str, reported: Mapping[bytes, frozenset[int]] | None
     ) -> Member:
-        """Make a new target if it is time, and take the member a step towards its own."""
+        """Compute a new target if it is time, and move the member one step towards its own."""
         if draft.group.epoch > draft.group.target_epoch and self._may_assign(draft.group):
             self._assign(draft)
         group = draft.group
@@ -412,7 +412,7 @@ class ConsumerMembership:
         draft.target_epoch(group.epoch, self._context.now_ms)
 
     def assignor_of(self, group: ConsumerGroup) -> str:
-        """The name of the assignor that the group's next target is made by."""
+        """The name of the assignor that computes the group's next target."""
         assignors = self._context.config.assignors
         name = group.assignor_name(assignors[0])
         return name if name in assignors else assignors[0]
@@ -426,7 +426,7 @@ class ConsumerMembership:
             self._watch_revocation(group.group_id, member)
 
     def arm_session(self, group_id: str, member: Member) -> None:
-        """The member has shown that it lives."""
+        """Extend a member's session."""
         classic = member.subscription.classic_member_metadata
         timeout_ms = (
             self._context.config.session_timeout_ms(group_id)
@@ -437,7 +437,7 @@ class ConsumerMembership:
         self._arm(self._sessions, group_id, member.member_id, timeout_ms, expire)
 
     def _watch_revocation(self, group_id: str, member: Member) -> None:
-        """A member has the rebalance time-out to give up what it has to; classic ones have to join again."""
+        """A member has its rebalance timeout to give partitions up; classic members must join again."""
         if member.is_classic:
             return
         if member.state is MemberState.UNREVOKED_PARTITIONS:
@@ -449,16 +449,16 @@ class ConsumerMembership:
             deadline.cancel()
 
     def expect(self, group_id: str, member_id: str, timeout_ms: int) -> None:
-        """A classic member has this time for its next join or sync."""
+        """Limit the time of a classic member's next join or sync."""
         expire = partial(self._expire_session, group_id, member_id)
         self._arm(self._rebalances, group_id, member_id, timeout_ms, expire)
 
     def is_expected(self, group_id: str, member_id: str) -> bool:
-        """Whether a time-out for a join or sync is running."""
+        """Whether a timeout for a join or sync is running."""
         return (group_id, member_id) in self._rebalances
 
     def expect_nothing(self, group_id: str, member_id: str) -> None:
-        """The classic member has done what it had to."""
+        """The classic member has joined or synced in time."""
         deadline = self._rebalances.pop((group_id, member_id), None)
         if deadline is not None:
             deadline.cancel()
@@ -498,7 +498,7 @@ class ConsumerMembership:
 
 
 def _check_strings(request: ConsumerHeartbeatRequest) -> None:
-    """Refuse what the group's records cannot hold."""
+    """Refuse strings that the group's records cannot hold."""
     for name, texts in (
         ("GroupId", (request.group_id,)),
         ("MemberId", (request.member_id,)),
@@ -520,12 +520,12 @@ def _check_regex(regex: str) -> None:
 
 
 def invalid_regex(regex: str, error: InvalidRegex) -> str:
-    """The error message for an expression that is refused."""
+    """The error message for a refused expression."""
     return f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
 
 
 def _subscription(request: ConsumerHeartbeatRequest, old: ConsumerMember) -> ConsumerMember:
-    """What is known of a member after its request."""
+    """The member after its request."""
     names = request.subscribed_topic_names
     return ConsumerMember(
         instance_id=old.instance_id if request.instance_id is None else request.instance_id,
@@ -552,7 +552,7 @@ def _reported(request: ConsumerHeartbeatRequest) -> dict[bytes, frozenset[int]] 
 
 
 def _is_within(owned: tuple[OwnedTopic, ...] | None, assigned: Owned) -> bool:
-    """Whether a member says that it owns nothing but what it was assigned."""
+    """Whether a member reports no partitions other than those assigned to it."""
     if owned is None:
         return False
     return all(number in assigned.get(topic.topic_id, {}) for topic in owned for number in topic.partitions)

@@ -1,5 +1,6 @@
-"""Groups that change their protocol while they have members: classic to consumer when the first member of the
-consumer protocol joins, back when the last one has gone (KIP-848, group.consumer.migration.policy).
+"""Groups that change their protocol while they have members: from classic to consumer when the first
+member of the consumer protocol joins, and back when the last one has left (KIP-848,
+group.consumer.migration.policy).
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ if TYPE_CHECKING:
 
 
 class CannotUpgrade(Exception):
-    """A classic group that has to stay one; the message says why."""
+    """A classic group that cannot change its protocol; the message is the reason."""
 
 
 class Migration:
-    """Turns groups of one kind into the other. rebalance: what begins a rebalance of a classic group."""
+    """Turns groups of one type into the other. rebalance: begins a rebalance of a classic group."""
 
     __slots__ = ("_context", "_rebalance")
 
@@ -59,7 +60,7 @@ class Migration:
     # To the consumer protocol
 
     def upgrade(self, group: Group) -> Draft:
-        """The classic group as a consumer group, in its present generation. Raises CannotUpgrade."""
+        """The classic group as a consumer group, in its current generation. Raises CannotUpgrade."""
         what = f"Cannot upgrade classic group {group.group_id} to consumer group because"
         if not self._context.config.migration_policy.can_upgrade:
             raise CannotUpgrade(f"{what} online upgrade is disabled.")
@@ -108,7 +109,7 @@ class Migration:
     # Back
 
     def must_downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> bool:
-        """Whether only members of the classic protocol would be left."""
+        """Whether only members of the classic protocol would remain."""
         left = [member for member in group.members.values() if member.member_id not in leaving]
         config = self._context.config
         return (
@@ -119,7 +120,9 @@ class Migration:
         )
 
     def downgrade(self, group: ConsumerGroup, leaving: Collection[str]) -> list[Record]:
-        """What makes a classic group of those who stay, with the group's epoch as its generation."""
+        """The records that make a classic group of the remaining members, with the group's epoch as its
+        generation.
+        """
         classic = Group(group.group_id, self._context.now_ms)
         classic.protocol_type, classic.generation = CONSUMER_PROTOCOL_TYPE, group.epoch
         for member in group.members.values():
@@ -136,7 +139,9 @@ class Migration:
         return [*_all_tombstones(group), (GroupMetadataKey(group.group_id), value)]
 
     def rebalance_soon(self, group_id: str) -> None:
-        """Begin a rebalance once the group is a classic one: those who stay shall share what is free now."""
+        """Begin a rebalance once the group is a classic one: the remaining members share the free
+        partitions.
+        """
 
         def begin() -> None:
             group = self._context.groups.get(group_id)
@@ -156,7 +161,7 @@ def classic_subscription(
     session_timeout_ms: int,
     protocols: tuple[JoinProtocol, ...],
 ) -> ConsumerMember:
-    """What a consumer group keeps of a member that speaks the classic protocol."""
+    """The state that a consumer group keeps of a member that uses the classic protocol."""
     return ConsumerMember(
         instance_id=instance_id,
         rack_id=subscription.rack_id,
@@ -173,7 +178,7 @@ def classic_subscription(
 
 
 def assignment_bytes(topics: Topics, member: Member, subscription: bytes) -> bytes:
-    """What the member has as a ConsumerProtocolAssignment, in the version of its subscription."""
+    """The member's partitions as a ConsumerProtocolAssignment, in the version of its subscription."""
     partitions = []
     for topic_id, numbers in member.assigned.items():
         topic = topics.by_id(topic_id)
@@ -184,7 +189,7 @@ def assignment_bytes(topics: Topics, member: Member, subscription: bytes) -> byt
 
 
 def partitions_by_id(topics: Topics, partitions: tuple[TopicPartitions, ...]) -> dict[bytes, frozenset[int]]:
-    """Partitions of topics that exist, by the topics' ids."""
+    """Partitions of existing topics, by topic id."""
     found: dict[bytes, frozenset[int]] = {}
     for each in partitions:
         topic = topics.get(each.topic)
@@ -208,7 +213,7 @@ def _downgraded(member: Member) -> ClassicGroupMember:
 
 
 def _all_tombstones(group: ConsumerGroup) -> list[Record]:
-    """In the order of Kafka's createGroupTombstoneRecords: no record is left that speaks of another."""
+    """In the order of Kafka's createGroupTombstoneRecords: no remaining record refers to a deleted one."""
     name = group.group_id
     return [
         *[(GroupMemberKey(name, member_id, ASSIGNMENT), None) for member_id in group.members],

@@ -1,10 +1,10 @@
-"""Regular expressions of subscriptions and filters, in the syntax of RE2 and in time linear to the text.
+"""Regular expressions of subscriptions and filters, in RE2's syntax and in time linear to the text.
 
-Clients choose the expression, so an engine that goes back to try again (Python's `re`) would let one of them
-stop the broker. Here an expression becomes a nondeterministic automaton, and matching keeps the set of states
-that it may be in; each set's next one is remembered. What RE2 does not know (looking around, references to
-groups, possessive and atomic groups) is refused, and so is what takes too long with the names at hand: the
-automaton of `(.?){1000}` is in a thousand states at each character.
+Clients choose the expression, so with a backtracking engine (Python's `re`) one client could stop the broker.
+Here an expression becomes a nondeterministic automaton. Matching keeps the set of possible states and caches
+each set's successor. Syntax that RE2 lacks (lookaround, backreferences, possessive and atomic groups) is
+refused, and so is an expression that takes too long with the given names: the automaton of `(.?){1000}` is in
+a thousand states at each character.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 _CACHED: Final = 32
 _MOST_REPETITIONS: Final = 1_000  # as RE2's
 _MOST_STATES: Final = 10_000
-_DEEPEST: Final = 100  # parentheses within each other
-# States and ways in the sets that are remembered, some 100 bytes each: an expression may have very many sets.
+_DEEPEST: Final = 100  # nesting depth of parentheses
+# Limits the states and transitions in cached sets, some 100 bytes each: an expression may have very many
+# sets.
 _MOST_REMEMBERED: Final = 20_000
-# States that one search may go through, apart from what is remembered: about a second. An expression in use
-# needs a thousand, however many names there are.
+# Limits the states that one search visits, apart from cached sets: about a second. Expressions in use need a
+# thousand, however many names there are.
 _MOST_VISITS: Final = 1_000_000
 
 _DIGITS: Final = frozenset("0123456789")
@@ -56,18 +57,18 @@ _ASSERTIONS: Final = {"A": "start", "z": "end", "b": "boundary", "B": "inside"}
 
 
 class InvalidRegex(ValueError):
-    """An expression that RE2 would not take, or one that is too large; the message says why."""
+    """An expression that RE2 would refuse, or that is too large; the message is the reason."""
 
 
 class Chars:
-    """A set of characters and ranges of them, or with `negated` all others."""
+    """A set of characters and ranges; with `negated`, all others."""
 
     __slots__ = ("chars", "negated", "ranges")
 
     def __init__(
         self, chars: frozenset[str], ranges: tuple[_Range, ...] = (), *, negated: bool = False
     ) -> None:
-        """ranges: of what is not ASCII, where a range may be very long."""
+        """ranges: of non-ASCII characters, where a range may be very long."""
         self.chars = chars
         self.ranges = _merged(ranges)
         self.negated = negated
@@ -80,13 +81,13 @@ class Chars:
         return found is not self.negated
 
     def folded(self) -> Chars:
-        """With the other case of every letter, but for those of ranges."""
+        """The set with the other case of every letter, except those of ranges."""
         both = {other for char in self.chars for other in (char, char.lower(), char.upper())}
         return Chars(frozenset(both), self.ranges, negated=self.negated)
 
 
 def _merged(ranges: tuple[_Range, ...]) -> tuple[_Range, ...]:
-    """The same characters in ranges that ascend and do not overlap."""
+    """The same characters in ascending ranges that do not overlap."""
     merged: list[_Range] = []
     for first, last in sorted(ranges):
         if merged and first <= merged[-1][1]:
@@ -97,8 +98,8 @@ def _merged(ranges: tuple[_Range, ...]) -> tuple[_Range, ...]:
 
 
 class _Program:
-    """The automaton: each state goes on by a character, freely to others, or freely where an assertion
-    holds.
+    """The automaton: each state has a transition by a character, free transitions, or transitions under
+    an assertion.
     """
 
     def __init__(self) -> None:
@@ -115,8 +116,8 @@ class _Program:
         return len(self.chars) - 1
 
     def copy(self, first: int, last: int) -> int:
-        """A second exemplar of the states from `first` up to `last`, with the ways between them; by how much
-        their numbers are higher.
+        """Copy the states from `first` up to `last` with their transitions; returns the difference of
+        their numbers.
         """
         shift = len(self.chars) - first
         for number in range(first, last):
@@ -126,7 +127,7 @@ class _Program:
 
 
 class _Position:
-    """The states that an automaton may be in, behind a character (where assertions look at it)."""
+    """The possible states of an automaton, and the character before the position, for assertions."""
 
     __slots__ = ("accepts", "before", "following", "states")
 
@@ -134,7 +135,7 @@ class _Position:
         self.states = states
         self.before = before
         self.accepts: bool | None = None
-        """Whether what came so far matches; None: not known yet."""
+        """Whether the text up to here matches; None: not computed yet."""
         self.following: dict[str, _Position] = {}
 
 
@@ -156,8 +157,8 @@ class Regex:
         return any(found is not None for found in self.select((text,)))
 
     def select(self, texts: Iterable[str]) -> Iterator[str | None]:
-        """Those of the texts that match as a whole, and None after each step that takes time, so that the
-        caller may do something else. Raises InvalidRegex if all steps take too long.
+        """Yields the texts that match as a whole, and None after each slice of work, so that the caller
+        may do something else. Raises InvalidRegex if all slices take too long.
         """
         left = _MOST_VISITS
         for text in texts:
@@ -200,7 +201,7 @@ class Regex:
         return found
 
     def _reachable(self, position: _Position, after: str) -> set[int]:
-        """Where it may be without another character, before this one ("" where there is none)."""
+        """The states reachable without another character, before this one ("" at the end)."""
         found = set(position.states)
         left = list(position.states)
         while left:
@@ -224,7 +225,7 @@ def _holds(condition: str | None, before: str, after: str) -> bool:
 
 
 class _Parser:
-    """Reads an expression into a program; a part is given as its first state and its last, which goes on."""
+    """Parses an expression into a program; a part is given by its first state and its last one."""
 
     def __init__(self, pattern: str, program: _Program) -> None:
         self._pattern = pattern
@@ -240,7 +241,7 @@ class _Parser:
         return part
 
     def _next(self, text: str) -> bool:
-        """Whether text comes next; then it is behind us."""
+        """Whether `text` comes next; if so, it is consumed."""
         found = self._pattern.startswith(text, self._at)
         self._at += len(text) if found else 0
         return found
@@ -300,7 +301,7 @@ class _Parser:
     # Repetitions
 
     def _repeated(self, begin: int, part: tuple[int, int]) -> tuple[int, int]:
-        """The element whose states begin at `begin`, with the operator behind it, if there is one."""
+        """The element whose states begin at `begin`, with its repetition operator, if there is one."""
         bounds = self._bounds()
         if bounds is None:
             return part
@@ -328,7 +329,7 @@ class _Parser:
         return first, last
 
     def _bounds(self, *, peek: bool = False) -> tuple[int, int | None] | None:
-        """The operator that comes next: how often at least, and at the most (None: no limit)."""
+        """The next repetition operator: minimum and maximum (None: no limit)."""
         at = self._at
         char = self._pattern[at : at + 1]
         simple: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
@@ -348,7 +349,7 @@ class _Parser:
         if found is None or peek:
             return found
         self._at += length
-        self._next("?")  # how greedy it is makes no difference to whether all matches
+        self._next("?")  # greediness does not change whether the whole text matches
         return found
 
     # Groups
@@ -356,7 +357,7 @@ class _Parser:
     def _group(self) -> tuple[int, int]:
         flags = self._ignore_case, self._multiline, self._dot_all
         if self._next("?") and not self._opening():
-            # Flags for what follows in the group around it.
+            # Flags for the rest of the enclosing group.
             alone = self._program.state()
             return alone, alone
         self._depth += 1
@@ -370,7 +371,9 @@ class _Parser:
         return part
 
     def _opening(self) -> bool:
-        """What stands behind `(?`: a name or flags. Whether a group begins, and not only flags change."""
+        """The text after `(?`: a name or flags. Returns whether a group begins; otherwise only flags
+        change.
+        """
         if self._next("P<") or self._next("<"):
             name, found, _ = self._pattern[self._at :].partition(">")
             if not found or not name.isidentifier() or not name.isascii():
@@ -391,7 +394,7 @@ class _Parser:
                 self._multiline = value
             elif char == "s":
                 self._dot_all = value
-            elif char != "U":  # which only changes how greedy it is
+            elif char != "U":  # which only changes greediness
                 break
         raise InvalidRegex("invalid or unsupported Perl syntax: `(?`")
 
@@ -417,7 +420,7 @@ class _Parser:
         return first, last
 
     def _escaped(self) -> Chars:
-        """What stands behind a backslash, outside of brackets or inside."""
+        """The text after a backslash, outside of brackets or inside."""
         char = self._pattern[self._at : self._at + 1]
         self._at += 1
         if char.lower() in _SHORT:
@@ -444,7 +447,7 @@ class _Parser:
         return chr(int(digits, 16))
 
     def _class(self) -> Chars:
-        """A bracket expression, behind its bracket."""
+        """A bracket expression, after its bracket."""
         negated = self._next("^")
         chars: set[str] = set()
         ranges: list[_Range] = []
@@ -461,7 +464,7 @@ class _Parser:
             chars |= found.chars
             ranges += found.ranges
         if others:
-            # All but those that every negated part leaves out, and that nothing else has.
+            # All characters except those that every negated part excludes and no other part includes.
             out = frozenset.intersection(*(each.chars for each in others)) - chars
             return Chars(out, negated=not negated)
         return Chars(frozenset(chars), tuple(ranges), negated=negated)

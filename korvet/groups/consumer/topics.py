@@ -1,4 +1,4 @@
-"""What a coordinator knows of topics, and the hash by which it notices that they have changed."""
+"""Topics for a coordinator, and the hash that detects changes of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from korvet.groups.consumer.xxh3 import xxh3_64
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# The first byte of what is hashed of a topic: which layout that has.
+# The first byte of a topic's hash input: the version of its layout.
 _LAYOUT = b"\x00"
 _CACHED_HASHES = 4_096
 
@@ -34,11 +34,11 @@ class Matching(msgspec.Struct, frozen=True, gc=False):
 
 
 class Topics(Protocol):
-    """The topics there are. `version` changes with every change to them."""
+    """The existing topics. `version` changes with every change of them."""
 
     @property
     def version(self) -> int:
-        """Which state of the topics this is."""
+        """The version of the topics."""
 
     def get(self, name: str) -> TopicInfo | None:
         """The topic of that name."""
@@ -47,11 +47,11 @@ class Topics(Protocol):
         """The topic of that id."""
 
     def matching(self, pattern: str) -> Matching | None:
-        """The topics that an expression matches, as far as they have been looked for."""
+        """The topics that an expression matches, as far as they have been searched for."""
 
 
 class NoTopics:
-    """The topics of a shard that is handed none: for classic groups nobody looks at them."""
+    """The topics of a shard without topics: classic groups do not use them."""
 
     version = 0
 
@@ -66,17 +66,17 @@ class NoTopics:
         return None
 
     def matching(self, pattern: str) -> Matching | None:
-        """None at all."""
+        """No names."""
         del pattern
         return Matching((), self.version)
 
 
 def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
-    """The hash of those of these topics that exist, as a signed number of 64 bits; 0 if none does.
+    """The hash of those of these topics that exist, as a signed number of 64 bits; 0 if none exists.
 
-    As Kafka's in ConsumerGroupMetadataValue: XXH3 over the topics' own hashes in the order of their names.
+    Kafka's hash in ConsumerGroupMetadataValue: XXH3 over the topics' own hashes in the order of their names.
     """
-    # Names are ASCII, so this is Java's order, too.
+    # Names are ASCII, so this is also Java's order.
     found = [topic for name in sorted(names) if (topic := topics.get(name)) is not None]
     if not found:
         return 0
@@ -86,7 +86,7 @@ def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
 
 @lru_cache(_CACHED_HASHES)
 def _topic_hash(topic: TopicInfo) -> int:
-    # Racks would follow each partition; a log in Redis has none.
+    # Kafka adds racks after each partition; a log in Redis has none.
     high, low = int.from_bytes(topic.topic_id[:8], "big"), int.from_bytes(topic.topic_id[8:], "big")
     name = topic.name.encode("utf-16-le") + pack("<i", len(topic.name))
     partitions = pack(f"<{topic.partitions}i", *range(topic.partitions))
