@@ -25,14 +25,13 @@ from korvet.supervisor import keep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from korvet.groups.offset_table import GroupTopicPartition
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.topic import Topic
 
 logger = logging.getLogger(__name__)
 causes = Causes(logger)
 
-GroupTopicPartition: TypeAlias = tuple[str, str, int]
-"""Group, topic, partition."""
 
 Stream: TypeAlias = tuple[str, int]
 """Topic, partition."""

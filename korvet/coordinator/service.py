@@ -16,7 +16,7 @@ from korvet.causes import Causes
 from korvet.coordinator.expressions import TopicExpressions
 from korvet.coordinator.loader import OffsetsLoader
 from korvet.coordinator.partitions import FIRST_RETRY_S, LAST_RETRY_S, Partitions
-from korvet.coordinator.projector import CommitChange, GroupTopicPartition, Projector
+from korvet.coordinator.projector import CommitChange, Projector
 from korvet.coordinator.refusals import refuse
 from korvet.coordinator.term import Term
 from korvet.coordinator.topics import CatalogueTopics
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from korvet.coordinator.term import Handler
     from korvet.groups.config import GroupConfig
     from korvet.groups.native import NativeGroup
+    from korvet.groups.offset_table import GroupTopicPartition
     from korvet.records.control import ControlMarker
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.link.commands import Commands

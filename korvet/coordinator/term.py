@@ -26,10 +26,11 @@ from korvet.storage.log.values import ProducerSequence
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from korvet.coordinator.projector import GroupTopicPartition, Projector
+    from korvet.coordinator.projector import Projector
     from korvet.coordinator.served import EncodedRecord
     from korvet.groups.messages import ListedGroup, ListRequest, Record, Reply, Token
     from korvet.groups.native import NativeGroup
+    from korvet.groups.offset_table import GroupTopicPartition
     from korvet.storage.log.values import Marked
 
 Handler: TypeAlias = "Callable[[GroupShard, Any, Token, int], Outcome]"

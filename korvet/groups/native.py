@@ -22,6 +22,7 @@ import msgspec
 from korvet.offsets.wire import MAX_STRING_BYTES
 
 if TYPE_CHECKING:
+    from korvet.groups.offset_table import GroupTopicPartition
     from korvet.offsets.schema import OffsetCommitValue
 
 # Consumers of a topic commit their own positions, every 5 s by default (auto.commit.interval.ms), and would
@@ -60,7 +61,7 @@ class NativeGroup(msgspec.Struct, frozen=True, gc=False):
     topic_id: bytes
 
     @property
-    def place(self) -> tuple[str, str, int]:
+    def place(self) -> GroupTopicPartition:
         """Group, topic, partition."""
         return self.group, self.topic, self.partition
 

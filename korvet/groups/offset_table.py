@@ -13,7 +13,7 @@ from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 
 NO_PRODUCER_ID = -1
 
-Place: TypeAlias = tuple[str, str, int]
+GroupTopicPartition: TypeAlias = tuple[str, str, int]
 """Group, topic, partition."""
 
 KeptValue: TypeAlias = OffsetCommitValue | bytes
@@ -51,11 +51,11 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[str, dict[int, KeptValue]]] = {}
-        self._pending: dict[int, dict[Place, _PendingOffset]] = {}  # by producer id
+        self._pending: dict[int, dict[GroupTopicPartition, _PendingOffset]] = {}  # by producer id
         self._open_producers: dict[str, set[int]] = {}  # by group
         self._sequence = 0
         # The sequence numbers of commits' replays, for groups with open transactions only, since these began.
-        self._sequences: dict[str, dict[Place, int]] = {}
+        self._sequences: dict[str, dict[GroupTopicPartition, int]] = {}
 
     def replay(self, key: OffsetCommitKey, value: OffsetCommitValue | None, producer_id: int) -> None:
         """Apply a record; producer_id is -1 if the record is not transactional."""
@@ -69,7 +69,9 @@ class OffsetTable:
             self._pending.setdefault(producer_id, {})[place] = _PendingOffset(value, self._sequence)
             self._open_producers.setdefault(key.group, set()).add(producer_id)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
+    def end_transaction(
+        self, producer_id: int, *, committed: bool
+    ) -> list[tuple[GroupTopicPartition, OffsetCommitValue]]:
         """Apply a control record: the producer's pending offsets count from now on, or are dropped.
         Returns those that count.
         """
@@ -111,7 +113,7 @@ class OffsetTable:
         place = (group_id, topic, partition)
         return any(place in self._pending[producer] for producer in self._open_producers.get(group_id, ()))
 
-    def places(self, group_id: str) -> list[Place]:
+    def places(self, group_id: str) -> list[GroupTopicPartition]:
         """The partitions with a committed or pending offset of the group; each once."""
         places = {
             (group_id, topic, partition): None
@@ -124,19 +126,19 @@ class OffsetTable:
                     places[place] = None
         return list(places)
 
-    def places_of_topics(self, topics: frozenset[str]) -> list[Place]:
+    def places_of_topics(self, topics: frozenset[str]) -> list[GroupTopicPartition]:
         """The partitions of these topics with a committed or pending offset of any group; each once."""
         group_ids = dict.fromkeys([*self._committed, *self._open_producers])
         return [place for group_id in group_ids for place in self.places(group_id) if place[1] in topics]
 
-    def _put(self, place: Place, value: OffsetCommitValue) -> None:
+    def _put(self, place: GroupTopicPartition, value: OffsetCommitValue) -> None:
         group_id, topic, partition = place
         self._committed.setdefault(group_id, {}).setdefault(topic, {})[partition] = value
         if group_id in self._open_producers:
             self._sequence += 1
             self._sequences.setdefault(group_id, {})[place] = self._sequence
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: GroupTopicPartition) -> None:
         group_id, topic, partition = place
         topics = self._committed.get(group_id)
         if topics is not None and topic in topics:

@@ -53,7 +53,7 @@ from korvet.groups.messages import (
     SyncRequest,
     Token,
 )
-from korvet.groups.offset_table import NO_PRODUCER_ID, KeptValue, OffsetTable, Place
+from korvet.groups.offset_table import NO_PRODUCER_ID, GroupTopicPartition, KeptValue, OffsetTable
 from korvet.groups.state import GroupState
 from korvet.groups.timers import Deadline
 from korvet.offsets.schema import (
@@ -284,17 +284,6 @@ class GroupShard:
             return self._context.now_ms
         return self._context.timers.next_ms()
 
-    def unload(self) -> Outcome:
-        """Another broker leads the partition now: waiting requests get NOT_COORDINATOR. The shard cannot
-        be used any more.
-        """
-        for group in self._context.groups.values():
-            if isinstance(group, Group):
-                self._context.release(group, ErrorCode.not_coordinator)
-                group.transition(GroupState.DEAD, self._context.now_ms)
-        self._is_loaded = False
-        return self._context.take_outcome()
-
     # Replay
 
     def replay(self, key: Key, value: Value | None, producer_id: int = NO_PRODUCER_ID) -> None:
@@ -319,7 +308,9 @@ class GroupShard:
             self._context.groups[group_id] = Group(group_id, UNKNOWN_TIMESTAMP_MS)
         return self._offsets.partitions_to_load(group_id, topic)
 
-    def end_transaction(self, producer_id: int, *, committed: bool) -> list[tuple[Place, OffsetCommitValue]]:
+    def end_transaction(
+        self, producer_id: int, *, committed: bool
+    ) -> list[tuple[GroupTopicPartition, OffsetCommitValue]]:
         """Apply a control record: returns the offsets that count from now on, and their partitions."""
         return self._offsets.end_transaction(producer_id, committed=committed)
 

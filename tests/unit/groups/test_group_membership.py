@@ -454,21 +454,6 @@ def test_shard_that_is_not_loaded_serves_nobody() -> None:
         shard.tick(START_MS)
 
 
-def test_unload_tells_all_that_wait() -> None:
-    driver = Driver()
-    joining = driver.join()
-    other = Driver()
-    tokens = [other.join(client_id=name) for name in ("a", "b")]
-    other.pass_initial_delay()
-    syncing = other.sync(other.replies[tokens[1]].member_id, 1)
-    driver.take(driver.shard.unload())
-    other.take(other.shard.unload())
-    assert driver.replies[joining].error is ErrorCode.not_coordinator
-    assert other.replies[syncing] == SyncReply(ErrorCode.not_coordinator)
-    with pytest.raises(NotLoaded):
-        driver.shard.tick(START_MS)
-
-
 def test_record_of_somebody_else_replaces_the_group() -> None:
     driver = Driver()
     waiting = driver.join()
