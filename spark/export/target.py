@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 PARQUET, DELTA, ICEBERG, CSV, JSON, JDBC = FORMATS = ("parquet", "delta", "iceberg", "csv", "json", "jdbc")
-FILE_FORMATS = (PARQUET, CSV, JSON)
 ERROR, APPEND, OVERWRITE = MODES = ("error", "append", "overwrite")
 HOW_TO_REPLACE = "say --mode append or --mode overwrite, or choose another"
 BASE64, HEX, TEXT = BYTES_AS = ("base64", "hex", "text")

@@ -95,35 +95,6 @@ def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFra
     ).withColumn("lag_ms", lag_ms)
 
 
-def commit_history(commits: DataFrame) -> DataFrame:
-    """Every commit in order, with what it moved: `advanced` (offsets), `interval_ms`, `rewound`.
-
-    Offsets are sparse: `advanced` tells moving from standing still, not how many records.
-    """
-    in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
-    before = sf.lag("committed_offset").over(in_order)
-    return (
-        commits.withColumn("advanced", sf.try_subtract("committed_offset", before))
-        .withColumn("interval_ms", sf.try_subtract("commit_ms", sf.lag("commit_ms").over(in_order)))
-        .withColumn("rewound", sf.coalesce(sf.col("advanced") < 0, sf.lit(False)))
-        .select(
-            *PLACE,
-            "committed_offset",
-            "advanced",
-            "rewound",
-            "interval_ms",
-            "metadata",
-            "leader_epoch",
-            "commit_ms",
-            "commit_ts",
-            "tombstone",
-            "src_partition",
-            "src_offset",
-            "src_ts",
-        )
-    )
-
-
 def commit_rate(commits: DataFrame) -> DataFrame:
     """Commits per group and minute, one per partition committed; minutes without one have no row."""
     minute = sf.date_trunc("minute", "commit_ts").alias("minute")

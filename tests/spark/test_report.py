@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
 from korvet.spark import cli
-from korvet.spark.cli_options import RedisOptions
+from korvet.spark.cli.options import RedisOptions
 from korvet.spark.report.page import series
 from korvet.spark.report.report import PAGE_NAME, write_report
 from korvet.spark.report.words import duration
@@ -144,14 +144,14 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.report, ["--data-dir", empty], "no embedded server in"),
         (cli.report, ["--redis", "redis://127.0.0.1:1"], "no usable Redis at redis://127.0.0.1:1"),
         (cli.report, ["--source", "kafka"], "needs --bootstrap"),
-        (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "goes with --source kafka"),
+        (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "is for --source kafka"),
         (cli.report, ["--bootstrap", "h:1"], "run `korvet jars` once"),
         (cli.export, ["t", "--to", str(tmp_path)], "say --mode append or --mode overwrite"),
         (cli.export, ["t", "--to", "x", "--format", "jdbc"], "needs the name of a table"),
         (cli.export, ["t", "--to", "x", "--into", "u"], "has no table names"),
-        (cli.export, ["--to", "x"], "say which topics, or --table NAME"),
-        (cli.export, ["t", "--table", "members", "--to", "x"], "say which topics, or --table NAME"),
-        (cli.export, ["--all-tables", "--table", "members", "--to", "x"], "or --all-tables"),
+        (cli.export, ["--to", "x"], "give topics, --table NAME or --all-tables"),
+        (cli.export, ["t", "--table", "members", "--to", "x"], "give topics, --table NAME or --all-tables"),
+        (cli.export, ["--all-tables", "--table", "members", "--to", "x"], "--table NAME or --all-tables"),
         (cli.export, ["--all-tables", "--format", "csv", "--to", "x"], "and checkpoint: no --format"),
         (cli.export, ["--all-tables", "--option", "a=b", "--to", "x"], "and checkpoint: no --option"),
         (
@@ -159,32 +159,32 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ["--all-tables", "--continuous", "--every", "soon", "--to", "x"],
             "'soon' is no interval",
         ),
-        (cli.export, ["t", "--from", "f", "--to", "x"], "--from FOLDER goes with --table NAME"),
+        (cli.export, ["t", "--from", "f", "--to", "x"], "--from FOLDER needs --table NAME"),
         (
             cli.export,
             ["--table", "members", "--from", "f", "--source-option", "a=b", "--to", "x"],
             "reads files: no --source-option",
         ),
         (cli.export, ["--table", "moods", "--to", "x"], "no table moods; there are offset_commits,"),
-        (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint goes with --continuous"),
-        (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "choose one"),
+        (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint needs --continuous"),
+        (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "use either --continuous"),
         (
             cli.export,
             ["t", "--to", "x", "--continuous", "--every", "-5 seconds"],
             "'-5 seconds' is no interval",
         ),
-        (cli.export, ["t", "--to", "x", "--every", "5 seconds"], "--every goes with --continuous"),
-        (cli.export, ["t", "--to", ""], "names no place"),
-        (cli.export, ["t", "--to", f"{file}/x"], f"{file} is a file, no folder"),
-        (cli.export, ["--all-tables", "--to", f"{file}/x"], f"{file} is a file, no folder"),
+        (cli.export, ["t", "--to", "x", "--every", "5 seconds"], "--every needs --continuous"),
+        (cli.export, ["t", "--to", ""], "must not be empty"),
+        (cli.export, ["t", "--to", f"{file}/x"], f"{file} is a file, not a folder"),
+        (cli.export, ["--all-tables", "--to", f"{file}/x"], f"{file} is a file, not a folder"),
         (cli.export, ["t", "--to", "x", "--format", "jdbc", "--into", "t"], "x is no database's URL"),
         (cli.export, ["--table", "members", "--to", "x", "--available-now"], "members changes with what"),
         (cli.export, ["--table", "members", "--to", "x", "--source-option", "a=b"], "no --source-option"),
         (cli.export, [*TO_X, "--redis", NOWHERE, "--source-option", "colour=red"], "unknown option colour"),
         (cli.export, ["t", "--to", "x", "--option", "loose"], "'loose' is not NAME=VALUE"),
         (cli.export, ["t", "--to", "x", "--redis", "redis://127.0.0.1:1"], "no usable Redis at"),
-        (cli.report, ["--png"], "no browser for --png"),
-        (cli.jars, ["gamma"], "no jars gamma; there are kafka, delta"),
+        (cli.report, ["--png"], "--png needs a browser"),
+        (cli.jars, ["gamma"], "unknown jars gamma; choose from kafka, delta"),
     ]
     for command, arguments, message in cases:
         result = CliRunner().invoke(command, arguments)
@@ -258,7 +258,7 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert login("redis://:pw@h")[2] == "pw"
     assert login("redis://h", redis_password_file=file)[2] == "from a file"
     for url, more, message in [
-        ("redis://:pw@h", {"redis_password_file": file}, "not in both"),
+        ("redis://:pw@h", {"redis_password_file": file}, "not both"),
         ("redis://me@h", {"redis_user": "you"}, "not in both"),
         ("redis://h", {"redis_ca": "ca.pem"}, "rediss://"),
     ]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from korvet.spark.cli_options import RedisOptions
+from korvet.spark.cli.options import RedisOptions
 from korvet.spark.export.topics import check_topics
 from korvet.spark.source.errors import SourceError
 from korvet.spark.source.settings import options_of

@@ -132,13 +132,11 @@ def test_records_appended_later_are_left_out(spark: SparkSession) -> None:
     assert kept == {pack(MS - 1, 0), pack(MS, 0), pack(MS, 1023), 7}
 
 
-def test_history_and_rate(spark: SparkSession, filled: Keyspace) -> None:
+def test_commits_and_their_rate(spark: SparkSession, filled: Keyspace) -> None:
     commits, _, _ = tables(spark, filled)
-    history = views.commit_history(commits).where("group = 'billing' and partition = 0").orderBy("src_offset")
-    first, second = history.collect()
-    assert (first["advanced"], first["interval_ms"], first["rewound"]) == (None, None, False)
-    assert second["advanced"] == 6 * 60_000 * 1024
-    assert second["interval_ms"] == NOW - 30_000 - MS - 121_000
+    first, second = commits.where("group = 'billing' and partition = 0").orderBy("src_offset").collect()
+    assert second["committed_offset"] - first["committed_offset"] == 6 * 60_000 * 1024
+    assert second["commit_ms"] - first["commit_ms"] == NOW - 30_000 - MS - 121_000
     assert second["metadata"] == "m"
     rate = {(r["group"], sf_ms(r["minute"])): r["commits"] for r in views.commit_rate(commits).collect()}
     minute = 60_000

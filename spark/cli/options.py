@@ -1,4 +1,4 @@
-"""What the commands share: where Redis is, errors in one line, a line of progress."""
+"""What the commands share: the options of Redis and Spark, errors in one line, a line of progress."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Where the embedded server listens, in its data folder; a link where that path is too long for a socket.
+# The embedded server's socket in its data folder; a symbolic link if that path is too long for a socket.
 EMBEDDED_SOCKET = "server.sock"
 
 _REDIS_OPTIONS = [
@@ -90,7 +90,7 @@ master_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class RedisOptions:
-    """What the user says about Redis."""
+    """The options of Redis on the command line."""
 
     redis_url: str | None
     data_dir: Path
@@ -102,10 +102,9 @@ class RedisOptions:
     redis_key: str | None = None
 
     def address(self) -> Address:
-        """The address, with the password taken out of the URL, where plans and logs would show it.
+        """Return the address. The password is moved out of the URL, because plans and logs show the URL.
 
-        Raises SourceError where there is neither a URL nor an embedded server, and for what does not go
-        together.
+        Raises SourceError if there is neither a URL nor an embedded server, or if options contradict.
         """
         if self.redis_url:
             url, user, secret = _without_password(self.redis_url)
@@ -113,12 +112,12 @@ class RedisOptions:
             socket = (self.data_dir / EMBEDDED_SOCKET).absolute()
             if not socket.exists():
                 raise SourceError(
-                    f"no embedded server in {self.data_dir}: start `korvet serve`, or give --redis URL"
+                    f"no embedded server in {self.data_dir}: start `korvet serve`, or use --redis URL"
                 )
-            place = socket.readlink() if socket.is_symlink() else socket
-            url, user, secret = f"unix://{quote(str(place))}", None, None
+            path = socket.readlink() if socket.is_symlink() else socket
+            url, user, secret = f"unix://{quote(str(path))}", None, None
         if secret is not None and self.redis_password_file is not None:
-            raise SourceError("the password is in the redis URL or in --redis-password-file, not in both")
+            raise SourceError("give the password in the redis URL or by --redis-password-file, not both")
         if secret is None and self.redis_password_file is None:
             secret = os.environ.get("KORVET_REDIS_PASSWORD")
         ca, cert, key = map(_absolute, (self.redis_ca, self.redis_cert, self.redis_key))
@@ -132,12 +131,12 @@ class RedisOptions:
 
 
 def _absolute(file: str | None) -> str | None:
-    """Executors have another working folder."""
+    """The absolute path, because executors have another working folder."""
     return None if file is None else str(Path(file).absolute())
 
 
 def _without_password(url: str) -> tuple[str, str | None, str | None]:
-    """The URL without password and without what is said behind its question mark of who we are; these two."""
+    """The URL without credentials in its query and without password; the query's user; the password."""
     try:
         parts, *others = split_url(url)
         password = None if parts.password is None else unquote(parts.password)
@@ -149,13 +148,13 @@ def _without_password(url: str) -> tuple[str, str | None, str | None]:
     name, other = query.pop("username", None), query.pop("password", None)
     named = user.partition(":")[0]
     netloc = named + at + nodes if named else nodes
-    # Not by urlunsplit, which makes unix:/path of unix:///path.
+    # urlunsplit would turn unix:///path into unix:/path.
     rest = f"{parts.scheme}://{netloc}{parts.path}" + (f"?{urlencode(query)}" if query else "")
     return rest, None if named else name, other if password is None else password
 
 
 def with_redis(command: Any) -> Any:
-    """Add the options that say where Redis is, as one argument `redis`, RedisOptions."""
+    """Add the options of Redis. The command gets them as one parameter `redis`, RedisOptions."""
     names = [field.name for field in fields(RedisOptions)]
 
     @wraps(command)
@@ -173,7 +172,7 @@ def with_redis(command: Any) -> Any:
 def spark_session(
     app: str, master: str, *, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session until the end of the block: a new one, or that of spark-submit."""
+    """A session until the end of the block: a new one, or the session of spark-submit."""
     spark = submitted_session(app) if is_submitted() else build_session(app, master, jars=jars, conf=conf)
     try:
         yield spark
@@ -181,9 +180,25 @@ def spark_session(
         spark.stop()
 
 
+def check_folder(folder: Path, *, make: bool) -> None:
+    """Check, before the seconds that Spark takes to start, that a folder of this machine can be written to.
+
+    make: create the folder. Raises ExportError. A URI is left to Spark.
+    """
+    if "://" in str(folder) or str(folder).startswith("file:"):
+        return
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    if not existing.is_dir():
+        raise ExportError(f"{existing} is a file, not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ExportError(f"{folder} can't be written: no permission to write in {existing}")
+    if make:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """What a user can mend ends in one line."""
+    """Turn errors that a user can fix into one line (ClickException)."""
     try:
         yield
     except (SourceError, JarsMissing, JavaMissing, ExportError, BrowserError) as error:
@@ -204,7 +219,7 @@ def _os_words(error: OSError) -> str:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """A line on stderr that shows the present step and how long it takes; plain lines without a terminal."""
+    """A line on stderr with the current step and its duration; without a terminal, a plain line per step."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda step: click.echo(f"{step} ...", err=True)

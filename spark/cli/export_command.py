@@ -1,0 +1,220 @@
+"""The command `korvet export`."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from korvet.spark.cli.export_options import ExportOptions, with_export_options
+from korvet.spark.cli.options import (
+    RedisOptions,
+    check_folder,
+    master_option,
+    progress,
+    spark_session,
+    user_errors,
+    with_redis,
+)
+from korvet.spark.export.all_tables import keep_tables, kept_table, seconds_of
+from korvet.spark.export.export import export_batch, export_stream
+from korvet.spark.export.tables import batch_table, growing_table, stream_table, table_named
+from korvet.spark.export.target import (
+    DELTA,
+    ERROR,
+    HOW_TO_REPLACE,
+    ICEBERG,
+    JDBC,
+    PARQUET,
+    ExportError,
+    Target,
+)
+from korvet.spark.export.topics import check_topics, read_topics, stream_topics
+from korvet.spark.session import jars as jar_sets
+from korvet.spark.session.jars import fetch_package, find_jars
+from korvet.spark.session.redaction import redacted
+from korvet.spark.session.session import is_submitted
+from korvet.spark.source.topics import OFFSETS_TOPIC
+from korvet.spark.tables.readers import RedisReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from korvet.spark.source.address import Address
+
+# Seconds between checks for Ctrl-C.
+AWAIT_S = 1
+# The password of a database. Unlike an option, no list of processes shows it.
+JDBC_PASSWORD = "KORVET_JDBC_PASSWORD"
+
+
+@click.command()
+@with_export_options
+@with_redis
+@master_option
+def export(redis: RedisOptions, master: str, **given: Any) -> None:
+    """Write topics, or a table about groups, to Parquet, Delta, Iceberg, CSV or JSON files, or a database.
+
+    \b
+    Without --continuous or --available-now, the export runs once. With one of them,
+    it keeps a checkpoint and exports every record exactly once, even after a crash.
+
+    \b
+    korvet export orders --to orders.parquet
+    korvet export --table group_status --to status.csv --format csv
+    korvet export --all-tables --to lake/groups --continuous --every "1 minute"
+    korvet export orders --to lake/orders --format delta --available-now
+    korvet export orders --to jdbc:postgresql://db/shop --format jdbc --into orders \\
+        --package org.postgresql:postgresql:42.7.4 --option user=ada
+    """
+    options = ExportOptions(**given)
+    options.check()
+    with user_errors(), progress() as notify:
+        if options.all_tables:
+            _export_all_tables(redis, options, master, notify)
+        else:
+            _export(redis, options, master, notify)
+
+
+def _export(redis: RedisOptions, options: ExportOptions, master: str, notify: Callable[[str], None]) -> None:
+    """Export topics or one table."""
+    target = _target(options)
+    _check_target(target, options, master)
+    _check_table(options)
+    address = None if options.stored_in is not None else redis.address()
+    if address is not None:
+        topics = options.topics or [OFFSETS_TOPIC]
+        check_topics(address, topics, options.source_options, streaming=options.is_stream)
+    jars, conf = _session_needs(options)
+    notify("Starting Spark")
+    with spark_session("korvet export", master, jars=jars, conf=conf) as spark:
+        notify(f"Exporting {options.subject}")
+        if address is None:
+            folder = _absolute(str(options.stored_in), PARQUET)
+            export_batch(kept_table(spark, folder, options.subject), target)
+        elif options.is_stream:
+            _follow(_Source(spark, address, options).stream(), target, options)
+        else:
+            export_batch(_Source(spark, address, options).batch(), target)
+    click.echo(f"{options.subject}: in {target.name}")
+
+
+def _export_all_tables(
+    redis: RedisOptions, options: ExportOptions, master: str, notify: Callable[[str], None]
+) -> None:
+    """Update all tables, once or until interrupted."""
+    every_s = None if options.interval is None else seconds_of(options.interval)
+    location = _absolute(options.location, PARQUET)
+    if _fills_this_machine(master):
+        check_folder(Path(location), make=False)
+    address = redis.address()
+    check_topics(address, [OFFSETS_TOPIC], options.source_options, streaming=True)
+    notify("Starting Spark")
+    with spark_session("korvet export", master) as spark, _interruptible():
+        notify("Updating the tables")
+        keep_tables(spark, address, location, every_s=every_s, options=options.source_options)
+    click.echo(f"all tables: in {redacted(options.location)}")
+
+
+def _target(options: ExportOptions) -> Target:
+    written = options.options
+    if options.form == JDBC and JDBC_PASSWORD in os.environ:
+        written = {"password": os.environ[JDBC_PASSWORD], **written}
+    return Target(
+        _absolute(options.location, options.form),
+        options.form,
+        options.mode,
+        options.table,
+        options.partition_by,
+        options.bytes_as,
+        written,
+    )
+
+
+def _check_target(target: Target, options: ExportOptions, master: str) -> None:
+    """Raises ExportError if the target is a folder of this machine that can't be filled."""
+    if target.table is not None:
+        return
+    if not options.is_stream and target.mode == ERROR and Path(target.location).exists():
+        raise ExportError(f"{target.location} exists; {HOW_TO_REPLACE}")
+    if _fills_this_machine(master):
+        check_folder(Path(target.location), make=False)
+
+
+def _fills_this_machine(master: str) -> bool:
+    """Whether a folder without a scheme is on this machine. A cluster may have its own file system."""
+    return master.startswith("local") and not is_submitted()
+
+
+def _check_table(options: ExportOptions) -> None:
+    """Raises ExportError if the table does not exist or can't be exported in this way."""
+    if options.source_table is None:
+        return
+    if options.is_stream:
+        growing_table(options.source_table)
+        return
+    table_named(options.source_table)
+    if options.source_options:
+        raise ExportError("a table is made of all records: no --source-option")
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """The topics or the table that is exported, as a frame."""
+
+    spark: SparkSession
+    address: Address
+    options: ExportOptions
+
+    def batch(self) -> DataFrame:
+        """The records or rows as of now."""
+        if self.options.source_table is None:
+            return read_topics(self.spark, self.address, self.options.topics, self.options.source_options)
+        now_ms = time.time_ns() // 1_000_000
+        return batch_table(self.spark, RedisReader(self.address), self.options.source_table, now_ms)
+
+    def stream(self) -> DataFrame:
+        """The records or rows as they are added."""
+        if self.options.source_table is None:
+            return stream_topics(self.spark, self.address, self.options.topics, self.options.source_options)
+        return stream_table(self.spark, self.address, self.options.source_table, self.options.source_options)
+
+
+def _absolute(location: str, form: str) -> str:
+    """The location, a path of this machine made absolute: Spark's working folder may be another one."""
+    if form in {ICEBERG, JDBC} or "://" in location or location.startswith("file:"):
+        return location
+    return str(Path(location).absolute())
+
+
+def _session_needs(options: ExportOptions) -> tuple[list[Path], dict[str, str]]:
+    """The jars and settings of the session. spark-submit has its own: --packages, --jars and --conf."""
+    jars = [*options.files, *map(fetch_package, options.packages)]
+    if options.form != DELTA:
+        return jars, {}
+    return [*jars, *find_jars(name=jar_sets.DELTA)], jar_sets.SETTINGS[jar_sets.DELTA]
+
+
+def _follow(frame: DataFrame, target: Target, options: ExportOptions) -> None:
+    """Run the query until it ends, fails or is interrupted."""
+    trigger = {"availableNow": True} if options.interval is None else {"processingTime": options.interval}
+    query = export_stream(frame, target, options.subject, checkpoint=options.checkpoint, trigger=trigger)
+    with query as running, _interruptible():
+        while not running.awaitTermination(AWAIT_S):
+            pass
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """End the block on Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        click.echo("Stopping. The same command continues from here.", err=True)
