@@ -31,8 +31,6 @@ LONG_FILES = {
     "korvet/groups/messages.py": "",
     "korvet/records/kernel.py": "",
     "korvet/server/connection.py": "",
-    "korvet/storage/link/cluster.py": "",
-    "korvet/storage/link/redis_link.py": "",
     "korvet/storage/log/appender.py": "",
     "korvet/storage/log/partition_log.py": "",
     "korvet/transactions/shard.py": "",

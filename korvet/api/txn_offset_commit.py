@@ -21,7 +21,7 @@ from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import resolve
 from korvet.transactions.messages import BUMPING_PROTOCOL, AddRequest
 
 if TYPE_CHECKING:
@@ -95,11 +95,11 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
     def in_transaction(reply: Any) -> None:
         error = _error(context.api_version, reply.error, is_absent=bool(reply.absent))
         if error is not ErrorCode.none:
-            settle(answer, error)
+            resolve(answer, error)
         else:
             # At once: the transaction may end in the loop's next turn.
             context.services.coordinator.submit(
-                commit.group_id, GroupShard.commit, commit, partial(settle, answer)
+                commit.group_id, GroupShard.commit, commit, partial(resolve, answer)
             )
 
     context.services.transactions.add(asked, in_transaction)

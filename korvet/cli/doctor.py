@@ -27,7 +27,7 @@ from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import RedisAddress, parse_url
 from korvet.storage.link.eviction import may_evict_ours
-from korvet.storage.link.slots import SLOTS, Place, parse_slots
+from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
 from korvet.storage.shared_configs import parse_acl, parse_group_config, parse_quota, parse_user
@@ -87,7 +87,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         raise SystemExit(1)
 
 
-def find_servers(url: str) -> "dict[Place, redis.Redis]":
+def find_servers(url: str) -> "dict[NodeAddress, redis.Redis]":
     """Returns a client of the server, or of each primary of a cluster.
 
     Raises StoreError, redis.RedisError.
@@ -116,7 +116,7 @@ def _ask(client: Any, *command: str) -> Any:
     return client.execute_command(*command)
 
 
-def _at(address: RedisAddress, place: Place) -> RedisAddress:
+def _at(address: RedisAddress, place: NodeAddress) -> RedisAddress:
     return msgspec.structs.replace(address, host=place[0], port=place[1], socket_path=None)
 
 
@@ -130,7 +130,7 @@ def _client(address: RedisAddress) -> "redis.Redis":
     return redis.Redis(address.host, address.port, db=address.database, ssl=address.tls, **options)
 
 
-def check_servers(servers: "Mapping[Place, redis.Redis]") -> Iterator[Finding]:
+def check_servers(servers: "Mapping[NodeAddress, redis.Redis]") -> Iterator[Finding]:
     """Check each server. In a cluster, each finding names its node."""
     if len(servers) == 1:
         (client,) = servers.values()

@@ -19,14 +19,13 @@ from korvet.causes import Causes
 from korvet.records.control import ControlMarker
 from korvet.storage.errors import FencedCoordinator, InvalidProducerEpoch, StorageError, TopicGone
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import awaited
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from korvet.coordinator.service import CoordinatorService
     from korvet.storage.catalogue import Catalogue
-    from korvet.storage.log.values import Marked
     from korvet.storage.logs import Logs
     from korvet.transactions.messages import Markers, TopicPartition
 
@@ -71,9 +70,7 @@ class LocalMarkers:
         if name == OFFSETS_TOPIC:
             return await self._groups.mark(number, marker)
         try:
-            marked: asyncio.Future[Marked] = asyncio.get_running_loop().create_future()
-            self._logs.get(topic, number).mark(marker, partial(settle, marked))
-            await marked
+            await awaited(partial(self._logs.get(topic, number).mark, marker))
         except StorageError as error:
             lasting = _LASTING.get(type(error))
             if lasting is None:

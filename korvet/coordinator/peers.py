@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from korvet.records.control import ControlMarker  # noqa: TC001 - decoded
 from korvet.storage.errors import StorageError
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import awaited
 from korvet.supervisor import once
 from korvet.transactions.messages import AddReply, AddRequest, TopicPartition
 
@@ -82,12 +82,9 @@ class Peers:
         if member is None or member.alone or self._logs.leader_epoch_of(*partition) is not None:
             return await self._markers.write(partition, marker)
         node_id, epoch = self._leader(partition)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._mailbox.ask(
-            node_id, _MARK, _encode(_MarkRequest(partition, epoch, marker)), partial(settle, answer)
-        )
+        request = _encode(_MarkRequest(partition, epoch, marker))
         try:
-            return _ERRORS.decode(await answer)
+            return _ERRORS.decode(await awaited(partial(self._mailbox.ask, node_id, _MARK, request)))
         except StorageError as error:
             logger.info("a marker for %s-%d is not written yet: %s", *partition, error)
             return ErrorCode.request_timed_out

@@ -18,7 +18,7 @@ import msgspec
 from korvet.causes import Causes
 from korvet.offsets.partition import partition_for
 from korvet.storage.errors import StorageError, WrongType
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import resolve
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.supervisor import keep
 
@@ -299,7 +299,7 @@ class Projector:
     async def _apply_all(self, changes: Sequence[CommitChange]) -> None:
         for at in range(0, len(changes), AT_ONCE):
             applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self.apply(changes[at : at + AT_ONCE], partial(settle, applied, None))
+            self.apply(changes[at : at + AT_ONCE], partial(resolve, applied, None))
             await applied
             await asyncio.sleep(0)  # changes of topics that do not exist are done at once
 

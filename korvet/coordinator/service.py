@@ -28,7 +28,7 @@ from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
 from korvet.storage.errors import StorageError, TopicExists, domain_error
 from korvet.storage.keys import OFFSETS_TOPIC
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import awaited, resolve
 from korvet.storage.redis_groups.projection import Projection
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic, create_internal
@@ -181,7 +181,7 @@ class CoordinatorService:
     async def call(self, group_id: str, handler: Handler, request: Any) -> Any:
         """`submit`, awaited. A cancelled call means that the client disconnected."""
         reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        ticket = self.submit(group_id, handler, request, partial(settle, reply))
+        ticket = self.submit(group_id, handler, request, partial(resolve, reply))
         try:
             return await reply
         finally:
@@ -203,7 +203,7 @@ class CoordinatorService:
         for partition in self._partitions:
             if partition.term is not None:
                 answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-                groups += partition.term.list_groups(request, partial(settle, answered)).groups
+                groups += partition.term.list_groups(request, partial(resolve, answered)).groups
                 safe.append(answered)
             elif partition.error is not ErrorCode.not_coordinator:
                 raise CoordinatorError(partition.error)
@@ -232,9 +232,7 @@ class CoordinatorService:
             if partition.term is None:
                 error = partition.error
                 continue
-            answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-            partition.term.delete_topics((name,), partial(settle, answered))
-            error = await answered
+            error = await awaited(partial(partition.term.delete_topics, (name,)))
             if error is ErrorCode.none:
                 return
         raise CoordinatorError(error)
@@ -248,9 +246,7 @@ class CoordinatorService:
             return ErrorCode.coordinator_not_available
         if partition.term is None:
             return partition.error
-        answered: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-        partition.term.mark(marker, partial(settle, answered))
-        return await answered
+        return await awaited(partial(partition.term.mark, marker))
 
     # Redis groups that native consumers have moved
 

@@ -21,7 +21,7 @@ from korvet.coordinator.transaction_term import TransactionTerm, refuse_transact
 from korvet.offsets.transaction_log import transaction_partition_for
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import TRANSACTIONS_TOPIC
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import awaited
 from korvet.topics.configs import DEFAULT_MAX_MESSAGE_BYTES
 from korvet.topics.internal import coordinated_topic
 from korvet.transactions.shard import TransactionShard
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         AddReply,
         AddRequest,
         ListedTransaction,
-        ListReply,
         ListRequest,
         Markers,
     )
@@ -131,9 +130,7 @@ class TransactionService:
         """
         if not self._free_producer_ids:
             self._free_producer_ids.append(await self._producer_ids.allocate())
-        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.submit(transactional_id, handler, request, partial(settle, reply))
-        return await reply
+        return await awaited(partial(self.submit, transactional_id, handler, request))
 
     def submit(
         self, transactional_id: str, handler: Handler, request: TransactionRequest, done: Done
@@ -170,9 +167,8 @@ class TransactionService:
         listed: list[ListedTransaction] = []
         for partition in self._partitions:
             if partition.term is not None:
-                asked: asyncio.Future[ListReply] = asyncio.get_running_loop().create_future()
-                partition.term.submit(TransactionShard.list_transactions, request, partial(settle, asked))
-                reply = await asked
+                submit = partial(partition.term.submit, TransactionShard.list_transactions, request)
+                reply = await awaited(submit)
                 if reply.error not in (ErrorCode.none, ErrorCode.not_coordinator):
                     return reply.error, []
                 listed += reply.transactions

@@ -106,7 +106,7 @@ def test_half_open_connections_are_noticed(new_store, start, proxy: CuttingProxy
         acknowledged_soon(load, NOTICED_S)
     load.finish()
     check(load)
-    assert "answered nothing for 2000 ms" in server.tail(20_000)
+    assert "sent no reply for 2000 ms" in server.tail(20_000)
 
 
 def test_a_demoted_primary_is_left(new_store, start, proxy: CuttingProxy) -> None:

@@ -42,6 +42,8 @@ class Proxy:
         self._requests.set()
         self.refusing = False
         self.connections = 0
+        self.held_bytes = 0
+        """The size of the requests that are held back."""
         self.write_delay_s = 0.0
         """How late the replies are on connections that carry appends; all others pass at once."""
         self._appending: set[asyncio.StreamWriter] = set()
@@ -55,6 +57,7 @@ class Proxy:
 
     def hold_requests(self) -> None:
         self._requests.clear()
+        self.held_bytes = 0
 
     def release(self) -> None:
         """Let through what was held back."""
@@ -109,6 +112,8 @@ class Proxy:
         """`watched` is the client whose requests these are; `late` takes replies that are to be delayed."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
+                if watched is not None and not gate.is_set():
+                    self.held_bytes += len(data)
                 await gate.wait()
                 if target.transport.is_closing():
                     break

@@ -363,7 +363,7 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
             if taken:
                 await until(lambda: server.client.xlen(log.stream) == 11)
             else:
-                await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
+                await until(lambda: proxy.held_bytes > 0)
             await proxy.cut()
             found = await waiting
             assert server.client.xlen(log.stream) == 11

@@ -16,7 +16,7 @@ from korvet.records.kernel import parse_batch
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import OffsetOutOfRange, SlotUnavailable
 from korvet.storage.keys import Keyspace
-from korvet.storage.link import cluster
+from korvet.storage.link import slot_links
 from korvet.storage.log.values import Appended, ReceivedBatch
 from korvet.storage.redis_groups.projection import GroupCommit, Projection
 from korvet.storage.store import Store
@@ -385,7 +385,7 @@ def test_what_a_new_primary_lacks_is_forgotten(own_bench: Bench) -> None:
 def test_a_slot_that_stays_half_moved_is_a_retriable_error(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "SERVED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(slot_links, "SERVED_TIMEOUT_S", 0.1)
     log = bench.logs("t", 1)[0]
     steps = bench.cluster.migrating(log.stream, bench.cluster.other_than_owner(log.stream))
 
@@ -448,7 +448,7 @@ def test_compaction_stays_in_its_slot(bench: Bench) -> None:
 
 
 def test_compaction_while_the_slot_moves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "SERVED_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(slot_links, "SERVED_TIMEOUT_S", 0.1)
     (log,) = bench.logs("t", 1, configs={"cleanup.policy": "compact"})
     bench.run(produced(log, *(b"%d" % number for number in range(300))))
     removed = halves = 0

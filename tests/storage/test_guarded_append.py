@@ -654,7 +654,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
             proxy.hold_requests()
             batches = [(LARGE,), *((b"%d" % number, b"x")[: 1 + number % 2] for number in range(10))]
             waiting = asyncio.ensure_future(all_produced(log, batches))
-            await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
+            await until(lambda: proxy.held_bytes > 0)
             await proxy.cut()
             await waiting
             sent = [value for batch in batches for value in batch]
@@ -674,7 +674,7 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
             await produced(log, b"first")
             proxy.hold_requests()
             waiting = asyncio.ensure_future(all_outcomes(log, [(LARGE,), (b"a", b"b"), (b"c",)]))
-            await until(lambda: store.commands.links(log.stream).write.pressure() > 0)
+            await until(lambda: proxy.held_bytes > 0)
             proxy.refusing = True
             await proxy.cut()
             assert all(isinstance(outcome, LinkLost) for outcome in await waiting)

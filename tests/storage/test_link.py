@@ -75,7 +75,6 @@ def test_replies_come_in_order_and_parsed(server: Server, prefix: str, run: Run)
                 link.call("GET", prefix + "none"),
             )
             assert replies == [b"OK", big, [], 5, None]
-            assert link.pressure() == 0
 
     run(work())
 
@@ -93,7 +92,7 @@ def test_raw_replies_in_many_pieces(server: Server, prefix: str, run: Run) -> No
 
             for number in range(2000):
                 link.send((pack("ECHO", "y" * number)[:10], pack("ECHO", "y" * number)[10:]), arrived)
-            assert link.pressure() > 2_000_000
+            assert not got
             await finished
             assert got == [b"$%d\r\n%b\r\n" % (number, b"y" * number) for number in range(2000)]
 
@@ -141,7 +140,6 @@ def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, p
             assert not link.connected
             with pytest.raises(LinkLost):
                 await link.call("PING")
-            assert link.pressure() == 0
             proxy.refusing = False
             await link.wait_connected(10_000)
             assert await link.call("GET", prefix) == b"3"
@@ -288,7 +286,7 @@ def test_a_peer_that_is_silent_is_given_up(server: Server, prefix: str, run: Run
             await link.call("SET", prefix, "there")
             proxy.hold_replies()
             if asked:
-                with pytest.raises(LinkLost, match=f"answered nothing for {TIMEOUT_MS} ms"):
+                with pytest.raises(LinkLost, match=f"sent no reply for {TIMEOUT_MS} ms"):
                     await link.call("GET", prefix)
             await until(lambda: not link.connected)
             await proxy.cut()

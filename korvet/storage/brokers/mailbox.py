@@ -17,7 +17,7 @@ import msgspec
 
 from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, StorageError
-from korvet.storage.link.redis_link import fault_of
+from korvet.storage.link.calls import fault_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from korvet.records.kernel import pack
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
-from korvet.storage.link.redis_link import Caller
+from korvet.storage.link.calls import Caller
 
 if TYPE_CHECKING:
-    from korvet.storage.link.redis_link import OnReply, Payload, RedisLink
+    from korvet.storage.link.calls import OnReply, Payload
+    from korvet.storage.link.redis_link import RedisLink
 
 LIBRARY_NAME: Final = "korvet"
 _SHARED: Final = "_common.lua"

@@ -1,8 +1,8 @@
-"""The raw link to Redis (RESP2 over one connection): pipelined commands out, replies in the same order back.
+"""A link to Redis: a connection that is opened again after it broke.
 
-The hot path hands over packed bytes and gets its reply's raw bytes; everything else uses `call`.
+The hot path hands over packed bytes and gets the raw bytes of the reply; all other callers use `call`.
 
-While the link is down every new command fails at once with LinkLost; a command that was in flight when the
+While the link is down, every new command fails at once with LinkLost. A command that was in flight when the
 connection broke fails with LinkLost too and is never sent again: whether it took effect is unknown.
 """
 
@@ -14,273 +14,44 @@ import logging
 import re
 import socket
 import ssl
-import traceback
-from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import hiredis
-
-from korvet.records.batch import BatchError
-from korvet.records.kernel import ReplyScanner, pack
-from korvet.storage.errors import LinkLost, RedisFault, StorageError, StoreError, WritesRefused, domain_error
-from korvet.storage.link.futures import settle
+from korvet.records.kernel import pack
+from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefused
+from korvet.storage.link.calls import Caller, answer, ask
+from korvet.storage.link.connection import Connection
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.errors import RedisFault
     from korvet.storage.link.address import RedisAddress
+    from korvet.storage.link.calls import OnReply, Payload
 
 log = logging.getLogger(__name__)
 
-Payload = bytes | Sequence[bytes]
-OnReply = Callable[[memoryview | StorageError], None]
-"""Called with the raw reply, or all of a command group's (valid during the call only), RedisFault where (the
-first) one is an error, or LinkLost."""
-
-# Small at rest, since most replies are; a reply that does not fit doubles it.
-_BUFFER_BYTES: Final = 1 << 16
-# A larger buffer than this is given back once it is empty.
-_KEPT_BUFFER_BYTES: Final = 1 << 21
 _BACKOFF_FIRST_S: Final = 0.05
 _BACKOFF_CAP_S: Final = 2.0
 _HANDSHAKE_TIMEOUT_S: Final = 10.0
-# A connection is checked this many times within `RedisAddress.timeout_ms`, and given up after as many silent
-# checks in a row. Checks are counted, not time: a broker that was busy itself has not read replies.
-_LOOKS: Final = 4
-# The transport may hold all that its callers send: they watch pressure() and stop.
-_WRITE_HIGH_WATER_BYTES: Final = 1 << 26
-# A unix socket can be written to again when it is empty but for a quarter. With the usual 208 KB Redis has
-# often done that quarter before the broker comes to write. The kernel caps it (net.core.wmem_max).
+# Checks of a connection per `RedisAddress.timeout_ms`; after as many silent checks in a row the connection is
+# given up. Checks are counted instead of time: a broker that was busy has not read its replies.
+_CHECKS_PER_TIMEOUT: Final = 4
+# The send buffer of a unix socket. The socket accepts more when three quarters of the buffer are free. With
+# the usual 208 KB Redis has often consumed the last quarter before the broker writes again. The kernel caps
+# the size (net.core.wmem_max).
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
-_DASH: Final = ord("-")
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
 _IS_REPLICA: Final = re.compile(rb"^role:slave\s*$", re.MULTILINE)
-# Error replies about the server rather than the command, see RedisLink.on_fault: it is a replica; it cannot
-# write to its disk.
-READONLY: Final = "READONLY"
-MISCONF: Final = "MISCONF"
-_FAULTS_OF_SERVERS: Final = frozenset((READONLY, MISCONF))
 _PING: Final = pack("PING")
 
 
-class _Connection(asyncio.BufferedProtocol):
-    """One TCP or unix connection; it ends for good when it breaks."""
-
-    __slots__ = (
-        "_buffer",
-        "_end",
-        "_loop",
-        "_on_fault",
-        "_on_lost",
-        "_outbox",
-        "_scanner",
-        "_start",
-        "_view",
-        "gone",
-        "heard",
-        "lost",
-        "reason",
-        "transport",
-        "unanswered_bytes",
-        "waiting",
-    )
-
-    def __init__(
-        self, on_lost: Callable[[Exception | None], None], on_fault: Callable[[RedisFault], None]
-    ) -> None:
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = 0
-        self._end = 0
-        self._scanner = ReplyScanner()
-        # Asking for the running loop costs a system call each time.
-        self._loop = asyncio.get_running_loop()
-        self._on_lost = on_lost
-        self._on_fault = on_fault
-        # Commands that go out in one write when the loop's turn ends.
-        self._outbox: list[bytes] = []
-        self.lost = False
-        self.gone = asyncio.Event()
-        self.heard = False
-        """Whether anything came since this was set to False."""
-        self.reason = ""
-        """Why we have ended the connection; empty if we have not."""
-        self.transport: asyncio.Transport | None = None
-        self.waiting: deque[tuple[OnReply, int, int]] = deque()
-        self.unanswered_bytes = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self.transport = transport  # type: ignore[assignment]  # uvloop's transports have no common base
-        transport.set_write_buffer_limits(_WRITE_HIGH_WATER_BYTES)  # type: ignore[attr-defined]
-
-    def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
-        assert self.transport is not None
-        if self.lost or self.transport.is_closing():
-            lost = LinkLost("the connection to Redis is broken")
-            self._loop.call_soon(answer, on_reply, lost)
-            return
-        outbox = self._outbox
-        first = not outbox
-        if isinstance(payload, bytes):
-            size = len(payload)
-            outbox.append(payload)
-        else:
-            size = sum(map(len, payload))
-            outbox += payload
-        # A server with nothing to do gets its command now; a busy one gets in one piece what comes together.
-        if not self.waiting:
-            self._flush()
-        elif first:
-            self._loop.call_soon(self._flush)
-        self.unanswered_bytes += size
-        self.waiting.append((on_reply, size, replies))
-
-    def _flush(self) -> None:
-        outbox, self._outbox = self._outbox, []
-        if outbox and not self.lost:
-            assert self.transport is not None
-            self.transport.writelines(outbox)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._end == len(self._buffer):
-            self._make_room()
-        return self._view[self._end :]
-
-    def _make_room(self) -> None:
-        held = self._end - self._start
-        # Callers may still look at the old buffer: it is replaced, never resized.
-        size = len(self._buffer) * (2 if self._start < len(self._buffer) // 2 else 1)
-        fresh = bytearray(size)
-        fresh[:held] = self._view[self._start : self._end]
-        self._take_buffer(fresh, held)
-
-    def _take_buffer(self, buffer: bytearray, held: int) -> None:
-        self._buffer = buffer
-        self._view = memoryview(buffer)
-        self._start = 0
-        self._end = held
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._end += nbytes
-        self.heard = True
-        while self._start < self._end:
-            replies = self.waiting[0][2] if self.waiting else 1
-            try:
-                found = self._scanner.feed(self._buffer, self._start, self._end, replies)
-            except BatchError as error:
-                self.abort(f"the server does not speak RESP: {error}")
-                return
-            if found < 0:
-                return
-            start, self._start = self._start, found
-            if not self.waiting:
-                self.abort("the server answered what nobody asked")
-                return
-            on_reply, size, _ = self.waiting.popleft()
-            self.unanswered_bytes -= size
-            self._deliver(on_reply, self._view[start:found])
-        if len(self._buffer) > _KEPT_BUFFER_BYTES:
-            self._take_buffer(bytearray(_BUFFER_BYTES), 0)
-        self._start = self._end = 0
-
-    def _deliver(self, on_reply: OnReply, reply: memoryview) -> None:
-        fault = fault_of(reply)
-        answer(on_reply, fault or reply)
-        if fault is not None and fault.code in _FAULTS_OF_SERVERS:
-            self._on_fault(fault)
-
-    def abort(self, reason: str) -> None:
-        """End the connection; what is in flight fails with LinkLost."""
-        self.reason = self.reason or reason
-        if self.transport is not None:
-            self.transport.abort()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
-        self.gone.set()
-        waiting, self.waiting = self.waiting, deque()
-        self.unanswered_bytes = 0
-        why = f": {self.reason}" if self.reason else ""
-        for on_reply, _, _ in waiting:
-            answer(on_reply, LinkLost(f"the connection to Redis broke before it answered{why}"))
-        self._on_lost(exc)
-
-
-def answer(on_reply: Callable[[Any], None], reply: Any) -> None:
-    """Hand a reply over, or what was made of it."""
-    # One caller's mistake must not cost the others their replies.
-    try:
-        on_reply(reply)
-    except Exception:  # noqa: BLE001 - logged
-        # As text: a kept log record must not keep the request alive, which ends when nothing refers to it.
-        log.error("a reply of Redis could not be handled\n%s", traceback.format_exc())
-
-
-class Caller:
-    """What takes packed commands and hands their replies over, in the order of the calls."""
-
-    __slots__ = ()
-
-    def send(self, payload: Payload, on_reply: OnReply) -> None:
-        """Send one packed command; `on_reply` is called once, never before this returns."""
-        raise NotImplementedError
-
-    def call(self, *args: bytes | str | int) -> asyncio.Future[Any]:
-        """Send one command; the future gives the parsed reply (bytes, int, list, None).
-
-        The future raises the domain error of an error reply, and LinkLost if the connection is gone.
-        """
-        return ask(self.send, pack(*args))
-
-    def call_packed(self, payload: Payload) -> asyncio.Future[Any]:
-        """As `call`, for a packed command."""
-        return ask(self.send, payload)
-
-
-def ask(send: Callable[[Payload, OnReply], None], payload: Payload) -> asyncio.Future[Any]:
-    """The parsed reply of a packed command that `send` sends; see Caller.call."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def arrived(reply: memoryview | StorageError) -> None:
-        settle(future, domain_error(reply) if isinstance(reply, StorageError) else parse_reply(reply))
-
-    send(payload, arrived)
-    return future
-
-
-def parse_reply(reply: memoryview) -> Any:
-    """A raw reply as bytes, int, list or None."""
-    reader = hiredis.Reader()
-    reader.feed(bytes(reply))
-    return reader.gets()
-
-
-def parse_replies(replies: memoryview, count: int) -> list[Any]:
-    """As parse_reply, for several replies, of which any may be an error: a RedisFault in its place."""
-    reader = hiredis.Reader(replyError=_fault)
-    reader.feed(bytes(replies))
-    return [reader.gets() for _ in range(count)]
-
-
-def fault_of(reply: memoryview) -> RedisFault | None:
-    """The error that a raw reply is; None where it is none."""
-    return _fault(bytes(reply[1:-2]).decode("utf-8", "replace")) if reply[0] == _DASH else None
-
-
-def _fault(message: str) -> RedisFault:
-    return RedisFault(message, message.partition(" ")[0])
-
-
 class RedisLink(Caller):
-    """A connection to Redis that comes back after it broke. Use from one event loop only.
+    """A connection to Redis that is opened again after it broke. Use from one event loop only.
 
-    A connection on which nothing comes for `address.timeout_ms` although something was asked is given up; an
-    idle connection is tested with PING. So a peer that vanished silently is noticed, and a slow peer has that
-    time for each reply, and for each piece of a long reply.
+    A connection that receives nothing for `address.timeout_ms` while a reply is due is given up; an idle
+    connection is tested with PING. So a peer that vanished silently is noticed, and a slow peer has that time
+    for each reply, and for each piece of a long reply.
     """
 
     def __init__(self, address: RedisAddress, name: str) -> None:
@@ -288,22 +59,22 @@ class RedisLink(Caller):
         self.address = address
         self._name = name
         self.loop = asyncio.get_running_loop()
-        """The one that it is used from: asking for it costs a system call each time."""
-        self._connection: _Connection | None = None
+        """The loop that uses the link: looking up the running loop costs a system call each time."""
+        self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._closed = False
         self._up = asyncio.Event()
         self._why_down = ""
-        self._look: asyncio.TimerHandle | None = None
-        self._silent_looks = 0
+        self._check: asyncio.TimerHandle | None = None
+        self._silent_checks = 0
         self.primary_only = False
         """Whether a replica is refused (INFO replication)."""
         self.history = b""
-        """The server's replication id when the link came up (INFO replication): it changes when the server is
-        started again, or a replica takes over the address. Empty if the server does not report it.
+        """The server's replication id when the link came up (INFO replication): the id changes when the
+        server is restarted, or a replica takes over the address. Empty if the server does not report it.
         """
         self.on_up: Callable[[], None] | None = None
-        """Called each time the link is usable again after it was lost."""
+        """Called each time the link accepts commands again after it was lost."""
         self.on_down: Callable[[], None] | None = None
         """Called each time the link is lost."""
         self.on_fault: Callable[[RedisFault], None] | None = None
@@ -313,7 +84,7 @@ class RedisLink(Caller):
     async def connect(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
         """Connect, authenticate (AUTH) and select the database (SELECT).
 
-        Raises StoreError where Redis cannot be reached or refuses us.
+        Raises StoreError if Redis cannot be reached or refuses the connection.
         """
         link = cls(address, name)
         try:
@@ -326,9 +97,9 @@ class RedisLink(Caller):
 
     @classmethod
     def begin(cls, address: RedisAddress, name: str = "korvet") -> RedisLink:
-        """A link that is lost yet: it connects by itself, and goes on trying."""
+        """A link that is not connected yet: it connects by itself, and keeps trying."""
         link = cls(address, name)
-        link._come_back()
+        link._reconnect_soon()
         return link
 
     @property
@@ -345,8 +116,8 @@ class RedisLink(Caller):
             raise LinkLost(f"no connection to Redis at {self.address} within {timeout_ms} ms{why}") from None
 
     def send(self, payload: Payload, on_reply: OnReply, replies: int = 1) -> None:
-        """Send one packed command, or several that get `replies` replies; `on_reply` is called once, never
-        before this returns.
+        """Send one packed command, or several with `replies` replies in all; `on_reply` is called once, never
+        before this method returns.
         """
         connection = self._connection
         if connection is None:
@@ -355,17 +126,13 @@ class RedisLink(Caller):
             return
         connection.send(payload, on_reply, replies)
 
-    def pressure(self) -> int:
-        """Bytes of commands sent and not answered yet, what waits in the socket's buffer included."""
-        return self._connection.unanswered_bytes if self._connection is not None else 0
-
     def reset(self, reason: str) -> None:
-        """End the connection: the link comes back at whatever server the address leads to then."""
+        """End the connection: the link connects to the server that the address then leads to."""
         if self._connection is not None:
             self._connection.abort(reason)
 
     async def close(self) -> None:
-        """Close for good; what is in flight fails with LinkLost."""
+        """Close the link for good; commands in flight fail with LinkLost."""
         self._closed = True
         if self._reconnecting is not None:
             self._reconnecting.cancel()
@@ -375,7 +142,7 @@ class RedisLink(Caller):
         self._drop()
         if connection is not None and connection.transport is not None:
             connection.transport.abort()
-            # The transport tells the protocol in the loop's next turn.
+            # The transport calls `connection_lost` in the loop's next iteration.
             await connection.gone.wait()
 
     async def _open(self) -> None:
@@ -384,26 +151,26 @@ class RedisLink(Caller):
             await asyncio.wait_for(self._greet(connection), _HANDSHAKE_TIMEOUT_S)
             task = asyncio.current_task()
             if task is not None and task.cancelling():
-                # wait_for swallows a cancellation that comes together with its result.
+                # wait_for swallows a cancellation that arrives together with its result.
                 raise asyncio.CancelledError
         except BaseException:
             assert connection.transport is not None
             connection.transport.abort()
             raise
         if connection.lost:
-            raise LinkLost("the connection broke at once")
+            raise LinkLost("the connection broke during the handshake")
         self._connection = connection
         self._why_down = ""
         self._up.set()
-        self._look_later(connection)
+        self._check_later(connection)
 
-    async def _dial(self) -> _Connection:
+    async def _dial(self) -> Connection:
         loop = asyncio.get_running_loop()
-        connection: _Connection | None = None
+        connection: Connection | None = None
 
-        def make() -> _Connection:
+        def make() -> Connection:
             nonlocal connection
-            connection = _Connection(lambda exc: self._lost(connection, exc), self._faulted)
+            connection = Connection(lambda exc: self._lost(connection, exc), self._faulted)
             return connection
 
         if self.address.socket_path is not None:
@@ -418,7 +185,7 @@ class RedisLink(Caller):
             _keep_alive(transport.get_extra_info("socket"), self.address.timeout_ms)
         return protocol
 
-    async def _greet(self, connection: _Connection) -> None:
+    async def _greet(self, connection: Connection) -> None:
         commands: list[tuple[bytes | str | int, ...]] = []
         if self.address.password is not None:
             user = (self.address.username,) if self.address.username else ()
@@ -430,36 +197,38 @@ class RedisLink(Caller):
         replies = [ask(connection.send, pack(*command)) for command in commands]
         *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
-            # PING returns MISCONF if the server takes no writes; it can be read from.
+            # PING returns MISCONF if the server accepts no writes; reads work.
             if isinstance(reply, BaseException) and not isinstance(reply, WritesRefused):
                 raise reply
-        # A user may not be allowed to ask.
-        told = info if isinstance(info, bytes) else b""
-        if self.primary_only and _IS_REPLICA.search(told):
+        # INFO may be forbidden to the user.
+        fields = info if isinstance(info, bytes) else b""
+        if self.primary_only and _IS_REPLICA.search(fields):
             raise LinkLost("the server is a replica")
-        found = _HISTORY.search(told)
+        found = _HISTORY.search(fields)
         self.history = found[1] if found else b""
-        # A name is a convenience; servers that do not know the command are no worse for it.
+        # The name only helps operators; a server that does not know the command works as well.
         connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
 
     # Liveness
 
-    def _look_later(self, connection: _Connection) -> None:
-        self._look = self.loop.call_later(self.address.timeout_ms / 1000 / _LOOKS, self._look_at, connection)
+    def _check_later(self, connection: Connection) -> None:
+        self._check = self.loop.call_later(
+            self.address.timeout_ms / 1000 / _CHECKS_PER_TIMEOUT, self._check_liveness, connection
+        )
 
-    def _look_at(self, connection: _Connection) -> None:
-        """Send PING on an idle connection, and give up a connection that was silent for too long."""
-        if connection.heard or not connection.waiting:
-            self._silent_looks = 0
-            connection.heard = False
+    def _check_liveness(self, connection: Connection) -> None:
+        """Send PING on an idle connection; give up a connection that was silent for too long."""
+        if connection.received or not connection.waiting:
+            self._silent_checks = 0
+            connection.received = False
         else:
-            self._silent_looks += 1
-        if self._silent_looks >= _LOOKS:
-            connection.abort(f"it has answered nothing for {self.address.timeout_ms} ms")
+            self._silent_checks += 1
+        if self._silent_checks >= _CHECKS_PER_TIMEOUT:
+            connection.abort(f"it sent no reply for {self.address.timeout_ms} ms")
             return
         if not connection.waiting:
             connection.send(_PING, lambda reply: None)
-        self._look_later(connection)
+        self._check_later(connection)
 
     def _faulted(self, fault: RedisFault) -> None:
         if self.on_fault is not None:
@@ -467,13 +236,13 @@ class RedisLink(Caller):
 
     def _drop(self) -> None:
         self._connection = None
-        self._silent_looks = 0
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        self._silent_checks = 0
+        if self._check is not None:
+            self._check.cancel()
+            self._check = None
         self._up.clear()
 
-    def _lost(self, connection: _Connection | None, exc: Exception | None) -> None:
+    def _lost(self, connection: Connection | None, exc: Exception | None) -> None:
         if connection is not self._connection or connection is None:
             return
         self._drop()
@@ -481,12 +250,12 @@ class RedisLink(Caller):
             return
         reason = connection.reason or _reason(exc)
         log.warning("lost the connection to Redis at %s: %s", self.address, reason)
-        self._come_back()
+        self._reconnect_soon()
         if self.on_down is not None:
             self.on_down()
 
-    def _come_back(self) -> None:
-        # A task that failed after it had connected runs again by itself.
+    def _reconnect_soon(self) -> None:
+        # A task that failed after it had connected is restarted by `keep`.
         if self._reconnecting is None or self._reconnecting.done():
             self._reconnecting = keep("connection to Redis", self._reconnect)
 
@@ -511,12 +280,12 @@ class RedisLink(Caller):
 
 
 def _keep_alive(own_socket: socket.socket, timeout_ms: int) -> None:
-    """Have the kernel give up a peer that acknowledges nothing for `timeout_ms`, if it supports that."""
+    """Let the kernel give up a peer that acknowledges nothing for `timeout_ms`, if it supports that."""
     own_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         own_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
         return
-    # macOS has another name for the idle time after which it probes.
+    # macOS has another name for the idle time before the first probe.
     idle = getattr(socket, "TCP_KEEPIDLE", getattr(socket, "TCP_KEEPALIVE", None))
     if idle is not None:
         own_socket.setsockopt(socket.IPPROTO_TCP, idle, max(1, timeout_ms // 1000))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.storage.errors import StoreError
 from korvet.storage.link.clock import RedisClock
+from korvet.storage.link.connection import READONLY
 from korvet.storage.link.library import FunctionCaller
-from korvet.storage.link.redis_link import READONLY, RedisLink
+from korvet.storage.link.redis_link import RedisLink
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.errors import RedisFault
     from korvet.storage.link.address import RedisAddress
-    from korvet.storage.link.redis_link import Caller
+    from korvet.storage.link.calls import Caller
 
 # How often the address of a server that cannot write is checked for another server.
 _LOOK_AGAIN_S: Final = 1.0

@@ -1,4 +1,4 @@
-"""Slots of Redis Cluster: which one a key lies in, whose it is, and what a redirection says. No I/O."""
+"""Slots of Redis Cluster: the slot of a key, the owner of a slot, and the target of a redirection. No I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from korvet.storage.errors import RedisFault
 
 SLOTS: Final = 16384
-# Error replies of a node that did nothing because the key's slot is elsewhere, on its way, or nobody's now.
+# Error replies of a node that did nothing because another node has the key's slot, because the slot is being
+# moved, or because no node has it now.
 REDIRECTIONS: Final = frozenset(("MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"))
 
-Place = tuple[str, int]
-"""Host and port of a node."""
+NodeAddress = tuple[str, int]
+"""Host and port."""
 
 
 def slot_of(key: bytes) -> int:
-    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it, modulo 16384 (CLUSTER KEYSLOT)."""
+    """The slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key, modulo 16384 (CLUSTER
+    KEYSLOT).
+    """
     opened = key.find(b"{")
     if opened >= 0:
         closed = key.find(b"}", opened + 1)
@@ -29,29 +32,33 @@ def slot_of(key: bytes) -> int:
 
 
 class SlotRange(msgspec.Struct, frozen=True):
-    """The slots first .. last, whose primary is at `primary`."""
+    """The slots first .. last, with the addresses of their primary and its replicas."""
 
     first: int
     last: int
-    primary: Place
-    replicas: tuple[Place, ...]
+    primary: NodeAddress
+    replicas: tuple[NodeAddress, ...]
 
 
 def parse_slots(reply: list[Any], asked: str) -> list[SlotRange]:
-    """The reply of CLUSTER SLOTS; `asked`, the host that gave it, stands for hosts that it does not name."""
+    """The reply to CLUSTER SLOTS from the host `asked`, which takes the place of hosts that it does not
+    name.
+    """
     return [
-        SlotRange(first, last, _place(primary, asked), tuple(_place(replica, asked) for replica in replicas))
+        SlotRange(
+            first, last, _address(primary, asked), tuple(_address(replica, asked) for replica in replicas)
+        )
         for first, last, primary, *replicas in reply
     ]
 
 
-def _place(node: list[Any], asked: str) -> Place:
+def _address(node: list[Any], asked: str) -> NodeAddress:
     host = (node[0] or b"").decode()
-    # "?" where the cluster prefers host names and the node has none.
+    # "?" if the cluster prefers host names and the node has none.
     return asked if host in {"", "?"} else host, int(node[1])
 
 
-def redirected_to(fault: RedisFault, asked: str) -> Place:
-    """Where MOVED <slot> <host>:<port> and ASK point to; the host may be missing, or an IPv6 address."""
+def redirected_to(fault: RedisFault, asked: str) -> NodeAddress:
+    """The target of MOVED <slot> <host>:<port> and of ASK; the host may be missing, or an IPv6 address."""
     host, _, port = fault.message.split()[2].rpartition(":")
     return host or asked, int(port)

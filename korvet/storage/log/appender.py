@@ -47,7 +47,7 @@ from korvet.storage.errors import (
     StorageError,
     domain_error,
 )
-from korvet.storage.link.redis_link import answer, parse_reply
+from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.storage.log.layouts import layout_of
 from korvet.storage.log.values import Appended, Form, Marked, ProducerSequence, ReceivedBatch
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.records.control import ControlMarker
-    from korvet.storage.link.redis_link import Payload
+    from korvet.storage.link.calls import Payload
     from korvet.storage.log.partition_log import PartitionLog
     from korvet.storage.log.resources import LogResources
     from korvet.storage.log.values import Form

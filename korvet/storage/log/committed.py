@@ -15,7 +15,7 @@ import msgspec
 from korvet.offsets.record_batch import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA_AT, LENGTH_EXCLUDES_BYTES
 from korvet.records.kernel import pack
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link.redis_link import parse_reply
+from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.transactions import Aborted, overlapping, parse_aborted
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 from korvet.offsets.packing import entry_id, id_parts
 from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
-from korvet.storage.link.futures import settle
-from korvet.storage.link.redis_link import parse_replies
+from korvet.storage.link.calls import parse_replies
+from korvet.storage.link.futures import resolve
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from korvet.storage.link.redis_link import Caller
+    from korvet.storage.link.calls import Caller
     from korvet.storage.link.server import Links, Server
     from korvet.storage.log.partition_log import PartitionLog
 
@@ -185,11 +185,11 @@ class NativeWatcher:
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
-                settle(answers, reply)
+                resolve(answers, reply)
             elif bytes(reply) == _NOTHING * group.replies:
-                settle(answers, [])
+                resolve(answers, [])
             else:
-                settle(answers, _newer(parse_replies(reply, group.replies)))
+                resolve(answers, _newer(parse_replies(reply, group.replies)))
 
         link.send(group.commands(), arrived, group.replies)
         return await answers

@@ -26,8 +26,8 @@ from korvet.storage.errors import (
     StorageError,
     StorageFault,
 )
-from korvet.storage.link.futures import settle
-from korvet.storage.link.redis_link import parse_reply
+from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.futures import awaited
 from korvet.storage.log.appender import Appender, EncodedBatch
 from korvet.storage.log.entries import first_record
 from korvet.storage.log.readahead import ReadAhead
@@ -367,9 +367,7 @@ class PartitionLog:
         epoch: int | None = None,
     ) -> Appended:
         """As `append`, awaited; raises what `append` would give to `done`."""
-        outcome: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        self.append(arguments, producer, partial(settle, outcome), epoch=epoch)
-        return await outcome
+        return await awaited(lambda done: self.append(arguments, producer, done, epoch=epoch))
 
     # Reading
 
@@ -413,9 +411,7 @@ class PartitionLog:
 
     async def read_wait(self, offset: int, max_bytes: int) -> Fetched:
         """As `read`, awaited; raises what `read` would give to `done`."""
-        outcome: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        self.read(offset, max_bytes, partial(settle, outcome))
-        return await outcome
+        return await awaited(partial(self.read, offset, max_bytes))
 
     def note_unaddressable(self, entries: int) -> None:
         """Count entries that a read had to leave out; the first ones are logged."""

@@ -10,7 +10,7 @@ from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches, offset_behind, pack
 from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
-from korvet.storage.link.redis_link import parse_reply
+from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
 from korvet.storage.log.values import BOUNDS_FRESH_S, Fetched
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from korvet.groups.native import NativeGroup, Projected, group_id_of
 from korvet.records.kernel import pack_arguments
 from korvet.storage.errors import StorageError
-from korvet.storage.link.futures import settle
-from korvet.storage.link.redis_link import parse_reply
+from korvet.storage.link.calls import parse_reply
+from korvet.storage.link.futures import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +88,7 @@ class NativeGroups:
                 else:
                     replies.append((topic, partition, parsed))
             if not left:
-                settle(answered, replies)
+                resolve(answered, replies)
 
         for topic, partition, left_out in asked:
             links = self._commands.links(self._commands.keyspace.stream(topic.name, partition))

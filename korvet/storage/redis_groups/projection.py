@@ -16,7 +16,7 @@ import msgspec
 from korvet.offsets.packing import entry_id
 from korvet.records.kernel import pack, pack_arguments
 from korvet.storage.errors import StorageError, domain_error
-from korvet.storage.link.redis_link import parse_reply
+from korvet.storage.link.calls import parse_reply
 
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands

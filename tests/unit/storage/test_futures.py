@@ -1,4 +1,4 @@
-"""Awaiting what calls back."""
+"""Awaiting an outcome that is handed to a callback."""
 
 from __future__ import annotations
 
@@ -7,34 +7,31 @@ import asyncio
 import pytest
 
 from korvet.storage.errors import LinkLost
-from korvet.storage.link.futures import settle
+from korvet.storage.link.futures import awaited, resolve
 
 
 def test_a_result_is_returned() -> None:
     async def check() -> None:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().call_soon(settle, future, 7)
-        assert await future == 7
+        loop = asyncio.get_running_loop()
+        assert await awaited(lambda done: loop.call_soon(done, 7)) == 7
 
     asyncio.run(check())
 
 
 def test_a_storage_error_is_raised() -> None:
     async def check() -> None:
-        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        settle(future, LinkLost("gone"))
         with pytest.raises(LinkLost, match="gone"):
-            await future
+            await awaited(lambda done: done(LinkLost("gone")))
 
     asyncio.run(check())
 
 
-def test_nobody_waits_for_it_any_more() -> None:
+def test_a_cancelled_future_stays_cancelled() -> None:
     async def check() -> None:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         future.cancel()
-        settle(future, 7)
-        settle(future, LinkLost("gone"))
+        resolve(future, 7)
+        resolve(future, LinkLost("gone"))
         assert future.cancelled()
 
     asyncio.run(check())

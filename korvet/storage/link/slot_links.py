@@ -1,0 +1,281 @@
+"""Commands on one slot of Redis Cluster, which follow the slot to another node.
+
+A node that does not serve a slot refuses commands on the slot (MOVED, ASK, TRYAGAIN, CLUSTERDOWN) and does
+nothing. Such a command is sent again, in order: the slot's caller holds later commands back until then. A
+command whose connection broke is not sent again: whether it took effect is unknown.
+
+Guarded appends do not go through these callers. A refused guarded append is sent again as a script, as after
+any other refusal, and the script goes through the slot's caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from korvet.records.kernel import pack
+from korvet.storage.errors import LinkLost, RedisFault, SlotUnavailable, StorageError
+from korvet.storage.link.calls import Caller, answer, fault_of
+from korvet.storage.link.library import ensure_library, is_library_missing
+from korvet.storage.link.slots import REDIRECTIONS, redirected_to
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from korvet.storage.link.calls import OnReply, Payload
+    from korvet.storage.link.clock import RedisClock
+    from korvet.storage.link.redis_link import RedisLink
+    from korvet.storage.link.server import Server
+    from korvet.storage.link.slots import NodeAddress
+
+log = logging.getLogger(__name__)
+
+# How long commands wait until a node serves their slot: longer than the move of a key, shorter than the
+# timeouts of clients. A failover takes longer; clients then retry.
+SERVED_TIMEOUT_S: Final = 2.0
+RETRY_PAUSE_S: Final = 0.02
+# How long commands on a migrating slot are sent one by one before they are sent together again.
+_ASKING_PERIOD_S: Final = 0.2
+_ASKING: Final = pack("ASKING")
+_ASKING_REPLY: Final = b"+OK\r\n"
+
+
+class SlotMap(Protocol):
+    """What knows the servers of the cluster and the owner of each slot."""
+
+    def server_at(self, address: NodeAddress) -> Server:
+        """The server at an address; its links connect by themselves."""
+
+    async def follow(self, slot: int, refused_by: Server, fault: RedisFault) -> None:
+        """Apply a MOVED reply, and read the rest of the map."""
+
+    def refresh_soon(self) -> None:
+        """Read the map again."""
+
+    def spawn(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `work()` in the background."""
+
+
+class SlotLinks:
+    """The connections to the server that holds a slot: `Links`."""
+
+    __slots__ = ("clock", "read", "read_functions", "server", "write", "write_functions")
+
+    def __init__(self, slot_map: SlotMap, slot: int, server: Server) -> None:
+        self.server = server
+        self.write: RedisLink = server.write
+        self.clock: RedisClock = server.clock
+        self.write_functions = SlotCaller(slot_map, slot, server, attrgetter("write_functions"))
+        self.read = self.read_functions = SlotCaller(slot_map, slot, server, attrgetter("read_functions"))
+
+    def move(self, server: Server) -> None:
+        """The slot now belongs to another server."""
+        self.server = server
+        self.write = server.write
+        self.clock = server.clock
+        self.write_functions.move(server)
+        self.read.move(server)
+
+
+class SlotCaller(Caller):
+    """Sends commands on one slot in order, and sends refused ones again to the slot's new server."""
+
+    __slots__ = (
+        "_caller",
+        "_caller_of",
+        "_fault",
+        "_held",
+        "_holding",
+        "_outstanding",
+        "_refused",
+        "_server",
+        "_slot",
+        "_slot_map",
+    )
+
+    def __init__(
+        self, slot_map: SlotMap, slot: int, server: Server, caller_of: Callable[[Server], Caller]
+    ) -> None:
+        """`caller_of(server)` is what sends the commands to a server."""
+        self._slot_map = slot_map
+        self._slot = slot
+        self._server = server
+        self._caller_of = caller_of
+        self._caller = caller_of(server)
+        self._outstanding = 0
+        self._holding = False
+        # Commands that the node refused; later commands are held.
+        self._refused: deque[tuple[Payload, OnReply]] = deque()
+        self._held: deque[tuple[Payload, OnReply]] = deque()
+        self._fault: RedisFault | None = None
+
+    def send(self, payload: Payload, on_reply: OnReply) -> None:
+        """As Caller.send; `on_reply` gets SlotUnavailable if no node serves the slot in time."""
+        if self._holding:
+            self._held.append((payload, on_reply))
+            return
+        self._outstanding += 1
+        self._caller.send(payload, self._first_attempt(payload, on_reply))
+
+    def move(self, server: Server) -> None:
+        """Send to another server as soon as the present one has answered all its commands."""
+        self._server = server
+        if self._outstanding:
+            self._holding = True
+        elif not self._holding:
+            self._caller = self._caller_of(server)
+
+    def give_up(self) -> None:
+        """Fail the commands that wait: the cluster is closed."""
+        waiting = [*self._refused, *self._held]
+        self._refused.clear()
+        self._held.clear()
+        for _, on_reply in waiting:
+            answer(on_reply, LinkLost("the connection to Redis is closed"))
+
+    def _first_attempt(self, payload: Payload, on_reply: OnReply) -> OnReply:
+        def arrived(reply: memoryview | StorageError) -> None:
+            self._outstanding -= 1
+            try:
+                if isinstance(reply, RedisFault) and reply.code in REDIRECTIONS:
+                    self._holding = True
+                    self._fault = reply
+                    self._refused.append((payload, on_reply))
+                else:
+                    on_reply(reply)
+            finally:
+                if self._holding and self._outstanding == 0:
+                    self._drained()
+
+        return arrived
+
+    def _drained(self) -> None:
+        """Nothing is in flight: send the refused commands first."""
+        fault, self._fault = self._fault, None
+        if fault is None:
+            self._release()
+            return
+        self._held.extendleft(reversed(self._refused))
+        self._refused.clear()
+        self._slot_map.spawn("redirected commands", partial(self._resend, fault))
+
+    def _release(self) -> None:
+        """Send all held commands together."""
+        self._caller = self._caller_of(self._server)
+        self._holding = False
+        held, self._held = self._held, deque()
+        for payload, on_reply in held:
+            self.send(payload, on_reply)
+
+    async def _resend(self, fault: RedisFault) -> None:
+        """Send the held commands again, or fail all of them."""
+        log.info("slot %d: %s", self._slot, fault.message)
+        try:
+            await self._follow(fault)
+        except Exception as error:
+            log.exception("slot %d: commands cannot be redirected", self._slot)
+            self._fail_all(error)
+        self._release()
+
+    async def _follow(self, fault: RedisFault) -> None:
+        """Send the held commands, one by one, to the node that a redirection names, until a node serves the
+        slot.
+        """
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        deadline = began + SERVED_TIMEOUT_S
+        while self._held:
+            payload, on_reply = self._held[0]
+            reply = await self._attempt(payload, fault)
+            if isinstance(reply, SlotUnavailable) or _is_redirection(reply):
+                if clock() > deadline:
+                    self._fail_all(fault if isinstance(reply, SlotUnavailable) else reply)
+                    break
+                if isinstance(reply, RedisFault):
+                    if reply.code == fault.code == "MOVED":
+                        # The nodes redirect in a circle.
+                        await asyncio.sleep(RETRY_PAUSE_S)
+                    fault = reply
+                continue
+            self._held.popleft()
+            answer(on_reply, reply)
+            if fault.code != "ASK" or clock() - began > _ASKING_PERIOD_S:
+                break
+            deadline = clock() + SERVED_TIMEOUT_S
+
+    def _fail_all(self, fault: object) -> None:
+        held, self._held = self._held, deque()
+        error = SlotUnavailable(f"slot {self._slot} is not served: {fault}")
+        for _, on_reply in held:
+            answer(on_reply, error)
+
+    async def _attempt(self, payload: Payload, fault: RedisFault) -> memoryview | StorageError:
+        if fault.code == "ASK":
+            target = self._slot_map.server_at(redirected_to(fault, self._server.address.host))
+            if not await connected_soon(target):
+                return SlotUnavailable(f"no connection to {target.address}")
+            return await self._ask(target, payload)
+        if fault.code == "MOVED":
+            await self._slot_map.follow(self._slot, self._server, fault)
+        else:
+            self._slot_map.refresh_soon()
+            await asyncio.sleep(RETRY_PAUSE_S)
+        if not self._server.connected:
+            await asyncio.sleep(RETRY_PAUSE_S)
+            return SlotUnavailable(f"no connection to {self._server.address}")
+        return await _reply_of(self._caller_of(self._server).send, payload)
+
+    async def _ask(self, target: Server, payload: Payload) -> memoryview | StorageError:
+        """Send a command to a node that imports the slot (ASKING)."""
+        link = target.write if self._caller_of(target) is target.write_functions else target.read
+        parts = (payload,) if isinstance(payload, bytes) else payload
+
+        def send(asked: Payload, on_reply: OnReply) -> None:
+            link.send(asked, on_reply, replies=2)
+
+        while True:
+            both = await _reply_of(send, (_ASKING, *parts))
+            if isinstance(both, StorageError):
+                return both
+            reply = both[len(_ASKING_REPLY) :]
+            fault = fault_of(reply)
+            if fault is None:
+                return reply
+            if not is_library_missing(fault):
+                return fault
+            try:
+                await ensure_library(target.write)
+            except StorageError as error:
+                return error
+
+
+async def connected_soon(server: Server) -> bool:
+    """Whether a server accepts commands, now or within SERVED_TIMEOUT_S."""
+    try:
+        await server.write.wait_connected(int(SERVED_TIMEOUT_S * 1000))
+        await server.read.wait_connected(int(SERVED_TIMEOUT_S * 1000))
+    except LinkLost:
+        return False
+    return True
+
+
+def _is_redirection(reply: object) -> bool:
+    return isinstance(reply, RedisFault) and reply.code in REDIRECTIONS
+
+
+def _reply_of(
+    send: Callable[[Payload, OnReply], None], payload: Payload
+) -> asyncio.Future[memoryview | StorageError]:
+    """A copy of the raw reply, or the error as a value."""
+    future: asyncio.Future[memoryview | StorageError] = asyncio.get_running_loop().create_future()
+
+    def arrived(reply: memoryview | StorageError) -> None:
+        if not future.done():
+            future.set_result(reply if isinstance(reply, StorageError) else memoryview(bytes(reply)))
+
+    send(payload, arrived)
+    return future
