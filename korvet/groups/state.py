@@ -4,7 +4,7 @@
       ▲                      │   ▲                                   │                                │
       └───nobody is left─────┘   └──────────── a member comes, goes or changes ───────────────────────┘
 
-Dead is what a group becomes when it is deleted or its shard goes away; nothing leaves it.
+Dead is the state that a group without a record is described with; no group enters it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ async def test_many_groups_of_one_stream(server: Server, prefix: str) -> None:
 async def test_a_commit_that_redis_has_lost_is_projected_again(
     server: Server, prefix: str, group: str
 ) -> None:
-    """A failover may lose what was noted last of a Redis group."""
+    """A failover may lose the newest record of a Redis group's synchronisation."""
     async with native(server, prefix) as one:
         one.write(*range(1, 11))
         assert await one.run.commit(group, at(2)) == ErrorCode.none
@@ -115,7 +115,9 @@ async def test_kafka_consumers_at_work_lead(server: Server, prefix: str, group: 
 
 
 async def test_topics_that_are_being_deleted(server: Server, prefix: str, group: str) -> None:
-    """Its commits are tombstoned: no group may commit on it after that, though it was read before."""
+    """The topic's commits are tombstoned: no group may commit on it after that, though its Redis group
+    was read before.
+    """
     async with native(server, prefix) as one:
         service, catalogue = one.run.service, one.run.store.catalogue
         topic = catalogue.get(TOPIC)
@@ -145,7 +147,7 @@ async def test_a_lost_library_is_loaded_again(server: Server, prefix: str, group
 async def test_many_partitions_take_turns(
     server: Server, prefix: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those whose groups move are looked at in each round, all others in some round."""
+    """Every round reads the partitions whose groups move; the others take turns."""
     monkeypatch.setattr(exporter, "MOST_STREAMS", 5)
     monkeypatch.setattr(exporter, "STREAMS_AT_ONCE", 3)
     async with native(server, prefix) as one:
@@ -186,7 +188,7 @@ class Turmoil:
 
     async def commit(self, one: Native) -> None:
         for _ in range(self.chance.randrange(10, 40)):
-            # Some come at once, and some find that nothing is under way.
+            # Some commits come together, and some find nothing in flight.
             for _ in range(self.chance.choice((0, 0, 20, 40))):
                 await asyncio.sleep(0)
             offset = max(await one.committed(self.group), 0) + self.chance.choice((0, 0, 1, 700, 3_000))
@@ -209,7 +211,7 @@ class Turmoil:
             await one.exporter.round()
 
     async def rage(self, one: Native) -> None:
-        """Until one of them has enough."""
+        """Until one of them has finished."""
         if not one.client.exists(one.stream):
             one.write(*range(1, self.ENTRIES))
             one.create(self.group)
@@ -247,14 +249,14 @@ async def test_everything_at_once(server: Server, prefix: str, group: str, seed:
         assert int(offset) == await one.committed(group)
         assert int(stood[0] if stood else offset) == pack(ms, sequence) + 1
         commits = turmoil.commits(one)
-        # None that was read off the native consumer, which has no metadata, undoes the one that it follows.
+        # A commit that was read from the native consumer has no metadata, and must not undo its predecessor.
         read_off = [pair for pair in itertools.pairwise(commits) if not pair[1].metadata]
         assert len(read_off) > 3
         assert all(later.offset >= earlier.offset for earlier, later in read_off)
 
 
 async def test_rests_between_rounds(server: Server, prefix: str) -> None:
-    """A round that took long, and appends that failed, are followed by longer ones."""
+    """A round that took long, and appends that failed, are followed by longer rests."""
     async with native(server, prefix) as one:
         service = one.run.service
         resting = NativeExporter(one.run.store.commands, one.run.store.catalogue, service, 2_000)
@@ -269,7 +271,7 @@ async def test_rests_between_rounds(server: Server, prefix: str) -> None:
 
 
 async def test_a_full_redis_is_given_time(new_server: Callable[..., Server], prefix: str, group: str) -> None:
-    """Nothing can be appended, so nothing is promised; when there is room again it is."""
+    """Nothing can be appended, so nothing is promised; the commit follows when there is room again."""
     server = new_server("--maxmemory-policy", "noeviction")
     async with native(server, prefix) as one:
         one.write(1)
@@ -308,7 +310,7 @@ async def test_rounds_go_on_by_themselves(server: Server, prefix: str, group: st
 async def test_natives_go_on_before_their_commit_is_projected(
     server: Server, prefix: str, group: str
 ) -> None:
-    """Killed between the record of a commit and its projection, a broker tells of the rest later."""
+    """A broker that was killed between a commit's record and its projection projects the rest later."""
     async with native(server, prefix) as one:
         one.write(1, 2, 3, 4, 5)
         one.create(group)
@@ -330,12 +332,12 @@ async def test_natives_go_on_before_their_commit_is_projected(
 async def test_a_commit_behind_natives_at_rest_stays_after_a_restart(
     server: Server, prefix: str, group: str
 ) -> None:
-    """What a Kafka client has committed is not taken back by natives that stood where they stand."""
+    """Native consumers that have not moved do not take a Kafka client's commit back."""
     async with native(server, prefix) as one:
         one.write(1, 2, 3, 4, 5)
         assert await one.run.commit(group, at(1)) == ErrorCode.none
         one.ack(group, *one.read(group, 4))
-        # Before a round has told of them.
+        # Before a round has committed them.
         assert await one.run.commit(group, at(2)) == ErrorCode.none
         in_step = one.client.hget(one.meta, f"commit:{group}")
         assert await one.run.commit(group, at(3)) == ErrorCode.none
@@ -349,7 +351,7 @@ async def test_a_commit_behind_natives_at_rest_stays_after_a_restart(
 async def test_a_partition_that_is_taken_away_while_it_is_loaded(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others' groups are committed nevertheless."""
+    """The groups of the other partitions are committed nevertheless."""
     async with running(server, prefix, loaded=False) as run:
         one = Native(run)
         one.write(1, 2)

@@ -1,4 +1,4 @@
-"""Which topics an expression matches: found meanwhile, kept until the topics change."""
+"""The topics that an expression matches: found in the background, kept until the topics change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_topics_are_looked_for_meanwhile() -> None:
     await found(topics, "o.*", "orders")
     catalogue.applied_version, catalogue.topics = 2, dict.fromkeys(("orders", "offers", "payments"))
     known = topics.matching("o.*")
-    # What was found last counts until there is something newer.
+    # The last result counts until there is a newer one.
     assert known is not None
     assert (known.names, known.version) == (("orders",), 1)
     await found(topics, "o.*", "offers", "orders")
@@ -60,7 +60,7 @@ async def test_a_search_has_what_it_found_known_at_once() -> None:
 async def test_others_have_their_turn_meanwhile() -> None:
     topics, _ = of(*random_names(2_000))
     searches = [asyncio.ensure_future(topics.find(f"(.?){{{count}}}")) for count in range(900, 905)]
-    # Of the processor: the machine may have more to do.
+    # CPU time: the machine may have other work.
     longest_s, clock = 0.0, time.thread_time
     while not all(search.done() for search in searches):
         began = clock()
@@ -93,7 +93,7 @@ async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for pattern in patterns:
         await topics.find(pattern)
     kept = [pattern for pattern in patterns if topics.matching(pattern) is not None]
-    # The newest ones; the others are being looked for again now.
+    # The newest results; the others are being searched for again now.
     assert kept == patterns[-len(kept) :]
     assert 5 <= len(kept) <= 10
     await found(topics, patterns[0], *(f"t{number}" for number in range(1_000)))

@@ -1,4 +1,4 @@
-"""Loading a partition: the same as replaying every record, and room for others meanwhile."""
+"""Loading a partition equals replaying every record, and other work runs between its pages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def write(log: PartitionLog, records: list[Raw]) -> None:
 
 
 async def load(store: Store, log: PartitionLog) -> tuple[Places, set[str], NewestCommits]:
-    """What a shard says of all groups after loading."""
+    """The shard's answers about all groups after loading."""
     shard = GroupShard(GroupConfig(), lambda: "x")
     loader = OffsetsLoader(store.commands.keyspace, log)
     await loader.replay_into(shard)

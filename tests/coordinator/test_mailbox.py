@@ -1,4 +1,4 @@
-"""Requests of brokers to each other through Redis."""
+"""Requests between brokers through Redis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BrokerMailbox(Mailbox):
 
 @contextlib.asynccontextmanager
 async def broker(server: Server, prefix: str, node_id: int) -> AsyncIterator[BrokerMailbox]:
-    """A live broker that takes its mail."""
+    """A live broker that reads its mailbox."""
     store = await Store.open(
         server.url, Keyspace(prefix), node_id=node_id, endpoint=Address("127.0.0.1", node_id), lease_ms=60_000
     )
@@ -101,7 +101,7 @@ def peers_of(box: BrokerMailbox) -> Peers:
 
 
 async def test_ids_that_no_record_holds_arrive_whole(server: Server, prefix: str) -> None:
-    """Whoever coordinates them refuses them; requests before and after them are answered."""
+    """The coordinator refuses these requests; requests before and after them are answered."""
     async with two(server, prefix) as (first, second):
         came: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What does not fit Kafka's records is refused to its sender; the partition's other groups notice nothing."""
+"""A request that does not fit Kafka's records is refused; the partition's other groups notice nothing."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ CASES: dict[str, tuple[Any, Any, ErrorCode]] = {
     "join: group": (GroupShard.join, changed(JOIN, group_id=LONG), ErrorCode.invalid_group_id),
     "join: member": (GroupShard.join, changed(JOIN, member_id=LONG), ErrorCode.unknown_member_id),
     "join: instance": (GroupShard.join, changed(JOIN, group_instance_id=LONG), INVALID),
-    # A member id is made from it, and that does not fit.
+    # The member id is derived from it, and does not fit.
     "join: client": (GroupShard.join, changed(JOIN, client_id="x" * 32_767), INVALID),
     "join: protocol type": (GroupShard.join, changed(JOIN, protocol_type=LONG), INVALID),
     "join: protocol": (GroupShard.join, changed(JOIN, protocols=(JoinProtocol(LONG, b"s"),)), INVALID),
@@ -132,7 +132,7 @@ async def test_an_oversized_transactional_id_is_refused(server: Server, prefix: 
         for name, expected in ((LONG, INVALID), (WIDE, INVALID), ("x" * 32_767, ErrorCode.none)):
             reply = await run.service.call(name, TransactionShard.init_producer, InitRequest(name, 60_000))
             assert reply.error is expected
-            # The id in whose transaction records are being written is of another client.
+            # The transactional id whose records are being written belongs to another client.
         identity = await run.begun()
         refused = run.service.call(LONG, TransactionShard.init_producer, InitRequest(LONG, 60_000))
         assert (await refused).error is INVALID
@@ -140,7 +140,7 @@ async def test_an_oversized_transactional_id_is_refused(server: Server, prefix: 
 
 
 async def test_a_transaction_larger_than_the_topic_takes_now_times_out(server: Server, prefix: str) -> None:
-    """The limit was lowered while it was open: nobody must have to wait for it for ever."""
+    """The limit was lowered while the transaction was open: no client must wait for it for ever."""
     async with running_transactions(server, prefix) as run:
         init = await run.service.call(NAME, TransactionShard.init_producer, InitRequest(NAME, 3000))
         partitions = frozenset(("absent", number) for number in range(100_000))
@@ -161,7 +161,7 @@ async def test_a_transaction_larger_than_the_topic_takes_now_times_out(server: S
 async def test_a_record_that_does_not_fit_refuses_its_own_group_only(
     server: Server, prefix: str, group: str
 ) -> None:
-    """Whatever gets past the checks: a sync whose record cannot be written."""
+    """A request that passes the checks: a sync whose record cannot be written."""
 
     def with_long_name(shard: GroupShard, request: Any, token: Any, now_ms: int) -> Outcome:
         value = GroupMetadataValue(LONG, 1, None, None, now_ms, ())
@@ -185,7 +185,7 @@ async def test_a_record_that_does_not_fit_refuses_its_own_group_only(
 async def test_a_record_larger_than_the_topic_takes_is_refused_to_its_sender(
     server: Server, prefix: str, group: str, size: int
 ) -> None:
-    """A sync whose assignment makes the group's record too large; Kafka answers the same."""
+    """A sync whose assignment makes the group's record too large; Kafka gives the same answer."""
     innocent = neighbour_of(group)
     async with running(server, prefix) as run:
         joined = await run.join(group)
@@ -222,7 +222,7 @@ async def test_a_handler_that_raises_ends_its_own_request_only(
         pass
 
     def defective(shard: GroupShard, request: Any, token: Any, now_ms: int) -> Outcome:
-        # What it has put together by then is not to go with the next request's records.
+        # Its partial outcome must not go with the next request's records.
         shard.commit(msgspec.structs.replace(COMMIT, group_id=group), token, now_ms)
         shard._context.records.append((GroupMetadataKey(group), None))
         raise Defect

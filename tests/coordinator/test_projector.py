@@ -1,4 +1,4 @@
-"""The order in which changes of one stream reach Redis, with a projection that answers when the test says."""
+"""The order in which changes of one stream reach Redis, with a projection that answers on command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Held:
-    """Stands for Projection: keeps every call until it is answered."""
+    """A stand-in for Projection: keeps every call until it is answered."""
 
     calls: list[tuple[str, Callable[[StorageError | None], None]]] = field(default_factory=list)
     log: list[tuple[str, Any]] = field(default_factory=list)
@@ -77,7 +77,7 @@ def change(position: int, offset: int | None = 1, group: str = "g", partition: i
 
 
 async def turn() -> None:
-    """Let what was put off to the loop's next turn happen."""
+    """Run the work that was deferred to the loop's next turn."""
     await asyncio.sleep(0)
 
 
@@ -171,7 +171,7 @@ async def test_done_waits_for_all_places() -> None:
     gone = CommitChange("g", "gone", 0, 3, 1)
     subject.apply([change(1), change(2, partition=9), gone], lambda: finished.append(True))
     await turn()
-    assert held.log == [("project", [1])]  # nothing for what does not exist
+    assert held.log == [("project", [1])]  # nothing, because it does not exist
     assert finished == []
     held.answer()
     assert finished == [True]
@@ -270,14 +270,14 @@ async def test_reconcile_that_failed_half_way_goes_on_there() -> None:
     held.fails = False
     assert subject.expects
     await answering(held, asyncio.ensure_future(subject.reconcile(50)))
-    # The first stream was right: it is neither dropped nor projected.
+    # The first stream was correct: it is neither dropped nor projected.
     assert held.log == [("project", [4])]
     assert not subject.expects
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.one_of(st.none(), st.integers(0, 5)), st.booleans())))
 def test_the_newest_change_always_arrives(steps: list[tuple[str, int | None, bool]]) -> None:
-    """Whenever Redis answers: each change is told once, and each group's last one is sent."""
+    """Whenever Redis answers: each change is reported once, and each group's last one is sent."""
 
     async def run() -> None:
         subject, held = projector("t")
@@ -300,7 +300,7 @@ def test_the_newest_change_always_arrives(steps: list[tuple[str, int | None, boo
             for position in (positions if isinstance(positions, list) else [positions])
         }
         assert sent >= set(newest.values())
-        # And all in the order of the log.
+        # And all in log order.
         for group in newest:
             of_group = [
                 position

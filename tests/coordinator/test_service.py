@@ -1,4 +1,4 @@
-"""The coordinator over a real server: what is written, what survives, what fails how."""
+"""The coordinator over a real server: its records, what survives, and its failures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAIT_S = 20.0
 
 
 def records(run: Running, group: str) -> list[tuple[Any, Any]]:
-    """Everything in the group's partition of the offsets topic, decoded."""
+    """All records of the group's partition of `__consumer_offsets`, decoded."""
     found = []
     for _, fields in run.client.xrange(run.offsets_key(group)):
         assert list(fields) in ([b"key", b"value", b"ts"], [b"key", b"ts"])
@@ -220,13 +220,13 @@ async def test_reply_does_not_overtake_what_it_rests_on(server: Server, prefix: 
         commit = asyncio.ensure_future(
             run.commit(group, 5, generation_id=joined.generation_id, member_id=joined.member_id)
         )
-        await asyncio.sleep(0)  # the commit is on its way now
+        await asyncio.sleep(0)  # the commit is in flight now
         beat = HeartbeatRequest(group, joined.generation_id, joined.member_id)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def beaten(_reply: object) -> None:
             order.append("heartbeat")
-            # The record is in the log when the heartbeat behind it is answered.
+            # The record is in the log when the later heartbeat is answered.
             assert isinstance(records(run, group)[-1][0], OffsetCommitKey)
             done.set_result(None)
 
@@ -235,7 +235,7 @@ async def test_reply_does_not_overtake_what_it_rests_on(server: Server, prefix: 
         async with asyncio.timeout(WAIT_S):
             await done
             assert await commit == ErrorCode.none
-        # With nothing on its way a heartbeat is answered at once.
+        # With nothing in flight, a heartbeat is answered at once.
         answers: list[object] = []
         run.service.submit(group, GroupShard.heartbeat, beat, answers.append)
         assert len(answers) == 1
@@ -250,7 +250,7 @@ async def test_member_whose_client_left_while_joining(server: Server, prefix: st
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
         again = await run.join(group, first.member_id)
-        # The one that left still counts as a member until its session ends, as in Kafka.
+        # The member that left still counts until its session ends, as in Kafka.
         assert again.error == ErrorCode.none
         assert again.generation_id == first.generation_id + 1
 

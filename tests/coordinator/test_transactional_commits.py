@@ -1,6 +1,4 @@
-"""Commits of transactions over a real server: when they count, what Redis groups see of them, and that they
-outlive a restart.
-"""
+"""Commits in transactions over a real server: when they count, when Redis groups follow, and a restart."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ async def end(
 
 
 async def stands(run: Running, group: str) -> tuple[int, list[bytes]]:
-    """The committed offset, and where the Redis group stands."""
+    """The committed offset, and the position of the Redis group."""
     groups = run.client.xinfo_groups(run.keys.stream(TOPIC, 0))
     return (await run.committed(group)).offset, [each["last-delivered-id"] for each in groups]
 

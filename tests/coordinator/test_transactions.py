@@ -1,4 +1,4 @@
-"""The transaction coordinator over a real server: what it writes, and what becomes of it in a crash."""
+"""The transaction coordinator over a real server: its records, and what a crash leaves of them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Running:
         return self.store.logs.get(topic, partition)
 
     async def begun(self) -> tuple[int, int]:
-        """A transaction with a record in each partition; its producer's id and epoch."""
+        """A transaction with a record in each partition; returns its producer's id and epoch."""
         init: InitReply = await self.service.call(
             NAME, TransactionShard.init_producer, InitRequest(NAME, 60_000)
         )
@@ -96,7 +96,7 @@ class Running:
         return ErrorCode(reply.error)
 
     async def markers(self) -> list[bytes]:
-        """What the markers of each partition say."""
+        """The markers of each partition."""
         found = []
         for number in range(PARTITIONS):
             entries = await self.store.commands.call("XRANGE", self.log(number).stream, "-", "+")
@@ -104,7 +104,7 @@ class Running:
         return found
 
     async def states(self) -> list[TransactionState]:
-        """The states that the log tells of."""
+        """The states in the log."""
         topic = self.store.catalogue.get(TRANSACTIONS_TOPIC)
         assert topic is not None
         number = transaction_partition_for(NAME, topic.partitions)
@@ -166,7 +166,7 @@ async def test_what_was_decided_is_completed_after_a_crash(
         if written < marked:
             written += 1
             await write(self, partition, *arguments)
-        await asyncio.Event().wait()  # never told, as in a crash
+        await asyncio.Event().wait()  # never reported, as in a crash
         return False
 
     monkeypatch.setattr(MarkerWriter, "_write", stop)
@@ -190,7 +190,7 @@ async def test_what_was_decided_is_completed_after_a_crash(
 async def test_what_comes_next_waits_for_the_markers(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer of protocol version 2 goes on at once, and in order."""
+    """A producer of protocol version 2 continues at once, and in order."""
     go_on = asyncio.Event()
     write = MarkerWriter._write
 
@@ -218,7 +218,7 @@ async def test_what_comes_next_waits_for_the_markers(
         add(PARTITIONS, epoch)
         await one.markers()
         assert answered == []
-        # Nobody waits for a client of version 1.
+        # No client of version 1 waits.
         first = AddRequest(NAME, producer_id, epoch + 1, frozenset({("t", 0)}))
         reply = await one.service.call(NAME, TransactionShard.add_partitions, first)
         assert reply.error is ErrorCode.concurrent_transactions
@@ -246,7 +246,7 @@ async def test_what_comes_next_does_not_wait_for_ever(
         asked = AddRequest(NAME, producer_id, epoch + 1, places, BUMPING_PROTOCOL)
         reply = await one.service.call(NAME, TransactionShard.add_partitions, asked)
         assert reply.error is ErrorCode.concurrent_transactions
-        # Nor does it keep the coordinator from its end.
+        # It does not keep the coordinator from closing either.
         monkeypatch.setattr(transaction_term, "_LONGEST_HOLD_S", 60)
         waiting = asyncio.create_task(one.service.call(NAME, TransactionShard.add_partitions, asked))
         await one.markers()
@@ -270,7 +270,7 @@ async def test_a_list_is_not_whole_where_a_partition_fails_meanwhile(server: Ser
     async with running(server, prefix) as one:
         request = InitRequest(NAME, 60_000)
         await one.service.call(NAME, TransactionShard.init_producer, request)
-        # What is listed has to wait for what is on its way to the log.
+        # The list waits for records in flight.
         one.service.submit(NAME, TransactionShard.init_producer, request, lambda reply: None)
         listing = asyncio.create_task(one.service.list_transactions(ListRequest()))
         await asyncio.sleep(0)

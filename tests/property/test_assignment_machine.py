@@ -1,4 +1,4 @@
-"""Brokers that come, leave and come back: every version says of each partition what its history says."""
+"""Brokers that join, leave and return: every version agrees with the history of each partition."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ EVENTS = st.lists(st.tuples(st.sampled_from(["come", "leave", "replace"]), st.in
 
 
 class _History(NamedTuple):
-    """What a registry keeps: live brokers with the version they came with, and who left in which."""
+    """The content of a registry: live brokers with the version of their join, and the brokers that left
+    in each version.
+    """
 
     joined: dict[int, int]
     left: dict[int, int]
@@ -22,7 +24,7 @@ class _History(NamedTuple):
     def assignment(self, version: int) -> Assignment:
         first = min(self.joined.values())
         brokers = [Broker(node_id, "h", node_id, since) for node_id, since in self.joined.items()]
-        # As the registry does, forget those that left before any live broker came.
+        # As the registry does, forget brokers that left before any live broker joined.
         return Assignment(version, brokers, [each for each in self.left.items() if each[1] > first])
 
 

@@ -1,7 +1,8 @@
-"""Random members of a consumer group (KIP-848): no partition is ever with two of them, and all get theirs.
+"""Random members of a consumer group (KIP-848): two members never have the same partition, and all get their
+target.
 
-Members join, leave, die, come back, change what they read, lose answers; topics come, grow and go; the
-coordinator is restarted from its log.
+Members join, leave, die, return, change their subscriptions, lose responses; topics are created, grow and are
+deleted; the coordinator restarts from its log.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ASSIGNORS = st.sampled_from([None, None, "uniform", "range"])
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """One group, its members as clients are, and a model of who may use what: their own view of it."""
+    """One group, its members in the clients' own view, and a model of who may use which partition."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +129,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.members)
     @rule(data=st.data())
     def die(self, data: st.DataObject) -> None:
-        """It uses nothing any more, but nobody hears of that."""
+        """The member uses nothing any more, but the coordinator is not informed."""
         self.members.remove(data.draw(st.sampled_from(self.members)))
 
     @rule(by_ms=st.sampled_from([1, 500, 1_000, 5_000]))
@@ -148,7 +149,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if self.topics.get(name) is not None:
             self.topics.delete(name)
             for member in self.members:
-                # There is nothing left to read, whoever thinks that he may.
+                # The partition is gone, whichever member still believes that it may read it.
                 member.owned = {
                     topic: numbers for topic, numbers in member.owned.items() if self.topics.by_id(topic)
                 }
@@ -195,7 +196,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert all(member.epoch <= group.target_epoch for member in group.members.values())
 
     def teardown(self) -> None:
-        """Left alone, everybody gets what it reads within the time-outs."""
+        """If nothing else happens, every member gets its subscription within the timeouts."""
         for _ in range(60):
             self.driver.advance(1_000)
             self.all_beat()

@@ -1,5 +1,5 @@
-"""A client with a fetch session, against what Kafka's broker does with one: told of the same partitions in
-the same order, and knowing at any time all that full fetches would say.
+"""A client with a fetch session against a model of Kafka's broker: it gets the same partitions in the
+same order, and always knows everything that full fetches would report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ indexes = st.integers(0, TOPICS - 1)
 
 @dataclass
 class Partition:
-    """What the broker has."""
+    """The state of the broker."""
 
     start: int = 0
     end: int = 0
@@ -28,7 +28,7 @@ class Partition:
 
 @dataclass
 class Cached:
-    """What Kafka keeps of a partition in a session (FetchSession.CachedPartition)."""
+    """Kafka's state of a partition in a session (FetchSession.CachedPartition)."""
 
     offset: int
     high_watermark: int = -1
@@ -36,7 +36,7 @@ class Cached:
 
 
 class FetchSessionMachine(RuleBasedStateMachine):
-    """One session of a cache that has others, too."""
+    """One session of a cache with other sessions."""
 
     @initialize(slots=st.integers(1, 3))
     def begin(self, slots: int) -> None:
@@ -44,7 +44,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.sessions = FetchSessions(slots)
         self.slots = slots
         self.logs = [Partition() for _ in range(TOPICS)]
-        # The client: what it was told last, and where it reads.
+        # The client: its last responses, and its positions.
         self.id = self.epoch = 0
         self.known: dict[int, tuple[bool, int, int]] = {}
         self.positions: dict[int, int] = {}
@@ -64,7 +64,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
 
     @rule(minutes=st.integers(0, 3), size=st.integers(1, 5))
     def others(self, minutes: int, size: int) -> None:
-        """Another client's session, which may take this one's place."""
+        """Another client's session, which may displace this one."""
         self.now_ms += minutes * 60_000
         self.sessions.open(
             [FetchedPart("other", index, 0, 1) for index in range(size)], self.now_ms, by_id=False
@@ -118,7 +118,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.epoch += 1
 
     def _session(self) -> FetchSession | None:
-        """The client's session, unless it had to give way."""
+        """The client's session, unless it was displaced."""
         try:
             return self.sessions.find(self.id, self.epoch, by_id=False)
         except SessionError as error:
@@ -127,7 +127,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
             return None
 
     def _answer(self, session: FetchSession, room: int, throttled: bool) -> None:
-        """What the broker says, as the model does; the client does not hear it when throttled."""
+        """The broker's response equals the model's; the client does not get it when throttled."""
         expected: list[int] = []
         for index, cached in list(self.model.items()):
             log = self.logs[index]
@@ -149,7 +149,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
             assert session.untell() == news
         else:
             self.known |= {int(part.topic): _state(part) for part in news}
-            # All that a full fetch would have said now is known.
+            # The client knows everything that a full fetch would report now.
             assert self.known == {int(part.topic): _state(part) for part in parts}
         for part in parts:
             part.reset()

@@ -1,9 +1,9 @@
-"""Consumers that join, sync, commit, leave, die and come back, in any order and at any time, with restarts
+"""Consumers that join, sync, commit, leave, die and return, in any order and at any time, with restarts
 between.
 
-The model knows what each client has been told; whatever the interleaving: nobody is told of a generation that
-is not the group's, a member gets what the leader gave it, the log holds all that lasts, and every request is
-answered once.
+The model tracks what each client has received. Whatever the interleaving: no client receives a generation
+that is not the group's, a member gets what the leader assigned to it, the log holds all lasting state, and
+every request is answered once.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from korvet.groups.config import GroupConfig
 from tests.unit.groups.driver import NONE, REBALANCE_MS, SESSION_MS, Driver, protocols
 
 TOPICS = ("orders", "bills")
-LONG_MS = 20 * REBALANCE_MS  # longer than any chain of time-outs takes to its end
+LONG_MS = 20 * REBALANCE_MS  # longer than any chain of timeouts
 CONFIG = GroupConfig(max_size=4, new_member_join_timeout_ms=30_000, initial_rebalance_delay_ms=3_000)
 INDEX = st.integers(0, 5)
 
 
 class Client:
-    """A consumer as it sees itself."""
+    """A consumer in its own view."""
 
     def __init__(self, instance_id: str | None, *, modern: bool) -> None:
         self.instance_id = instance_id
         self.modern = modern  # uses the flags of JoinGroup v4 and v9
         self.member_id = ""
         self.generation = -1
-        self.is_ahead = False  # may know of a generation that a restart has undone, as it was never assigned
+        self.is_ahead = (
+            False  # may know a generation that a restart has undone, because it was never assigned
+        )
         self.waits_for_join: int | None = None
         self.waits_for_sync: int | None = None
-        self.to_assign: tuple[str, ...] | None = None  # set while it is the leader: ids to give something to
+        self.to_assign: tuple[str, ...] | None = None  # set while it is the leader: the ids to assign to
 
     def reset(self) -> None:
         self.member_id, self.generation, self.to_assign = "", -1, None
@@ -46,20 +48,20 @@ class Client:
 
 
 class GroupMachine(RuleBasedStateMachine):
-    """One group; clients are picked by index, modulo how many there are."""
+    """One group; clients are picked by index, modulo their number."""
 
     @initialize()
     def start(self) -> None:
         self.driver = Driver(CONFIG)
         self.clients: list[Client] = []
-        self.lost: set[int] = set()  # tokens whose clients went away: they need no answer
-        self.given: dict[str, bytes] = {}  # by the leader, in the generation that is Stable
+        self.lost: set[int] = set()  # tokens of disconnected clients: they need no reply
+        self.given: dict[str, bytes] = {}  # by the leader, in the Stable generation
         self.newest_generation = 0
         self.sync_count = 0
         self.offset = 0
         self.committed: dict[tuple[str, int], int] = {}
 
-    # What clients do
+    # Actions of clients
 
     @rule(instance_id=st.sampled_from((None, None, "i", "k")), modern=st.booleans())
     def come(self, instance_id: str | None, modern: bool) -> None:
@@ -145,8 +147,8 @@ class GroupMachine(RuleBasedStateMachine):
         topic=st.sampled_from(TOPICS), order=st.permutations(range(6)), leave_out=st.sets(INDEX, max_size=2)
     )
     def rebalance(self, topic: str, order: list[int], leave_out: set[int]) -> None:
-        """All clients but some join, and those of them that were let in sync; else Stable groups are rare."""
-        for _ in range(2):  # one that is sent back for its member id comes again
+        """All clients but some join, and those that were admitted sync; otherwise Stable groups are rare."""
+        for _ in range(2):  # a client that must return with its member id
             for index in order[: len(self.clients)]:
                 self.join(index, topic, ("range",))
         self.advance(3 * CONFIG.initial_rebalance_delay_ms)
@@ -154,7 +156,7 @@ class GroupMachine(RuleBasedStateMachine):
             if index not in leave_out:
                 self.sync(index)
 
-    # What happens to all
+    # Events for all
 
     @rule(by_ms=st.sampled_from((1, 50, 1_000, SESSION_MS // 2, SESSION_MS, 30_000, REBALANCE_MS)))
     def advance(self, by_ms: int) -> None:
@@ -163,7 +165,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Another shard reads the log; who waited sees its connection cut."""
+        """Another shard reads the log; waiting clients lose their connections."""
         for client in self.clients:
             self.lost |= {
                 token for token in (client.waits_for_join, client.waits_for_sync) if token is not None
@@ -175,10 +177,12 @@ class GroupMachine(RuleBasedStateMachine):
         driver.take(driver.shard.loaded(driver.now_ms))
         driver.log = self.driver.log
         driver.replies = self.driver.replies
-        self.newest_generation = 0  # one that was never assigned is forgotten, and its number used again
+        self.newest_generation = (
+            0  # a generation that was never assigned is forgotten, and its number used again
+        )
         self.driver = driver
 
-    # What must hold
+    # Invariants
 
     def deliver(self) -> None:
         for client in self.clients:
@@ -208,7 +212,7 @@ class GroupMachine(RuleBasedStateMachine):
         }:
             client.reset()
         else:
-            # The protocol may not suit those who are there; nothing else can be wrong.
+            # The protocol may not suit the members; nothing else can be wrong.
             assert reply.error in {ErrorCode.rebalance_in_progress, ErrorCode.inconsistent_group_protocol}
 
     def synced(self, client: Client, reply: Any) -> None:
@@ -235,7 +239,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def stable_members_have_what_the_leader_gave(self) -> None:
-        """A static member that came back has what was given to its former id, which is part of it."""
+        """A static member that returned has the assignment of its former id, which is part of the new id."""
         group = self.driver.shard._context.groups.get("g")
         if group is None or group.state.value != "Stable":
             return
@@ -265,7 +269,7 @@ class GroupMachine(RuleBasedStateMachine):
             assert groups[0]["g"].generation == groups[1]["g"].generation
 
     def teardown(self) -> None:
-        """Nobody does anything any more: all that wait get their answer, and the group ends up empty."""
+        """No client acts any more: all waiting requests are answered, and the group ends up empty."""
         if not hasattr(self, "driver"):
             return
         waiting = {client.waits_for_join for client in self.clients} | {

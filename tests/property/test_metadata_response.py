@@ -1,4 +1,4 @@
-"""Metadata responses written by hand have the bytes that kio's encoder gives them, in every version."""
+"""Hand-written Metadata responses equal kio's encoding in every version, byte for byte."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""A Redis group and the Kafka group of its name, moved from both sides in any order, with crashes between.
+"""A Redis group and the Kafka group of the same name, moved from both sides in any order, with crashes
+between.
 
-The shard is the real one; Redis, the projection and the exporter's reading are a few lines each, by the rules
-of docs/redis.md. Projections happen some time after their commits; reading and exporting are steps apart.
-Whatever the interleaving: no commit undoes one that was not seen, nothing deleted comes back by itself, each
-movement is told at most once, and once nobody does anything both sides agree and nothing more is written.
+The shard is the real one; Redis, the projection and the exporter's reads are a few lines each, by the rules
+of docs/redis.md. Projections happen some time after their commits; reads and exports are separate steps.
+Whatever the interleaving: no commit undoes one that was not seen, nothing deleted returns by itself, each
+movement is committed at most once, and once nothing happens any more both sides agree and nothing more is
+written.
 """
 
 from __future__ import annotations
@@ -30,12 +32,12 @@ PLACE = ("g", "orders", 0)
 KEY = OffsetCommitKey(*PLACE)
 COUNT = st.integers(1, 4)
 INDEX = st.integers(0, 40)
-# Several times what leads somewhere.
+# Repeated, so that most runs reach an interesting state.
 ACTS = (
     *("create", "create", "read", "read", "read", "ack", "ack", "ack_all", "set_id"),
     *("delete_consumer", "destroy", "trim", "delete"),
 )
-# What happens while the exporter is at work.
+# Events while the exporter is at work.
 MEANWHILE = st.lists(
     st.sampled_from(("commit", "commit", "project", "read", "ack_all", "set_id", "delete_offset", "crash")),
     max_size=3,
@@ -43,8 +45,8 @@ MEANWHILE = st.lists(
 
 
 class Note(NamedTuple):
-    """What the Redis group was last brought in step with, where it stood then, and whether that was read off
-    it.
+    """The last synchronisation of the Redis group, its position then, and whether the commit was read
+    from it.
     """
 
     position: int
@@ -54,7 +56,7 @@ class Note(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A record that is to be projected."""
+    """A record that is to project."""
 
     position: int
     offset: int | None
@@ -63,13 +65,13 @@ class Change(NamedTuple):
 
 
 class Stream:
-    """A stream with one Redis group, and what is noted of that; offsets are what they are in Kafka."""
+    """A stream with one Redis group, and the synchronisation records; offsets are Kafka's."""
 
     def __init__(self) -> None:
         self.entries: list[int] = []
         self.end = 0
         self.is_whole = True
-        self.delivered: int | None = None  # offset of the last one delivered; None: there is no group
+        self.delivered: int | None = None  # offset of the last delivered entry; None: no group exists
         self.pending: set[int] = set()
         self.is_used = False  # has a consumer
         self.note: Note | None = None
@@ -84,7 +86,7 @@ class Stream:
             return None
         return min(self.pending & set(self.entries), default=self.delivered + 1)
 
-    # What Redis applications do
+    # Actions of Redis applications
 
     def create(self, index: int) -> None:
         if self.delivered is None:
@@ -128,7 +130,7 @@ class Stream:
         self.is_whole = self.is_whole and entries == self.entries
         self.entries = entries
 
-    # What korvet's functions do
+    # korvet's functions
 
     def project(self, change: Change) -> None:
         if self.note is not None and self.note.position >= change.position:
@@ -178,7 +180,7 @@ class NativeMachine(RuleBasedStateMachine):
         self.stream = Stream()
         self.driver = Driver(CONFIG)
         self.member: tuple[str, int] | None = None
-        self.told = 0  # records of the log that are queued to be projected
+        self.told = 0  # records of the log that are queued for projection
         self.queue: list[Change] = []
         self.touched: bool | None = None  # None: the exporter is not at work
         self.movements = self.exports = self.movements_before_drop = 0
@@ -252,7 +254,7 @@ class NativeMachine(RuleBasedStateMachine):
 
     @rule(before=MEANWHILE, after=MEANWHILE, offset=INDEX)
     def export(self, before: list[str], after: list[str], offset: int) -> None:
-        """The exporter at work, and what happens before and after it reads the group."""
+        """The exporter at work, and events before and after it reads the group."""
         self.touched = bool(self.queue)
         self.meanwhile(before, offset)
         native = self.stream.moved()
@@ -278,7 +280,7 @@ class NativeMachine(RuleBasedStateMachine):
             return
         self.exports += 1
         assert self.committed() == max(native.at, native.log_start)
-        # It follows what it was in step with, whatever offsets may look alike.
+        # The group follows its last synchronisation, even if offsets look alike.
         if newest is not None and newest[1] is not None:
             assert native.projected is not None
             assert (native.projected.position, native.projected.offset) == newest
@@ -289,9 +291,7 @@ class NativeMachine(RuleBasedStateMachine):
 
     @rule()
     def crash(self) -> None:
-        """What was not projected is found again by the next broker, and what was deleted too. The exporter's
-        work is lost.
-        """
+        """The next broker finds what was not projected, and what was deleted. The exporter's work is lost."""
         driver = Driver(CONFIG, log=self.driver.log, suffix=self.driver.suffix)
         driver.now_ms = self.driver.now_ms
         driver.take(driver.shard.loaded(driver.now_ms))
@@ -308,7 +308,7 @@ class NativeMachine(RuleBasedStateMachine):
 
     @rule()
     def rest(self) -> None:
-        """Nobody does anything any more: both sides come to agree, and stay so."""
+        """Nothing happens any more: both sides agree in the end, and stay so."""
         self.touched = None
         self.driver.advance(QUIET_MS)
         self.take(force=False)
@@ -324,7 +324,7 @@ class NativeMachine(RuleBasedStateMachine):
 
     @rule()
     def go_on_natively(self) -> None:
-        """What a native consumer does in peace is the commit."""
+        """An undisturbed movement of a native consumer becomes the commit."""
         self.rest()
         self.write(3, 0)
         before = self.movements
@@ -353,7 +353,7 @@ class NativeMachine(RuleBasedStateMachine):
         self.told = len(self.driver.log)
 
     def newest(self) -> tuple[int, int | None] | None:
-        """The newest record about the place: its position, and the offset that it commits."""
+        """The newest record of the group's partition: its position, and the offset that it commits."""
         for position in reversed(range(len(self.driver.log))):
             key, value = self.driver.log[position]
             if key == KEY:

@@ -1,4 +1,4 @@
-"""The offset domain under arbitrary input: both directions agree, and damage is only ever a DecodeError."""
+"""The offset domain under arbitrary input: both directions agree, and damage is always a DecodeError."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ KEYS = OFFSET_KEYS | GROUP_KEYS | NEWER_KEYS | OTHER_KEYS
 
 
 def of_kind(kind: Any) -> st.SearchStrategy[Any]:
-    """What a field of a newer group's value may hold."""
+    """A value of a field in a newer group's record."""
     match kind:
         case fields.Array():
             return st.lists(of_kind(kind.element), max_size=2).map(tuple)
@@ -140,7 +140,7 @@ def of_kind(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def structures(of: type[Any]) -> st.SearchStrategy[Any]:
-    # Tags below 4 are known somewhere; 4 and above nowhere.
+    # Tags below 4 are known in some schema; 4 and above in none.
     contents = {name: of_kind(kind) for name, kind in of.LAYOUT.fields.items()}
     return st.deferred(lambda: st.builds(of, **contents, unknown_tags=tags(4)))
 
@@ -172,7 +172,7 @@ SUBSCRIPTIONS = st.builds(
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """An encoding with a byte changed, bytes cut off or added, or nothing done to it."""
+    """An encoding with a byte changed, bytes cut off or added, or unchanged."""
     data = bytearray(draw(whole))
     at = draw(st.integers(0, len(data) - 1))
     match draw(st.sampled_from(["whole", "changed", "cut", "longer"])):
@@ -220,7 +220,7 @@ def test_offset_commits_survive_both_ways(key: OffsetCommitKey, value: OffsetCom
 
 
 def outcome(decode: Callable[..., object], *arguments: object) -> object:
-    """What a decoder says, damage included."""
+    """The result of a decoder, errors included."""
     try:
         return decode(*arguments)
     except DecodeError:

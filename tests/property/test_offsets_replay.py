@@ -1,4 +1,4 @@
-"""Replay of `__consumer_offsets` beside the rules in one sentence, and in any order of its partitions."""
+"""Replay of `__consumer_offsets` against its rules in one sentence, and in any order of its partitions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def apply(replay: OffsetsReplay, partition: int, offset: int, one: Written) -> N
 
 
 def by_the_rules(partition: int, log: Sequence[Written]) -> dict[CommitTarget, tuple[int, int]]:
-    """Of each key the last record counts that is a tombstone or a commit that holds: one outside of any
+    """For each key, the last record counts that is a tombstone or a valid commit: one outside of any
     transaction, or one whose producer's next marker commits.
     """
     found: dict[CommitTarget, tuple[int, int]] = {}
@@ -87,7 +87,7 @@ def test_replay_is_what_the_rules_say(logs: list[list[Written]], chance: random.
 
 
 def interleaved(lengths: Sequence[int], chance: random.Random) -> Iterable[tuple[int, int]]:
-    """The places of several logs in any order that leaves each log's own."""
+    """The records of several logs in any order that keeps each log's own order."""
     turns = [partition for partition, length in enumerate(lengths) for _ in range(length)]
     chance.shuffle(turns)
     nexts = [0] * len(lengths)

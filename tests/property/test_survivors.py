@@ -1,4 +1,4 @@
-"""What a compaction keeps, held to a model that looks at all records anew each time."""
+"""Compaction against a model that examines all records again each time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Record(NamedTuple):
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """Records come, time passes, compactions of any reach and size of map happen."""
+    """Records arrive, time passes, compactions of any range and map size run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.appended: list[Record] = []
         self.checkpoint = Checkpoint()
         self.now_ms = 1_000_000
-        # When a compaction has found each tombstone in the dirty section and left it.
+        # When a compaction has found each tombstone in the dirty section and kept it.
         self.cleaned_ms: dict[int, int] = {}
 
     @rule(key=st.one_of(keys, st.none()), tombstone=st.booleans(), gap=st.integers(0, 3))
@@ -79,9 +79,7 @@ class CompactedLog(RuleBasedStateMachine):
         return self.appended[-1].offset + 1 if self.appended else 0
 
     def _gone(self, end: int, swept: set[int]) -> set[int]:
-        """What has to go of the records before `end`; of tombstones whose time is about over, those in
-        `swept`.
-        """
+        """The records before `end` that must go; of expiring tombstones, those in `swept`."""
         newest = {record.key: record.offset for record in self.records if record.offset < end}
         gone = set()
         for record in self.records:

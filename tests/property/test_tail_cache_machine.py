@@ -1,4 +1,4 @@
-"""Tail caches of a few partitions under one budget, against plain lists of what the logs hold."""
+"""Tail caches of a few partitions under one budget, against plain lists of the logs' records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logs = st.integers(0, 2)
 
 
 class Log:
-    """What is in one stream, and what of it the broker caches."""
+    """The content of one stream, and the part that the broker caches."""
 
     def __init__(self, budget: TailBudget) -> None:
         self.cache = TailCache(budget)
@@ -39,7 +39,7 @@ class Log:
 
 
 class TailCacheMachine(RuleBasedStateMachine):
-    """Whatever is read from a cache is what the log has there: nothing more, nothing left out."""
+    """A cache returns exactly the records of the log: nothing more, nothing left out."""
 
     @initialize(total=st.integers(0, 3000))
     def begin(self, total: int) -> None:
@@ -81,7 +81,7 @@ class TailCacheMachine(RuleBasedStateMachine):
 
     @rule(log=logs)
     def delete_all(self, log: int) -> None:
-        """The stream and what is kept with it go: offsets begin anew."""
+        """The stream and its caches are deleted: offsets begin again."""
         chosen = self.logs[log]
         chosen.entries = []
         chosen.start = chosen.end = 0

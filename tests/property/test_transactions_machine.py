@@ -1,11 +1,10 @@
 """Producers of one transactional id that begin, write, end, repeat themselves, fence each other and stall,
-with restarts of the coordinator at any point, markers that are written in any order and acknowledgements that
-get lost.
+with restarts of the coordinator at any point, markers in any order and lost acknowledgements.
 
-The model knows what each producer was told and what each partition holds. Whatever the interleaving: of a
-transaction all records are committed or none; all if its producer was told so, none if it was told of an
-abort or fenced; a fenced producer has no effect; and a transaction that is decided is over once its markers
-are written.
+The model tracks what each producer was told and what each partition holds. Whatever the interleaving: all
+records of a transaction are committed, or none; all if its producer was told so, none if it was told of an
+abort or fenced; a fenced producer has no effect; and a decided transaction has ended once its markers are
+written.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from korvet.transactions.transaction import LAST_CLIENT_EPOCH
 from tests.unit.transactions.driver import TIMEOUT_MS, Driver
 
 PARTITIONS = tuple((topic, partition) for topic in ("orders", "bills") for partition in range(2))
-# The first one most of the time: producers that fence each other at once get nothing done.
+# Mostly the first one: producers that fence each other at once get nothing done.
 INDEX = st.sampled_from((0, 0, 0, 1, 2))
 PROTOCOLS = st.sampled_from((0, 2))
 SOME_PARTITIONS = st.sets(st.sampled_from(PARTITIONS), min_size=1)
@@ -29,7 +28,7 @@ NONE = ErrorCode.none
 
 
 class Log:
-    """A partition: what its leader checks and holds."""
+    """A partition: the checks of its leader, and its records."""
 
     def __init__(self) -> None:
         self.epochs: dict[int, int] = {}
@@ -51,21 +50,21 @@ class Log:
 
 
 class Producer:
-    """A producer as it sees itself, in one transaction after the other."""
+    """A producer in its own view, in one transaction after the other."""
 
     def __init__(self, protocol: int) -> None:
         self.protocol = protocol
         self.producer_id = self.epoch = -1
         self.records: list[int] = []
         self.added: set[tuple[str, int]] = set()
-        self.asked: bool | None = None  # how it has asked the transaction to end, without an answer yet
+        self.asked: bool | None = None  # the outcome that it has requested, without a reply yet
 
     def next(self) -> None:
         self.records, self.added, self.asked = [], set(), None
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Producers are picked by index, modulo how many there are."""
+    """Producers are picked by index, modulo their number."""
 
     @initialize(exhausted=st.booleans(), protocols=st.tuples(PROTOCOLS, PROTOCOLS, PROTOCOLS))
     def start(self, exhausted: bool, protocols: tuple[int, ...]) -> None:
@@ -73,7 +72,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.logs = {partition: Log() for partition in PARTITIONS}
         self.producers = [Producer(protocol) for protocol in protocols]
         self.owner: Producer | None = None
-        self.expected: dict[int, bool] = {}  # what producers were told of their records
+        self.expected: dict[int, bool] = {}  # what producers were told about their records
         self.transactions: list[list[int]] = []
         self.written = 0
         if exhausted:
@@ -81,7 +80,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.init(0, goes_on=False, is_lost=False)
 
     def exhaust(self) -> None:
-        """Have the id's epochs run out soon."""
+        """Let the id's epochs run out soon."""
         self.driver.init()
         key, value = self.driver.log[-1]
         assert value is not None
@@ -91,7 +90,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.driver.log[-1] = key, type(value)(**fields)
         self.driver = self.driver.restarted()
 
-    # What producers do
+    # Actions of producers
 
     @rule(index=INDEX, goes_on=st.booleans(), is_lost=RARELY)
     def init(self, index: int, goes_on: bool, is_lost: bool) -> None:
@@ -152,7 +151,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 producer.producer_id, producer.epoch = reply.producer_id, reply.producer_epoch
                 assert producer.epoch <= LAST_CLIENT_EPOCH
         elif reply.error not in {ErrorCode.concurrent_transactions, ErrorCode.invalid_txn_state}:
-            # Fenced: had it not been told of a commit before, there is none.
+            # Fenced: if it was not told of a commit before, there is none.
             if producer.asked is None:
                 self.told(producer.records, committed=False)
             producer.next()
@@ -172,7 +171,7 @@ class TransactionMachine(RuleBasedStateMachine):
             if self.driver.markers:
                 self.mark(0, set(PARTITIONS[:marks]), is_acknowledged=True)
 
-    # What goes on besides
+    # Other events
 
     @precondition(lambda self: self.driver.markers)
     @rule(index=INDEX, partitions=SOME_PARTITIONS, is_acknowledged=st.booleans())
@@ -197,7 +196,7 @@ class TransactionMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self.driver = self.driver.restarted()
 
-    # What holds
+    # Invariants
 
     @invariant()
     def nothing_is_told_twice_and_differently(self) -> None:

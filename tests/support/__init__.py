@@ -1,1 +1,1 @@
-"""What the tests share: servers as processes, deadlines, random records, raw frames, a cutting proxy."""
+"""Helpers shared by tests: servers as processes, deadlines, random records, raw frames, a cutting proxy."""

@@ -1,4 +1,4 @@
-"""Topic administration through librdkafka, for tests whose subject is something else."""
+"""Topic administration through librdkafka, for tests of something else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long one client waits while another one asks for much, and how much memory the server takes."""
+"""The longest wait of one client while another sends costly requests, and the server's peak memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FETCH = {
 
 
 class Bystander:
-    """A client that asks for little every 20 ms, as a context; `longest_s` is the longest that it waited."""
+    """A client with a cheap request every 20 ms, as a context; `longest_s` is its longest wait."""
 
     def __init__(self, host: str, port: int) -> None:
         self._connection = RawConnection(host, port, 120)
@@ -57,8 +57,8 @@ class Bystander:
 
 
 class OtherClient:
-    """A client that produces a compressed record and fetches it every 50 ms, as a context; `longest_s` is the
-    longest that it waited for an answer.
+    """A client that produces a compressed record and fetches it every 50 ms, as a context; `longest_s` is
+    its longest wait for a response.
     """
 
     def __init__(self, server: KorvetServer) -> None:
@@ -105,7 +105,7 @@ class OtherClient:
 
 
 def peak_bytes(server: KorvetServer) -> int:
-    """The most memory that the broker process has had at a time (VmHWM; Linux)."""
+    """The peak memory of the broker process (VmHWM; Linux)."""
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1024

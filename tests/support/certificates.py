@@ -13,7 +13,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 class Authority:
-    """An authority that signs certificates; `certificate` is what those who trust it need."""
+    """A certificate authority; clients that trust it need `certificate`."""
 
     def __init__(self, folder: Path, name: str = "authority") -> None:
         self._folder = folder

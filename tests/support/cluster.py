@@ -1,4 +1,4 @@
-"""A real cluster of servers on the loopback address, and moving its slots about."""
+"""A real cluster of servers on the loopback address, with moves of its slots."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FORMED_S: Final = 30
-# How long a node may be silent before the others take it for dead.
+# Silence after which the other nodes take a node for dead.
 _NODE_TIMEOUT_MS: Final = 500
-# And once they are formed: without replicas nobody gains by noticing it, and tests may keep the machine busy.
+# The same once the cluster is formed: without replicas nothing follows from it, and tests may keep the
+# machine busy.
 _FAILOVER_TIMEOUT_MS: Final = 1000
 _PATIENT_TIMEOUT_MS: Final = 30_000
 
 
 def program_with_tls() -> str | None:
-    """A server of this machine that was built with TLS, which the wheel's was not."""
+    """A server of this machine that was built with TLS, unlike the wheel's."""
     found = (shutil.which(name) for name in ("valkey-server", "redis-server"))
     return next((path for path in found if path and b"SSL_CTX_new" in Path(path).read_bytes()), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates for nodes that speak nothing but TLS: the authority's, and one with its key."""
+    """Certificates for nodes that accept TLS only: the authority's, and one with its key."""
 
     authority: Path
     certificate: Path
 
     def options(self, port: int) -> list[str]:
-        """What a server is told, clients needing no certificate."""
+        """The server's options; clients need no certificate."""
         return [
             *("--port", "0", "--tls-port", str(port), "--tls-cluster", "yes", "--tls-replication", "yes"),
             *("--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.certificate)),
@@ -72,7 +73,7 @@ class ClusterNode:
         self.node_id: str = self.client.execute_command("CLUSTER MYID").decode()
 
     def start(self) -> None:
-        """Start it, or start it again: it knows its cluster, and has no data."""
+        """Start the node, or restart it: it knows its cluster, and has no data."""
         self.process = subprocess.Popen(self._command, env=self._environ)
         until(self._answers, _FORMED_S, "a cluster node answers")
 
@@ -91,7 +92,7 @@ class ClusterNode:
         return dict(self.client.execute_command("CLUSTER INFO"))
 
     def replicates(self) -> bool:
-        """Whether it is a replica that has all that its primary has."""
+        """Whether the node is a replica with all data of its primary."""
         return self.info("replication", "master_link_status") == "up"
 
     def kill(self) -> None:
@@ -100,7 +101,7 @@ class ClusterNode:
 
 
 class RedisCluster:
-    """Primaries that share the slots evenly, and replicas, one each for the first primaries."""
+    """Primaries that share the slots evenly, and one replica each for the first primaries."""
 
     def __init__(
         self, program: str, folder: Path, primaries: int = 3, replicas: int = 0, tls: Tls | None = None
@@ -150,12 +151,12 @@ class RedisCluster:
         try:
             replica.client.execute_command("CLUSTER REPLICATE", primary.node_id)
         except redis.ResponseError:
-            # It has not heard of it yet.
+            # The node has not learnt of the change yet.
             return False
         return replica.replicates()
 
     def add_primary(self) -> ClusterNode:
-        """A node more, without slots."""
+        """Another node, without slots."""
         node = self._start()
         self._meet([node])
         until(self.formed, _FORMED_S, "the new node is known")
@@ -180,7 +181,7 @@ class RedisCluster:
         )
 
     def owner(self, key: bytes) -> ClusterNode:
-        """The node that serves a key, as most nodes know it."""
+        """The node that serves a key, by the view of most nodes."""
         slot = slot_of(key)
         for first, last, primary, *_ in self.running[0].client.execute_command("CLUSTER SLOTS"):
             if first <= slot <= last:
@@ -197,13 +198,13 @@ class RedisCluster:
         return self.owner(key).client.execute_command(*command)
 
     def keys_beside(self, key: bytes, node: ClusterNode) -> set[str]:
-        """What a node has in the slot of a key: up to 100 keys."""
+        """The keys that a node has in the slot of a key, up to 100."""
         return set(node.client.execute_command("CLUSTER GETKEYSINSLOT", slot_of(key), 100))
 
     def migrating(self, key: bytes, target: ClusterNode) -> Iterator[str]:
-        """Move a key's slot to another node, as its operators do; gives each key before that moves.
+        """Move a key's slot to another node, as operators do; yields each key before it moves.
 
-        Those that are the key's own come first: others may have come into the same slot.
+        The key's own data comes first: other keys may be in the same slot.
         """
         source, slot = self.owner(key), slot_of(key)
         name = key.decode()
@@ -221,7 +222,7 @@ class RedisCluster:
                 node.client.execute_command("CLUSTER SETSLOT", slot, "NODE", target.node_id)
 
     def move(self, key: bytes, target: ClusterNode) -> None:
-        """The same at one go."""
+        """Move a key's slot to another node, without a stop."""
         for _ in self.migrating(key, target):
             pass
 

@@ -31,12 +31,12 @@ class Read:
 
 
 def producer(bootstrap: str, **config: Any) -> Producer:
-    """A producer in its default configuration but for the given keys (dots as underscores)."""
+    """A producer in its default configuration except for the given keys (dots as underscores)."""
     return Producer({"bootstrap.servers": bootstrap, **_dotted(config)})
 
 
 def consumer(bootstrap: str, group: str, **config: Any) -> Consumer:
-    """A consumer in its default configuration but for the given keys (dots as underscores)."""
+    """A consumer in its default configuration except for the given keys (dots as underscores)."""
     return Consumer({"bootstrap.servers": bootstrap, "group.id": group, **_dotted(config)})
 
 
@@ -45,14 +45,14 @@ def _dotted(config: dict[str, Any]) -> dict[str, Any]:
 
 
 class Deliveries:
-    """Collects delivery reports: the offsets, in the order in which the records were given."""
+    """Collects delivery reports: the offsets in the order of the records."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, int] = {}
         self.errors: dict[int, KafkaError] = {}
 
     def report(self, number: int) -> Any:
-        """The callback for the record of this number."""
+        """The delivery callback for the record with this number."""
 
         def done(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -72,7 +72,7 @@ class Deliveries:
 def send(
     client: Producer, topic: str, partition: int, records: Iterable[Record], timeout_s: float = 60
 ) -> list[int]:
-    """Produce, wait for all reports, and give the offset of each record."""
+    """Produce, wait for all reports, and return the offset of each record."""
     deliveries = Deliveries()
     count = 0
     for record in records:
@@ -95,7 +95,7 @@ def _produce(client: Producer, topic: str, partition: int, record: Record, repor
                 timestamp=record.timestamp_ms,
                 headers=list(record.headers),
             )
-        except BufferError:  # the local queue is full: reports have to be served first
+        except BufferError:  # the local queue is full: serve reports first
             client.poll(0.1)
         else:
             client.poll(0)
@@ -103,7 +103,7 @@ def _produce(client: Producer, topic: str, partition: int, record: Record, repor
 
 
 def as_read(message: Message) -> Read:
-    """The content of a message. Raises what it carries instead when it is an error."""
+    """The content of a message. Raises the error that it carries instead."""
     error = message.error()
     if error is not None:
         raise KafkaException(error)
@@ -114,7 +114,7 @@ def as_read(message: Message) -> Read:
 
 
 def take(client: Consumer, count: int, timeout_s: float = 30) -> list[Read]:
-    """Poll until `count` records came. Fails when they do not come in time."""
+    """Poll until `count` records came; fails at the deadline."""
     found: list[Read] = []
     deadline = time.monotonic() + timeout_s
     while len(found) < count:
@@ -125,7 +125,7 @@ def take(client: Consumer, count: int, timeout_s: float = 30) -> list[Read]:
 
 
 def read_all(bootstrap: str, topic: str, partition: int = 0, timeout_s: float = 60) -> list[Read]:
-    """Everything from the start of a partition to its end as it is now, without a group."""
+    """Every record of a partition up to its current end, without a group."""
     client = consumer(bootstrap, "read-all", enable_auto_commit=False, enable_partition_eof=True)
     found: list[Read] = []
     deadline = time.monotonic() + timeout_s

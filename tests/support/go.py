@@ -16,7 +16,7 @@ from tests.support.processes import run
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "tests" / "clients" / "go"
 PROGRAMS = ROOT / ".cache" / "go"
-# The first build gets the modules and compiles them all.
+# The first build downloads the modules and compiles all of them.
 BUILD_TIMEOUT_S = 600
 
 
@@ -26,7 +26,7 @@ class GoPrograms:
 
     @classmethod
     def build(cls) -> GoPrograms:
-        """The programs, built. Skips where there is no Go, too old a one, or no way to the modules."""
+        """The built programs. Skips if Go is missing or too old, or if the modules cannot be downloaded."""
         go = _go_with_modules()
         PROGRAMS.mkdir(parents=True, exist_ok=True)
         _build(go, SOURCES, f"{PROGRAMS}/", "./...")
@@ -41,7 +41,7 @@ class GoPrograms:
 
 
 def run_source(source: str, folder: Path, timeout_s: float = 100) -> str:
-    """Build a program of one file with the same modules, in an empty folder, and run it; what it writes.
+    """Build a one-file program with the same modules in an empty folder, and run it; returns its output.
 
     Skips as GoPrograms.build does.
     """
@@ -57,7 +57,7 @@ def run_source(source: str, folder: Path, timeout_s: float = 100) -> str:
 
 
 def _go_with_modules() -> str:
-    """The compiler, once it has all modules; skips without one."""
+    """The compiler, once it has all modules; skips if it is missing."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("needs Go (go) on PATH")
@@ -77,7 +77,7 @@ def _build(go: str, folder: Path, output: str, packages: str) -> None:
 
 
 def _require(go: str) -> None:
-    """Skip where Go is older than go.mod demands: it would try to get a newer one."""
+    """Skip if Go is older than go.mod demands: it would download a newer one."""
     wanted = _numbers(re.search(r"(?m)^go (\S+)$", (SOURCES / "go.mod").read_text()))
     version = run([go, "env", "GOVERSION"], 60, cwd=ROOT).stdout.decode()
     found = _numbers(re.search(r"go([\d.]+)", version))

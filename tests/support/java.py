@@ -1,4 +1,6 @@
-"""Apache Kafka's Java tools: jars resolved once with Maven into .cache/, our few classes compiled there."""
+"""Apache Kafka's Java tools: jars resolved once with Maven into .cache/, a few test classes compiled
+there.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ SERVICES = {
 
 
 class ToolFailed(AssertionError):
-    """A tool ended with an error; the message has what it wrote."""
+    """A tool that ended with an error; the message has its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class JavaTools:
 
     @classmethod
     def resolve(cls) -> JavaTools:
-        """The tools, ready to run. Skips the test where Java, its compiler or Maven is missing."""
+        """The tools, ready to run. Skips the test if Java, its compiler or Maven is missing."""
         missing = [name for name in ("java", "javac") if shutil.which(name) is None]
         if missing:
             pytest.skip(f"needs a JDK: no {' and '.join(missing)} on PATH")
@@ -79,25 +81,25 @@ class JavaTools:
         return cls(str(shutil.which("java")), class_path)
 
     def command(self, name: str, arguments: Sequence[str]) -> list[str]:
-        """The argument list that runs a tool (or a class of ours)."""
-        # Without the archive they start, too; nothing of the JVM's own shall stand among what they print.
+        """The argument list that runs a tool, or a test class."""
+        # They also start without the archive, and the JVM must not mix messages of its own into their output.
         head = [self.java, f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable", "-Xmx512m"]
         main = COMMANDS.get(name) or SERVICES.get(name, name)
         return [*head, "-cp", self.class_path, main, *arguments]
 
     def run(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
-        """What the tool printed. Raises ToolFailed when it exits with an error."""
+        """The tool's output. Raises ToolFailed if it exits with an error."""
         done = run(self.command(name, arguments), timeout_s, stdin)
         if done.returncode != 0:
             raise ToolFailed(f"{name} {arguments} ended with {done.returncode}\n{_text(done)}")
         return done.stdout.decode()
 
     def attempt(self, name: str, *arguments: str, stdin: bytes = b"", timeout_s: float = 90) -> str:
-        """Everything that the tool wrote, whatever its exit code."""
+        """The tool's complete output, whatever its exit code."""
         return _text(run(self.command(name, arguments), timeout_s, stdin))
 
     def start(self, name: str, *arguments: str, log: Path) -> Child:
-        """Start a tool that runs until it is ended."""
+        """Start a tool that runs until it is stopped."""
         return Child(self.command(name, arguments), log)
 
 
@@ -115,7 +117,9 @@ def _alone() -> Iterator[None]:
 
 
 def _fetch(libraries: Path) -> None:
-    """Copy the jars into a folder beside the final one, then rename it: a half-filled one is never used."""
+    """Copy the jars into a folder beside the final one, then rename it: a half-filled folder is never
+    used.
+    """
     maven = shutil.which("mvn")
     if maven is None:
         pytest.skip("needs Maven (mvn) on PATH once, to resolve Apache Kafka's jars")
@@ -127,13 +131,13 @@ def _fetch(libraries: Path) -> None:
         pytest.skip(f"Maven could not resolve Apache Kafka's jars: {_text(done)[-500:]}")
     shutil.copy(POM, partial)
     shutil.rmtree(libraries, ignore_errors=True)
-    # It is of the jars that were there.
+    # The archive belongs to the former jars.
     ARCHIVE.unlink(missing_ok=True)
     partial.rename(libraries)
 
 
 def _jar_of_ours(libraries: Path) -> Path:
-    """Our classes and the configuration of logging, made anew when a source is newer than the last one."""
+    """The test classes and the configuration of logging, rebuilt when a source is newer."""
     jar = CACHE / "ours.jar"
     sources = sorted(SOURCES.glob("*.java"))
     if jar.exists() and jar.stat().st_mtime >= max(source.stat().st_mtime for source in SOURCES.iterdir()):
@@ -146,7 +150,7 @@ def _jar_of_ours(libraries: Path) -> Path:
 
 
 def _archive(class_path: str) -> None:
-    """Make the archive of class data where it is missing or older than our classes."""
+    """Build the archive of class data if it is missing or older than the test classes."""
     if ARCHIVE.exists() and ARCHIVE.stat().st_mtime >= (CACHE / "ours.jar").stat().st_mtime:
         return
     partial = CACHE / f"tools.{os.getpid()}.jsa"

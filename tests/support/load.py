@@ -1,4 +1,6 @@
-"""Producers and group consumers on threads: they go on through every fault and remember what was promised."""
+"""Producers and group consumers on threads: they continue through every fault and record what was
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from tests.support.confluent import as_read, consumer, producer
 
-# Clients look for the server again soon, so that a test of its return does not wait for their patience.
+# Clients reconnect soon, so that a test of the server's return does not wait for their backoff.
 QUICK: dict[str, Any] = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 250}
 
-# How many records may be on their way: enough to be always busy, few enough to end quickly.
+# Limits the records in flight: enough to be always busy, few enough to end quickly.
 _IN_FLIGHT = 2_000
 
 
 class LoadProducer:
-    """Sends numbered records to one partition without pause. `acknowledged`: number → offset as reported."""
+    """Sends numbered records to one partition without a pause. `acknowledged`: number → reported offset."""
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class LoadProducer:
         return done
 
     def finish(self) -> None:
-        """Stop sending, and wait until every record was reported."""
+        """Stop sending, and wait until every record is reported."""
         self._closing.set()
         self._thread.join(10)
         left = self._client.flush(60)
@@ -86,7 +88,7 @@ class LoadProducer:
 
 @dataclass
 class Seen:
-    """What a group consumer was given and what its commits were answered."""
+    """The records that a group consumer received, and the results of its commits."""
 
     values: list[tuple[int, int, bytes]] = field(default_factory=list)
     committed: dict[int, int] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Request frames as no client sends them: those of real clients, and such as the schemas allow, damaged."""
+"""Request frames that no client sends: those of real clients and of the schemas, damaged."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FIRST_SEED = int(os.environ.get("KORVET_TEST_SEED", "20261124"))
-# APIs whose requests wait for as long as they say: Fetch, JoinGroup, SyncGroup.
+# APIs whose requests wait for a time of their own: Fetch, JoinGroup, SyncGroup.
 WAITING = frozenset((1, 11, 14))
-# An alteration of quotas that comes out valid throttles every client, as it should.
+# A valid alteration of quotas throttles every client, as it should.
 LEFT_OUT = frozenset((49,))
-# What a length becomes: null, nothing, and more than there is, in both encodings.
+# Replacements of a length: null, zero, and more than there is, in both encodings.
 LENGTHS = (b"\x00", b"\x01", b"\xff\xff", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x07")
 RANDOM_OF_EACH = 4
 BEHIND_THE_HEADER = 8
@@ -33,11 +33,11 @@ class Sent(NamedTuple):
     api_key: int
     frame: bytes
     before: bytes | None = None
-    """A whole request: requests that differ little from the one before them are taken another way."""
+    """A whole request: a full Fetch like the one before it is taken another way."""
 
     @property
     def frames(self) -> list[bytes]:
-        """In their order."""
+        """Requests in their order."""
         return [self.frame] if self.before is None else [self.before, self.frame]
 
 
@@ -60,7 +60,7 @@ def originals(seed: int) -> list[Sent]:
 
 
 def mutated(seed: int, count: int) -> Iterator[Sent]:
-    """So many damaged frames, and some that are whole, so that there is something for the others to meet."""
+    """`count` damaged frames, and some whole ones, so that the damaged ones meet state."""
     source = random.Random(seed)
     pool = originals(seed)
     by_api: dict[int, list[bytes]] = {}
@@ -68,7 +68,7 @@ def mutated(seed: int, count: int) -> Iterator[Sent]:
         by_api.setdefault(sent.api_key, []).append(sent.frame)
     apis = [*by_api]
     for _ in range(count):
-        # Every API as often as the others; half of the clients' requests are those of a few.
+        # Every API as often as the others; half of the clients' requests belong to a few APIs.
         api_key = source.choice(apis)
         whole = source.choice(by_api[api_key])
         frame = bytearray(whole)

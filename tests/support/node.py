@@ -1,4 +1,4 @@
-"""Node clients: packages are installed once by npm into .cache/, the scripts live in tests/clients/node."""
+"""Node clients: npm installs packages once into .cache/; the scripts are in tests/clients/node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeTools:
 
     @classmethod
     def resolve(cls) -> NodeTools:
-        """The packages, installed. Skips the test where node or npm is missing."""
+        """The installed packages. Skips the test if node or npm is missing."""
         missing = [name for name in ("node", "npm") if shutil.which(name) is None]
         if missing:
             pytest.skip(f"needs {' and '.join(missing)} on PATH")
@@ -39,7 +39,7 @@ class NodeTools:
         return cls(str(shutil.which("node")))
 
     def needs(self, *version: int) -> None:
-        """Skip the test where Node is older."""
+        """Skip the test if Node is older."""
         found = run([self.node, "--version"], 20).stdout.decode().strip()
         if tuple(map(int, found.removeprefix("v").split("."))) < version:
             pytest.skip(f"needs Node {'.'.join(map(str, version))}, this one is {found}")
@@ -50,7 +50,7 @@ class NodeTools:
         return json.loads(written.splitlines()[-1])
 
     def run_file(self, file: Path, *arguments: str, timeout_s: float = 60) -> str:
-        """Run any script with these packages; what it writes."""
+        """Run any script with these packages; returns its output."""
         env = {**os.environ, "NODE_PATH": str(CACHE / "node_modules"), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
         done = run([self.node, str(file), *arguments], timeout_s, env=env)
         if done.returncode != 0:

@@ -1,4 +1,4 @@
-"""Waiting with a deadline: a test asks again until the answer is there, and never sleeps for a fixed time."""
+"""Waiting with a deadline: a test polls until the condition holds, and never sleeps for a fixed time."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 POLL_INTERVAL_S = 0.02
-# Timeouts are written for a machine that has nothing else to do; a busy one is given so many times as long.
+# Timeouts are written for an idle machine; a busy one gets this multiple of them.
 _PATIENCE = 3
 
 
 class DeadlineMissed(AssertionError):
-    """What was waited for did not happen in time."""
+    """The condition did not become true in time."""
 
 
 def until(check: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Call `check` until it gives something true; its last answer is in the failure's message."""
+    """Call `check` until it returns something true; the failure's message has its last result."""
     deadline = time.monotonic() + timeout_s * _PATIENCE
     while True:
         answer = check()

@@ -6,13 +6,13 @@ import os
 import random
 import socket
 
-# Below the ports that Linux, macOS and Windows give to outgoing connections: those may be taken by one
-# between the choice and its use, and while a server is down for a moment.
+# Below the ports that Linux, macOS and Windows give to outgoing connections: a connection could take such a
+# port between its choice and its use, or while a server is down for a moment.
 _FIRST, _END = 10240, 32768
-# A server of several processes listens on the ports after the first one, too.
+# A server of several processes also listens on the ports after the first one.
 _IN_A_ROW = 4
 
-# Processes of one test run (pytest-xdist) have rows of their own; other runs take them in other orders.
+# Processes of one test run (pytest-xdist) have rows of their own; other runs use another order.
 _process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _rows = [*range(_FIRST, _END, _IN_A_ROW)][_process::_processes]
@@ -20,9 +20,9 @@ random.shuffle(_rows)
 
 
 def free_port() -> int:
-    """A TCP port of the loopback address that nobody listens on, nor on the three after it.
+    """A TCP port of the loopback address that nothing listens on, nor on the next three.
 
-    Nobody else in this test run is given one of them.
+    No other test of this run gets one of these ports.
     """
     while True:
         port = _rows.pop()
@@ -40,7 +40,7 @@ def _is_free(port: int) -> bool:
 
 
 def accepts(host: str, port: int, timeout_s: float = 0.5) -> bool:
-    """Whether a connection to this address is accepted now."""
+    """Whether this address accepts connections now."""
     try:
         socket.create_connection((host, port), timeout_s).close()
     except OSError:

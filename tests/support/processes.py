@@ -1,4 +1,4 @@
-"""Child processes: output goes to a file, every wait has a deadline, the end is by process id."""
+"""Child processes: output goes to a file, every wait has a deadline, processes end by process id."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Child:
         return self.log.read_text(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """SIGKILL, and wait for the end."""
         if self.running:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=10)
 
     def terminate(self, timeout_s: float = 20) -> int:
-        """SIGTERM, and its exit code; SIGKILL and an error when it does not end in time."""
+        """SIGTERM; returns the exit code. SIGKILL and an error if the process does not end in time."""
         if self.running:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -66,13 +66,13 @@ def alive(pid: int) -> bool:
     """Whether a process of this id runs (a zombie does not)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):  # the latter: it went while we were reading
+    except (FileNotFoundError, ProcessLookupError):  # the latter: the process ended during the read
         return False
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system CPU time that a process has used so far."""
+    """User and system CPU time of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -84,7 +84,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end; what it wrote is in the result. A non-zero exit is the caller's to judge."""
+    """Run a program to its end; the result has its output. The caller judges a non-zero exit code."""
     return subprocess.run(
         list(args),
         input=stdin,

@@ -1,5 +1,5 @@
-"""A TCP proxy that cuts: it resets connections at once, or after some bytes in either direction. Or it passes
-nothing on any more, without a word.
+"""A TCP proxy that cuts connections: it resets them at once, or after some bytes in either direction, or
+silently passes nothing on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Pair:
 
     client: socket.socket
     server: socket.socket
-    # How many bytes may still pass in each direction before the cut; None: all.
+    # Bytes that may still pass in each direction before the cut; None: all.
     allowance: dict[socket.socket, int | None] = field(default_factory=dict)
 
     def other(self, side: socket.socket) -> socket.socket:
@@ -30,7 +30,7 @@ class _Pair:
 
 
 class CuttingProxy:
-    """Listens on a port of its own and passes everything on to the target, until it is told to cut."""
+    """Listens on a port of its own and passes everything on to the target, until it cuts."""
 
     def __init__(self, target_port: int = 0) -> None:
         self.target_port = target_port
@@ -54,18 +54,18 @@ class CuttingProxy:
         return f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
-        """Reset every connection that is open now."""
+        """Reset every open connection."""
         with self._lock:
             for pair in set(self._pairs.values()):
                 self._drop(pair)
 
     def cut_after(self, from_client_bytes: int | None = None, from_server_bytes: int | None = None) -> None:
-        """Reset each new connection once so many bytes passed; the rest of the last chunk is lost."""
+        """Reset each new connection after `after_bytes` have passed; the rest of the last chunk is lost."""
         with self._lock:
             self._cut_after = (from_client_bytes, from_server_bytes)
 
     def freeze(self) -> None:
-        """Every connection that is open now stays open, and passes nothing on: a half-open connection."""
+        """Every open connection stays open and passes nothing on: a half-open connection."""
         with self._lock:
             for pair in set(self._pairs.values()):
                 self._frozen.append(pair)

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
-# Create times of test records: of today, since retention goes by them.
+# Create times of test records: today, because of retention.
 NOW_MS = time.time_ns() // 1_000_000
 
 MAX_VALUE_BYTES = 1_000_000
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
-# Of a thousand values: how many are drawn up to which size. Mostly small, a few at the limit.
+# Of a thousand values, the number of values up to each size: mostly small, a few at the limit.
 _VALUE_SIZES = ((880, 200), (100, 8_000), (18, 100_000), (2, MAX_VALUE_BYTES))
 _AWKWARD = (b"", b"\x00", b"\r\n", b"$-1\r\n", b"*0\r\n", b"\xff\xfe\x00", "ключ".encode(), b"key", b"ts")
 _HEADER_NAMES = ("", "trace", "trace", "a", "ключ", "header.", "nullheader.x", "key", "ts", "\t", "😀")

@@ -1,4 +1,4 @@
-"""The server under test: korvet as a process of its own, or an Apache Kafka that somebody else started."""
+"""The server under test: korvet as a process of its own, or an Apache Kafka that runs already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KAFKA_VARIABLE = "KORVET_TEST_KAFKA"
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where Kafka clients connect. `korvet` is None when it is a real Kafka."""
+    """Where Kafka clients connect. `korvet` is None if the server is a real Kafka."""
 
     host: str
     port: int
@@ -36,7 +36,9 @@ class Broker:
 
 
 def _bound_to_us() -> list[str]:
-    """What a command begins with so that it ends with this process, be it killed; Linux only."""
+    """A command prefix that ends the command with this process, even if this process is killed; Linux
+    only.
+    """
     if sys.platform != "linux":
         return []
     return [sys.executable, "-I", "-S", str(shim.__file__), "bind", str(os.getpid()), "-1"]
@@ -45,7 +47,7 @@ def _bound_to_us() -> list[str]:
 class KorvetServer:
     """`korvet serve` with an embedded Valkey in a data folder of its own.
 
-    The port and the folder stay the same over a restart, so that clients find it again.
+    The port and the folder stay the same across a restart, so that clients find the server again.
     """
 
     def __init__(self, *options: str, advertise: str | None = None, redis_url: str | None = None) -> None:
@@ -78,7 +80,7 @@ class KorvetServer:
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until the port accepts connections: korvet opens it only when it can serve."""
+        """Wait until the port accepts connections: korvet opens it only when it can serve."""
 
         def ready() -> bool:
             if not self.process.running:
@@ -97,7 +99,7 @@ class KorvetServer:
         return self.log.read_text(errors="replace")[-characters:] if self.log.exists() else ""
 
     def socket_path(self) -> Path:
-        """The unix socket of the embedded Valkey, as its own process says."""
+        """The unix socket of the embedded Valkey, as its process reports it."""
         return until(self._find_socket, 10, "the embedded server's socket")
 
     def _find_socket(self) -> Path | None:
@@ -106,7 +108,7 @@ class KorvetServer:
 
     @property
     def redis(self) -> redis.Redis:
-        """A plain Redis client of the store (bytes in, bytes out), as a native application would have one."""
+        """A plain Redis client of the store (bytes in, bytes out), like a native application's."""
         if self._redis is None:
             if self._redis_url is not None:
                 self._redis = redis.Redis.from_url(self._redis_url, decode_responses=False)
@@ -115,7 +117,7 @@ class KorvetServer:
         return self._redis
 
     def raw(self, *arguments: str | bytes | int) -> Any:
-        """A command's reply as the server sent it: redis-py would make a dictionary of an entry's fields."""
+        """A command's raw reply: redis-py would turn an entry's fields into a dictionary."""
         connection = self.redis.connection_pool.get_connection()
         try:
             connection.send_command(*arguments)
@@ -128,7 +130,7 @@ class KorvetServer:
         return int(cast("dict[str, Any]", self.redis.info("server"))["process_id"])
 
     def kill(self) -> None:
-        """kill -9 of korvet; the embedded server has to follow by itself."""
+        """kill -9 of korvet; the embedded server must follow by itself."""
         self.process.kill()
 
     def kill_store(self) -> None:
@@ -138,14 +140,14 @@ class KorvetServer:
         until(lambda: not alive(pid), 10, "the killed Valkey is gone")
 
     def kill_both(self) -> None:
-        """kill -9 of both, the store first, with nothing in between."""
+        """kill -9 of both, the store first, without a pause."""
         pid = self.store_pid()
         os.kill(pid, signal.SIGKILL)
         self.process.kill()
         until(lambda: not alive(pid), 10, "the killed Valkey is gone")
 
     def restart(self) -> None:
-        """Start again after an end, on the same folder and port."""
+        """Start again after an end, with the same folder and port."""
         self.drop_redis()
         self.start()
 
@@ -155,12 +157,12 @@ class KorvetServer:
             self._redis = None
 
     def stop(self) -> int:
-        """SIGTERM; its exit code."""
+        """SIGTERM; returns the exit code."""
         self.drop_redis()
         return self.process.terminate()
 
     def discard(self) -> None:
-        """End everything that is left, and delete the folder."""
+        """End everything, and delete the folder."""
         self.drop_redis()
         if self._child is not None:
             self._child.kill()

@@ -20,7 +20,7 @@ PARTITIONS = [0, 1, 2, 3]
 
 
 def check_session(answer: dict[str, Any], codecs: Collection[str]) -> None:
-    """All of it."""
+    """Check the whole session."""
     produced, consumed = _by_place(answer["produced"]), _by_place(answer["consumed"])
     assert len(produced) == COUNT * len(codecs)
     assert consumed == produced

@@ -75,7 +75,7 @@ class RawConnection:
         return bytes(content)
 
     def closed_by_server(self) -> bool:
-        """Wait for the end of the stream; what still came before it is dropped."""
+        """Wait for the end of the stream; bytes before it are dropped."""
         try:
             while self.socket.recv(65_536):
                 pass
@@ -90,14 +90,14 @@ class RawConnection:
         return self.receive()
 
     def works(self) -> bool:
-        """Whether it still answers a request, in its turn."""
+        """Whether the connection still answers a request, in order."""
         answer = self.ask(api_versions_request(77_001))
         return answer[:4] == struct.pack(">i", 77_001) and answer[4:6] == b"\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A decoded response: its correlation id, its message, and how many bytes were left behind it."""
+    """A decoded response: its correlation id, its message, and the number of bytes after it."""
 
     correlation_id: int
     message: Any
@@ -117,7 +117,7 @@ def decode_response(api_key: int, api_version: int, frame: bytes) -> Response:
 
 
 def advertised(host: str, port: int) -> dict[int, tuple[int, int]]:
-    """API key → (lowest, highest) version, as the server says in ApiVersions."""
+    """API key → (lowest, highest) version, from ApiVersions."""
     with RawConnection(host, port) as connection:
         response = decode_response(API_VERSIONS, 0, connection.ask(api_versions_request(1)))
     assert response.message.error_code == 0
