@@ -1,1 +1,1 @@
-"""`korvet demo`: Kafka clients, Redis clients and Spark on one broker, each claim checked as it is shown."""
+"""`korvet demo`: Kafka clients, Redis clients and Spark on one broker. Every number shown is checked."""

@@ -14,7 +14,7 @@ from korvet.demo.failure import DemoFailed
 from korvet.demo.screen import Screen
 from korvet.demo.server import DemoServer
 
-# What the extras bring; without them the steps can't even be imported.
+# Modules that the extras install. Without them the steps can't be imported.
 _NEEDED = {"confluent_kafka": "demo", "pyspark": "spark", "pyarrow": "spark"}
 _INTERRUPTED_STATUS = 130
 
@@ -34,13 +34,14 @@ _INTERRUPTED_STATUS = 130
 )
 @click.option("--stay", is_flag=True, help="Keep the broker running after the report, until Ctrl-C.")
 def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
-    """Watch Kafka clients, Redis and Spark work together, on this machine.
+    """Watch Kafka clients, Redis and Spark work together on this machine.
 
     \b
-    Starts a broker with an embedded server on a free port. Real Kafka clients create
-    topics, produce, and read in groups that keep up, lag, stop, rebalance; Redis
-    clients write and read the same data; Spark reports on the groups. Every number
-    shown is checked: a wrong one ends the demonstration with status 1.
+    The demo starts a broker with an embedded server on a free port. Real Kafka
+    clients create topics, produce, and read in groups that keep up, lag, stop and
+    rebalance; Redis clients write and read the same data; Spark reports on the
+    groups. The demo checks every number that it shows, and ends with status 1 if
+    one is wrong.
     """
     _check_extras()
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
@@ -57,11 +58,11 @@ def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
                 click.echo(f"\nThe broker runs on {server.bootstrap} until Ctrl-C.")
                 signal.pause()
     except BaseException:
-        # A client library that is interrupted may raise an error of its own.
+        # An interrupted client library may raise its own error instead of KeyboardInterrupt.
         if not interrupted:
             raise
         shutil.rmtree(scratch)
-        # The report's progress was ended while it hid the cursor.
+        # The report's progress display was interrupted while the cursor was hidden.
         Console().show_cursor(True)
         click.echo("\nStopped; nothing is left running.", err=True)
         raise SystemExit(_INTERRUPTED_STATUS) from None
@@ -70,8 +71,8 @@ def demo(data_dir: Path | None, out: Path, stay: bool) -> None:
 
 
 def _play(server: DemoServer, screen: Screen, out: Path) -> None:
-    """All steps; a failure of whatever kind ends in one message."""
-    # Imported here: the command shall be able to say what is missing.
+    """Run all steps. Any failure ends in one message."""
+    # Imported here, so that the command can report missing packages.
     import redis  # noqa: PLC0415
     from confluent_kafka import KafkaException  # noqa: PLC0415
 
@@ -92,28 +93,28 @@ def _play(server: DemoServer, screen: Screen, out: Path) -> None:
                     ("group", "status", "members", "unread", "waiting"),
                     [(*row[:4], f"{row[4] / 60_000:.0f} min" if row[3] else "-") for row in rows],
                 )
-                step.say("the same numbers as the clients and Redis gave")
+                step.say("the report has the same numbers as the clients and Redis")
         finally:
             scenario.close()
     except (DemoFailed, KafkaException, redis.RedisError) as error:
-        # A broker that is gone is the reason for whatever its clients say.
+        # If the broker is gone, that is the reason for its clients' errors.
         raise click.ClickException(f"{server.fault() or error}\nThe broker's log is {server.log}") from error
-    _how_to_go_on(server, screen, page)
+    _print_next_steps(server, screen, page)
 
 
-def _how_to_go_on(server: DemoServer, screen: Screen, page: Path) -> None:
+def _print_next_steps(server: DemoServer, screen: Screen, page: Path) -> None:
     screen.blank()
     screen.title(f"Done in {screen.elapsed_s:.0f} s. Report: {page}")
-    screen.line("A group is judged by its last ten commits: docs/report.md says how.")
+    screen.line("A group's status follows from its last ten commits: see docs/report.md.")
     screen.blank()
-    screen.line("Go on with this data:")
+    screen.line("To continue with this data:")
     screen.line(f"  korvet serve --data-dir {server.data_dir}")
-    screen.line("and point any Kafka client at it (bootstrap.servers=127.0.0.1:9092), or look around:")
+    screen.line("Then connect any Kafka client (bootstrap.servers=127.0.0.1:9092), or look around:")
     screen.line("  korvet topics list")
     screen.line("  korvet groups describe audit")
     screen.line("  korvet offsets tail --follow")
     screen.line(f"  redis-cli -s {server.redis_socket} XRANGE korvet:orders:0 - + COUNT 1")
-    screen.line("In a checkout it is ./dev run korvet.")
+    screen.line("In a checkout, run ./dev run korvet instead of korvet.")
 
 
 def _check_extras() -> None:
@@ -121,12 +122,12 @@ def _check_extras() -> None:
     if missing:
         extras = ",".join(sorted(missing))
         raise click.ClickException(
-            f"the demonstration needs: pip install 'korvet[{extras}]', or ./dev demo in a checkout"
+            f"the demo needs: pip install 'korvet[{extras}]', or ./dev demo in a checkout"
         )
 
 
 def _notice_interrupts() -> list[int]:
-    """Let SIGTERM end as Ctrl-C does, with everything cleaned up. Signals that come are added to the list."""
+    """Handle SIGTERM like Ctrl-C, with a clean end. Appends received signals to the list."""
     came: list[int] = []
 
     def interrupt(number: int, _: FrameType | None) -> None:

@@ -1,11 +1,11 @@
-"""The one error of the demonstration."""
+"""The error of the demo."""
 
 
 class DemoFailed(Exception):
-    """A step did not do what it says, or not in time. The message is for the user."""
+    """A step failed or timed out. The message is for the user."""
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """Raise DemoFailed unless what was found is what the step claims."""
+    """Raise DemoFailed unless the value found equals the value that the step claims."""
     if found != wanted:
         raise DemoFailed(f"{what}: {found!r}, where {wanted!r} was expected")

@@ -1,4 +1,4 @@
-"""Short forms of what the steps do with librdkafka. Offsets are Kafka's (packed), times in ms."""
+"""Helpers of the steps for librdkafka. Offsets are Kafka's (packed), times are in ms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 20.0
 _POLL_S = 0.05
-# Members hear of a rebalance with a heartbeat: quick ones, so that it can be watched.
+# A heartbeat's response announces a rebalance: a short interval, so that rebalances are quick.
 _HEARTBEAT_MS = 300
 _SESSION_MS = 10_000
 _REBALANCING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
@@ -36,7 +36,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Record(NamedTuple):
-    """What is produced."""
+    """A record to produce."""
 
     key: bytes
     value: bytes
@@ -45,7 +45,7 @@ class Record(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Where a record was read, and its value."""
+    """The position and value of a consumed record."""
 
     partition: int
     offset: int
@@ -53,7 +53,7 @@ class Read(NamedTuple):
 
 
 def create_topics(bootstrap: str, partitions: dict[str, int]) -> None:
-    """CreateTopics, and wait for all. Raises KafkaException."""
+    """Create topics and wait until all exist. Raises KafkaException."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = [
         NewTopic(name, num_partitions=count, replication_factor=1) for name, count in partitions.items()
@@ -63,7 +63,7 @@ def create_topics(bootstrap: str, partitions: dict[str, int]) -> None:
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[Record]) -> dict[int, list[int]]:
-    """Produce with an idempotent producer; the offsets by partition, as the broker acknowledged them."""
+    """Produce with an idempotent producer. Returns the acknowledged offsets by partition."""
     acknowledged: dict[int, list[int]] = {}
     faults: list[str] = []
 
@@ -101,7 +101,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record]) -> dict[int, 
 
 
 class Member:
-    """One consumer of a group. Nothing is committed but by `commit`."""
+    """One consumer of a group. Only `commit` commits."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Member:
             "auto.offset.reset": start,
             "heartbeat.interval.ms": _HEARTBEAT_MS,
             "session.timeout.ms": _SESSION_MS,
-            # Reading on while nothing is asked for would only fill buffers.
+            # Fetching ahead between polls would only fill buffers.
             "queued.max.messages.kbytes": 1_024,
         }
         if instance is not None:
@@ -134,7 +134,7 @@ class Member:
         self._client.subscribe([topic])
 
     def poll(self, count: int = 500, timeout_s: float = _POLL_S) -> list[Read]:
-        """Up to `count` records that came within the time. Raises KafkaException."""
+        """Returns up to `count` records that arrive within the time. Raises KafkaException."""
         found = []
         for message in self._client.consume(count, timeout_s):
             error = message.error()
@@ -148,7 +148,7 @@ class Member:
         return found
 
     def take(self, count: int) -> list[Read]:
-        """Exactly `count` records. Raises DemoFailed when they do not come in time."""
+        """Returns exactly `count` records. Raises DemoFailed if they don't arrive in time."""
         found: list[Read] = []
 
         def complete() -> bool:
@@ -162,9 +162,10 @@ class Member:
         return found
 
     def commit(self) -> None:
-        """Commit the place behind the last record read of every partition, and wait for the answer.
+        """Commit the offset after the last consumed record of every partition, and wait for the response.
 
-        Refused while the group rebalances: then whoever gets the partitions reads these records again.
+        The broker refuses a commit during a rebalance. Then the next owner of a partition reads these records
+        again.
         """
         places = [TopicPartition(self._topic, *place) for place in self._positions.items()]
         self._positions.clear()
@@ -177,9 +178,9 @@ class Member:
                 raise
 
     def commit_all(self) -> None:
-        """`commit`, with the beginning of the assigned partitions of which nothing was read.
+        """Like `commit`, but also commits the beginning of assigned partitions without a consumed record.
 
-        A partition without a commit has no lag: nobody can tell where the group would begin.
+        A partition without a commit has no lag, because the group's position is unknown.
         """
         for partition in self.partitions():
             if partition not in self._positions:
@@ -188,22 +189,25 @@ class Member:
         self.commit()
 
     def partitions(self) -> frozenset[int]:
-        """The partitions that it is assigned."""
+        """Returns the assigned partitions."""
         return frozenset(place.partition for place in self._client.assignment())
 
     def member_id(self) -> str:
-        """Its id in the group, empty before it has joined."""
+        """Returns the member ID; empty before the member has joined."""
         return str(self._client.memberid() or "")
 
     def close(self) -> None:
-        """Leave the group (a static member only goes away) and end; again it does nothing."""
+        """Close the consumer, which leaves the group unless it is static. Further calls do nothing."""
         if not self._closed:
             self._closed = True
             self._client.close()
 
 
 def until(done: Callable[[], bool], what: Callable[[], str], timeout_s: float = TIMEOUT_S) -> None:
-    """Call `done`, which waits a little itself, until it is true. Raises DemoFailed with what was reached."""
+    """Call `done`, which itself waits a little, until it returns True.
+
+    Raises DemoFailed with the last state.
+    """
     deadline = time.monotonic() + timeout_s
     while not done():
         if time.monotonic() > deadline:
@@ -211,7 +215,7 @@ def until(done: Callable[[], bool], what: Callable[[], str], timeout_s: float = 
 
 
 def share(members: Sequence[Member], partitions: int) -> None:
-    """Let the members poll (and commit what they read) until each partition is with exactly one of them."""
+    """Let the members poll and commit until each partition has exactly one owner."""
 
     def settled() -> bool:
         for member in members:
@@ -224,7 +228,7 @@ def share(members: Sequence[Member], partitions: int) -> None:
 
 
 def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[int, int]:
-    """What the coordinator answers an OffsetFetch with; partitions without a commit are left out."""
+    """Returns the committed offsets (OffsetFetch), without partitions that have no commit."""
     client = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
     try:
         asked = [TopicPartition(topic, index) for index in range(partitions)]
@@ -238,7 +242,7 @@ def committed(bootstrap: str, group: str, topic: str, partitions: int) -> dict[i
 
 
 def group_records(bootstrap: str, group: str) -> list[tuple[Key, Value | None]]:
-    """All records of a group in `__consumer_offsets`, read by a consumer of that topic and decoded."""
+    """Returns the decoded records of a group in `__consumer_offsets`, read by a consumer of that topic."""
     client = Consumer(
         {
             "bootstrap.servers": bootstrap,

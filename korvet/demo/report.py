@@ -1,4 +1,4 @@
-"""The last step: `korvet report` on the demonstration's server, its tables held to what must be in them."""
+"""The last step: runs `korvet report` on the demo's server and checks its tables."""
 
 import subprocess
 import sys
@@ -19,10 +19,10 @@ PAGE = "report.html"
 
 
 def write_report(server: DemoServer, folder: Path) -> Path:
-    """Run the command, its progress to our standard error; the page. Raises DemoFailed."""
+    """Run the command, with its progress on our standard error. Returns the page. Raises DemoFailed."""
     url = f"unix://{quote(str(server.redis_socket))}"
     command = [sys.executable, "-m", "korvet", "report", "--redis", url, "--out", str(folder)]
-    # A session of its own, as for the broker: Ctrl-C reaches us, and we end it.
+    # A session of its own, like the broker's: Ctrl-C reaches only us, and we stop the command.
     process = subprocess.Popen(
         bound(command), stdout=subprocess.DEVNULL, env=clean_environment(), start_new_session=True
     )
@@ -35,7 +35,7 @@ def write_report(server: DemoServer, folder: Path) -> Path:
             process.terminate()
             process.wait()
     if status != 0:
-        raise DemoFailed(f"`korvet report` ended with status {status}; see what it says above")
+        raise DemoFailed(f"`korvet report` exited with status {status}; its messages are above")
     page = folder / PAGE
     if not page.is_file():
         raise DemoFailed(f"`korvet report` wrote no {page}")
@@ -45,8 +45,8 @@ def write_report(server: DemoServer, folder: Path) -> Path:
 def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[str, str, int, int, int]]:
     """Compare the table `group_status` and the page with the claims.
 
-    Returns (group, status, members, unread records, longest wait in ms) of each group, as reported. Raises
-    DemoFailed.
+    Returns each group's row of the report: (group, status, members, unread records, longest wait in ms).
+    Raises DemoFailed.
     """
     table = pyarrow.parquet.read_table(folder / "group_status").to_pylist()
     found = {str(row["group"]): GroupClaim(int(row["record_lag"]), int(row["member_count"])) for row in table}
@@ -54,7 +54,7 @@ def check_report(folder: Path, claims: Mapping[str, GroupClaim]) -> list[tuple[s
     text = (folder / PAGE).read_text("utf-8")
     for group in claims:
         if group not in text:
-            raise DemoFailed(f"the page does not name group {group}")
+            raise DemoFailed(f"the page does not contain the group {group}")
     rows = [
         (
             str(row["group"]),

@@ -1,7 +1,7 @@
-"""The steps: what the clients do, and that everything shown is so.
+"""The steps of the demo.
 
-Every number printed is read back from the broker, from Redis or from the report, and compared with what
-the clients were told; a difference ends the demonstration as DemoFailed.
+Each step reads the numbers that it shows back from the broker, from Redis or from the report, and compares
+them with the clients' results. A difference raises DemoFailed.
 """
 
 import json
@@ -27,14 +27,14 @@ from korvet.offsets.schema import GroupMetadataValue
 PARTITIONS = {"orders": 3, "payments": 1, "sensors": 1}
 ORDERS, PAYMENTS, NATIVE = 3_000, 1_000, 40
 COMMAND_TIMEOUT_S = 60.0
-# Orders are as old as this, so that lag in time is something to see.
+# Age of the oldest and the newest order, so that the report shows lag in time.
 _OLDEST_MS, _NEWEST_MS = 30 * 60_000, 2 * 60_000
 _DUMP_LINES = 4
 _PAGE = 1_000
 
 
 class GroupClaim(NamedTuple):
-    """What the report must say about a group."""
+    """The numbers that the report must contain for a group."""
 
     unread: int
     members: int
@@ -46,7 +46,7 @@ def stream(topic: str, partition: int) -> str:
 
 
 class Scenario:
-    """The clients of the demonstration, and what they must have left behind. Close it before the server."""
+    """The clients of the demo, and the claims that the report must meet. Close it before the server."""
 
     def __init__(self, server: DemoServer, screen: Screen) -> None:
         self.claims: dict[str, GroupClaim] = {}
@@ -60,7 +60,7 @@ class Scenario:
         self._open.callback(self._client.close)
 
     def run(self) -> None:
-        """All steps in order. Raises DemoFailed, KafkaException or RedisError."""
+        """Run all steps in order. Raises DemoFailed, KafkaException or RedisError."""
         for step in (
             self._create,
             self._produce,
@@ -74,7 +74,7 @@ class Scenario:
             step()
 
     def close(self) -> None:
-        """End all clients."""
+        """Close all clients."""
         self._open.close()
 
     def _create(self) -> None:
@@ -102,7 +102,7 @@ class Scenario:
                 f"orders: {' + '.join(map(str, counts))} entries; every acknowledged offset is an entry ID:"
             )
             step.say(f"offset {offsets[0]} = entry {place} of {stream('orders', partition)}", "cyan")
-            step.say(f"XRANGE gives {_flat(fields)}", "cyan")
+            step.say(f"XRANGE returns {_flat(fields)}", "cyan")
 
     def _four_groups(self) -> None:
         with self._screen.step("Four consumer groups read orders, each in its own way") as step:
@@ -110,8 +110,8 @@ class Scenario:
             for group, habit, count, stays in (
                 ("billing", "keeps up", ORDERS, True),
                 ("search-index", "lags", ORDERS * 3 // 5, True),
-                ("audit", "reads no more, still a member", 60, True),
-                ("old-export", "left, nobody took over", 500, False),
+                ("audit", "stopped reading, still a member", 60, True),
+                ("old-export", "left, without a successor", 500, False),
             ):
                 member = self._member(group, "orders", f"{group}-1")
                 member.take(count)
@@ -171,7 +171,7 @@ class Scenario:
             )
 
     def _native_writer(self) -> None:
-        with self._screen.step("Redis applications write with XADD, a Kafka consumer reads it") as step:
+        with self._screen.step("A Redis application writes with XADD, a Kafka consumer reads it") as step:
             name = stream("sensors", 0)
             member = self._member("alerts", "sensors", "alerts-1")
             kafka.share([member], 1)
@@ -183,19 +183,21 @@ class Scenario:
             keys = (name, f"{{{name}}}:index", f"{{{name}}}:meta")
             ids.append(str(self._client.fcall("korvet_xadd", 3, *keys, "sensor", "s-8", "celsius", "9.5")))
             found = [*first, *member.take(NATIVE)]
-            expect("offsets of what XADD wrote", [read.offset for read in found], list(map(offset_of, ids)))
+            expect(
+                "offsets of the entries of XADD", [read.offset for read in found], list(map(offset_of, ids))
+            )
             values = [json.loads(read.value)["celsius"] for read in found]
-            expect("values of what XADD wrote", values, [*degrees, "9.5"])
+            expect("values of the entries of XADD", values, [*degrees, "9.5"])
             member.commit()
             expect("unread records of alerts", self._unread("alerts", "sensors"), 0)
             self._claim("alerts", 0, members=1)
             step.say(
-                f"{NATIVE} times XADD and one FCALL korvet_xadd, all seen; the first after {waited_ms:.0f} ms"
+                f"{NATIVE} XADDs and one FCALL korvet_xadd, all read; the first after {waited_ms:.0f} ms"
             )
             step.say(f"entry {ids[0]} = offset {found[0].offset}: {found[0].value.decode()}", "cyan")
 
     def _native_reader(self) -> None:
-        title = "A Kafka consumer commits, a Redis reader of the same group goes on there"
+        title = "A Kafka consumer commits, a Redis reader of the same group continues there"
         with self._screen.step(title) as step:
             quarter = PAYMENTS // 4
             member = self._member("bridge", "payments", "bridge-1")
@@ -209,7 +211,7 @@ class Scenario:
             reply: Any = self._client.xreadgroup("bridge", "native", {name: ">"}, count=3)
             found = [str(row[0]) for row in _rows(reply)]
             expect(
-                "what XREADGROUP gave", found, [entry_id(offset) for offset in wanted[quarter : quarter + 3]]
+                "entries of XREADGROUP", found, [entry_id(offset) for offset in wanted[quarter : quarter + 3]]
             )
             waiting: Any = self._client.xpending_range(name, "bridge", "-", "+", 10)
             expect("XPENDING", [entry["message_id"] for entry in waiting], found)
@@ -217,10 +219,10 @@ class Scenario:
             self._claim("bridge", PAYMENTS - quarter, members=0)
             step.say(f"committed: offset {place} ({quarter} of {PAYMENTS:,} payments)")
             step.say(f"XREADGROUP GROUP bridge native STREAMS {name} > begins with {found[0]}", "cyan")
-            step.say("nothing below is pending: the commit acknowledged it in Redis too")
+            step.say("nothing before it is pending: the commit acknowledged it in Redis too")
 
     def _dump(self) -> None:
-        with self._screen.step("What was committed, as Kafka's own formatter prints it") as step:
+        with self._screen.step("The commits, as Kafka's formatter prints them") as step:
             options = ("--bootstrap-server", self._server.bootstrap, "--group", "search-index")
             text = run_korvet("offsets", "dump", "--formatter", "offsets", *options)
             lines = text.splitlines()
@@ -244,7 +246,7 @@ class Scenario:
         return member
 
     def _read_all(self, members: Iterable[Member], group: str, topic: str) -> None:
-        """Let the members read and commit until the group has nothing unread."""
+        """Let the members read and commit until the group has no unread records."""
 
         def done() -> bool:
             came = 0
@@ -260,7 +262,7 @@ class Scenario:
         return [value for _, value in records if isinstance(value, GroupMetadataValue)]
 
     def _entries(self, topic: str, partition: int) -> list[str]:
-        """All entry IDs of a partition, by XRANGE."""
+        """Returns all entry IDs of a partition (XRANGE)."""
         found: list[str] = []
         start = "-"
         while True:
@@ -271,7 +273,7 @@ class Scenario:
             start = f"({found[-1]}"
 
     def _unread(self, group: str, topic: str) -> int:
-        """Entries at or beyond what the coordinator says is committed, counted in Redis."""
+        """Counts the entries at or after the committed offset in Redis."""
         count = PARTITIONS[topic]
         places = kafka.committed(self._server.bootstrap, group, topic, count)
         unread = 0
@@ -282,7 +284,7 @@ class Scenario:
 
 
 def run_korvet(*arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """Run a korvet command; its output. Raises DemoFailed with what it says when it fails."""
+    """Run a korvet command. Returns its output. Raises DemoFailed with its messages if it fails."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "korvet", *arguments],
@@ -321,7 +323,7 @@ def _payments() -> Iterable[Record]:
 
 
 def _generations(states: Iterable[GroupMetadataValue]) -> list[tuple[int, int]]:
-    """(generation, members) of each state of a group since its first member, repetitions left out."""
+    """Returns (generation, members) of each state of a group since its first member, without repetitions."""
     found: list[tuple[int, int]] = []
     for state in states:
         if state.generation == 0:
@@ -338,16 +340,16 @@ def _newest(states: list[GroupMetadataValue]) -> GroupMetadataValue:
 
 
 def _member_of(state: GroupMetadataValue, instance: str) -> str:
-    """Member id of a static member."""
+    """Returns the member ID of a static member."""
     return next((member.member_id for member in state.members if member.group_instance_id == instance), "")
 
 
 def _rows(reply: Any) -> Any:
-    """The entries of one stream in redis-py's answer to XREADGROUP, whose shape depends on its version."""
+    """Returns the entries of one stream from redis-py's XREADGROUP, whose shape depends on the version."""
     ((_, entries),) = reply.items() if isinstance(reply, dict) else reply
     return entries[0] if entries and isinstance(entries[0], list) else entries
 
 
 def _flat(fields: Any) -> str:
-    """An entry's fields on one line."""
+    """Formats an entry's fields on one line."""
     return "  ".join(f"{name} {value}" for name, value in fields.items())

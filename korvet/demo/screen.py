@@ -1,4 +1,4 @@
-"""What the demonstration prints: a line per step with its time, and what was found below it."""
+"""Prints the demo: a line per step with its time, and below it the results."""
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Wide enough for any line of ours: a pipe gets whole lines.
+# Width without a terminal: enough for every line, so a pipe gets whole lines.
 _PIPE_WIDTH = 1_000
 _INDENT = "    "
 
 
 class Screen:
-    """Standard output, with a spinner beside the present step where it is a terminal."""
+    """Standard output. On a terminal, a spinner marks the current step."""
 
     def __init__(self) -> None:
         console = Console(highlight=False)
@@ -27,12 +27,12 @@ class Screen:
         return time.monotonic() - self._began
 
     def title(self, text: str) -> None:
-        """The first line."""
+        """Print the first line."""
         self._console.print(Text(text, style="bold"))
 
     @contextmanager
     def step(self, text: str, *, spinner: bool = True) -> Iterator["Step"]:
-        """One step: named while it runs, ticked off with its time and notes when it is done."""
+        """Show a step's title while it runs, and a check mark with its time and notes when it is done."""
         began = time.monotonic()
         notes = Step()
         if spinner and self._console.is_terminal:
@@ -46,7 +46,7 @@ class Screen:
             self.line(note)
 
     def line(self, content: "Text | Table | str") -> None:
-        """An indented line or table."""
+        """Print an indented line or table."""
         shown = Text(content) if isinstance(content, str) else content
         with self._console.capture() as capture:
             self._console.print(shown, soft_wrap=isinstance(shown, Text))
@@ -54,22 +54,22 @@ class Screen:
             self._console.out(f"{_INDENT}{text.rstrip()}", highlight=False)
 
     def blank(self) -> None:
-        """An empty line."""
+        """Print an empty line."""
         self._console.print()
 
 
 class Step:
-    """What a step has to tell once it is done."""
+    """The notes of a step, printed when the step is done."""
 
     def __init__(self) -> None:
         self.lines: list[Text | Table | str] = []
 
     def say(self, text: str, style: str = "") -> None:
-        """A line of text."""
+        """Add a line of text."""
         self.lines.append(Text(text, style=style))
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-        """A small table; numbers to the right."""
+        """Add a small table with numbers aligned right."""
         body = [[f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row] for row in rows]
         shown = Table(*columns, box=None, pad_edge=False, header_style="dim")
         for index, column in enumerate(shown.columns):

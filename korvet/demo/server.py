@@ -1,4 +1,4 @@
-"""The broker of the demonstration: the real `korvet serve`, as a process that ends with us."""
+"""The broker of the demo: the real `korvet serve`, as a process that ends with us."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ _LOG_TAIL_CHARACTERS = 2_000
 
 
 class DemoServer:
-    """`korvet serve` on a free port with an embedded server. A context manager: it ends on the way out."""
+    """`korvet serve` on a free port with an embedded server. As a context manager, it stops at the end."""
 
     def __init__(self, data_dir: Path, log: Path) -> None:
         self.data_dir = data_dir
@@ -38,10 +38,10 @@ class DemoServer:
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it says that it is ready. Raises DemoFailed."""
+        """Start the broker and wait until it is ready. Raises DemoFailed."""
         command = [sys.executable, "-m", "korvet", "serve", "--listen", "127.0.0.1:0"]
         with self.log.open("wb") as log:
-            # A session of its own: Ctrl-C is for us first, the broker ends after its clients.
+            # A session of its own: Ctrl-C reaches only us, and we stop the broker after its clients.
             self._process = subprocess.Popen(
                 bound([*command, "--data-dir", str(self.data_dir)]),
                 stdin=subprocess.DEVNULL,
@@ -62,7 +62,7 @@ class DemoServer:
         self.bootstrap = found[1]
 
     def stop(self) -> None:
-        """End it in order, by force when that takes too long."""
+        """Stop the broker with SIGTERM, or kill it if that takes too long."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.terminate()
@@ -73,18 +73,18 @@ class DemoServer:
             self._process.wait()
 
     def fault(self) -> str | None:
-        """What to say when the broker has ended by itself; None while it runs."""
+        """Returns the message for a broker that has exited by itself; None while it runs."""
         if self._process is None or (status := self._process.poll()) is None:
             return None
-        return f"the broker ended with status {status}:\n{self.log_tail()}"
+        return f"the broker exited with status {status}:\n{self.log_tail()}"
 
     def log_tail(self) -> str:
-        """The end of what it logged."""
+        """Returns the end of the broker's log."""
         return self._log_text()[-_LOG_TAIL_CHARACTERS:].strip()
 
     @property
     def redis_socket(self) -> Path:
-        """The unix socket of the embedded server."""
+        """Returns the Unix socket of the embedded server."""
         path = socket_of(self.data_dir)
         if path is None:
             raise DemoFailed(f"no embedded server in {self.data_dir}")

@@ -135,7 +135,7 @@ def test_a_broker_that_ends_is_named_as_the_reason(tmp_path):
     os.kill(brokers[0], signal.SIGKILL)
     until(lambda: not child.running, 60, "the demo ended")
     assert child.exit_code == 1
-    assert "Error: the broker ended with status -9" in child.output()
+    assert "Error: the broker exited with status -9" in child.output()
     assert "Traceback" not in child.output()
 
 
