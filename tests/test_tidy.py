@@ -62,6 +62,8 @@ CIRCLES = [
 # The widest line of Lua; no formatter checks Lua.
 WIDEST_LUA = 120
 
+LUA_FUNCTION = re.compile(r"^local function (\w+).*?^end$", re.MULTILINE | re.DOTALL)
+
 TEXT_SUFFIXES = {
     ".py",
     ".pxd",
@@ -172,6 +174,17 @@ def test_files_are_short() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()}
     long = {name for name, length in lengths.items() if length > LONGEST_FILE}
     assert long == set(LONG_FILES)
+
+
+def test_functions_of_lua_are_short() -> None:
+    long = [
+        f"{path.relative_to(ROOT)} {function[1]}"
+        for path in tracked()
+        if path.suffix == ".lua"
+        for function in LUA_FUNCTION.finditer(path.read_text("utf-8"))
+        if function[0].count("\n") >= LONGEST_FUNCTION
+    ]
+    assert not long
 
 
 def test_lines_of_lua_are_short() -> None:

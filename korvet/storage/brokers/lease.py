@@ -166,7 +166,7 @@ class Lease:
         entry, stored = await asyncio.gather(
             read.call("HGET", brokers, self._node_id), read.call("HGET", cluster, "assignment")
         )
-        # An entry's second word is the token: see ENTRY in lua/registry.lua.
+        # An entry's second word is the token: see ENTRY in lua/lease.lua.
         words = [] if entry is None else entry.split(maxsplit=2)
         return words[1:2] == [self._token.encode()] and stored == b"%d" % version
 

@@ -1,5 +1,5 @@
-"""The Function library `korvet`: its source, and calling its functions in order even when Redis has
-lost it.
+"""The Redis Function library `korvet`: its source, and calls of its functions in order even when Redis has
+lost the library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,25 @@ if TYPE_CHECKING:
     from korvet.storage.link.redis_link import RedisLink
 
 LIBRARY_NAME: Final = "korvet"
-_SHARED: Final = "_common.lua"
+# Files of lua/ that all functions use, each built on those before it.
+_SHARED: Final = ("_entries", "_meta", "_index", "_producers", "_appending", "_groups", "_cluster")
+# Files of lua/ that register functions, with the parts that only they use. Each row is its own scope: Lua
+# allows 200 local names in one scope, including those of the shared files.
+_SCOPES: Final = (
+    ("append",),
+    ("guard",),
+    ("mark",),
+    ("native_append",),
+    ("reindex",),
+    ("lookup",),
+    ("retention",),
+    ("_shadow", "_shadow_groups", "_shadow_entries", "compact"),
+    ("_group_view", "projection"),
+    ("moved_groups",),
+    ("lease",),
+    ("registry",),
+    ("security",),
+)
 _MISSING: Final = "Function not found"
 
 log = logging.getLogger(__name__)
@@ -27,18 +45,22 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def library_source() -> str:
-    """The library's code: what all files share first, then each file of lua/ in a scope of its own."""
-    folder = resources.files("korvet.storage").joinpath("lua")
-    names = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".lua"))
-    scoped = [
-        f"do -- {name}\n{folder.joinpath(name).read_text('utf-8')}\nend" for name in names if name != _SHARED
-    ]
-    shared = folder.joinpath(_SHARED).read_text("utf-8")
-    return "\n".join([f"#!lua name={LIBRARY_NAME}", shared, *scoped]) + "\n"
+    """The library's code: the shared files of lua/, then a scope for each subject."""
+    shared = map(_file, _SHARED)
+    scopes = (f"do\n{''.join(map(_file, names))}end\n" for names in _SCOPES)
+    return "".join([f"#!lua name={LIBRARY_NAME}\n", *shared, *scopes])
+
+
+def _file(name: str) -> str:
+    """The text of one file, with its name on a line of its own."""
+    text = resources.files("korvet.storage").joinpath("lua", f"{name}.lua").read_text("utf-8")
+    return f"-- {name}.lua\n{text}"
 
 
 async def loaded_source(link: RedisLink) -> bytes | None:
-    """The code of the library that Redis has under our name; None where it has none (FUNCTION LIST)."""
+    """The code of the library that Redis has under our name; None if it has none (FUNCTION LIST). Raises
+    StorageError.
+    """
     listed = await link.call("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY_NAME, "WITHCODE")
     for entry in listed:
         code: bytes | None = dict(zip(entry[::2], entry[1::2], strict=True)).get(b"library_code")
@@ -47,22 +69,22 @@ async def loaded_source(link: RedisLink) -> bytes | None:
 
 
 async def ensure_library(link: RedisLink) -> None:
-    """Load the library where Redis has none or another version of it (FUNCTION LOAD)."""
+    """Load the library if Redis has none or another version of it (FUNCTION LOAD). Raises StorageError."""
     if await loaded_source(link) != library_source().encode():
         await link.call("FUNCTION", "LOAD", "REPLACE", library_source())
 
 
 def is_library_missing(reply: object) -> bool:
-    """Whether an error reply says that Redis has lost the library."""
+    """Whether a reply is the error of a Redis that has lost the library."""
     return isinstance(reply, RedisFault) and _MISSING in reply.message
 
 
 class FunctionCaller(Caller):
-    """Calls functions over one link, in order; reloads the library when Redis has lost it (FUNCTION FLUSH,
-    failover).
+    """Calls functions over one link, in order; loads the library again when Redis has lost it (FUNCTION
+    FLUSH, failover).
 
-    The first call that finds no function has done nothing, and neither have those that were already under way
-    behind it: they are repeated once, in their order, and later calls wait until then.
+    A call that finds no function has done nothing, and neither have the calls that were already sent after
+    it. They are repeated once, in their order, and later calls wait until then.
     """
 
     __slots__ = ("_held", "_link", "_outstanding", "_recovering", "_repeat")
@@ -75,7 +97,7 @@ class FunctionCaller(Caller):
         self._held: deque[tuple[Payload, OnReply]] = deque()
 
     def send(self, payload: Payload, on_reply: OnReply) -> None:
-        """As RedisLink.send, for a packed FCALL or FCALL_RO."""
+        """Send a packed FCALL or FCALL_RO; see RedisLink.send."""
         if self._recovering:
             self._held.append((payload, on_reply))
             return

@@ -781,7 +781,7 @@ def _follows(stamp: ProducerSequence, last: ProducerSequence, count: int) -> boo
 
 
 def _mark_of(first: ProducerSequence, counts: list[int]) -> bytes:
-    """See check_marks of lua/append.lua."""
+    """See PRODUCERS_PATTERN in lua/_producers.lua."""
     newest = b""
     if len(counts) > 1:
         newest = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])

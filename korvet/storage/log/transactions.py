@@ -59,7 +59,7 @@ def parse_open(packed: bytes | None) -> dict[int, int]:
 def parse_producer(
     field: bytes, packed: bytes, coordinator_epoch: bytes | None, first_open: int
 ) -> KnownProducer:
-    """A producer from its meta field `p:<producer id>`; see append.lua for the form."""
+    """A producer from its meta field `p:<producer id>`; see lua/_producers.lua for the form."""
     epoch, seen_ms = _PRODUCER.unpack_from(packed)
     batches = packed[_PRODUCER.size :]
     last_sequence = _BATCH.unpack(batches[-_BATCH.size :])[1] if batches else -1

@@ -1,95 +1,94 @@
--- Questions about one partition.  None of these writes.
+-- Questions about one partition.  None of these functions writes.
 
--- Records before a position, those included that are gone; the index is complete and correct.
-local function records_before(stream, index, bias, state, position)
-  if position >= position_after(state.last) then
-    return state.before
+-- Returns the number of records before a position, those included that are gone.  The index has to be complete and
+-- correct.
+local function records_before(log, position)
+  if position >= position_after(log.indexed_id) then
+    return log.records_before
   end
-  local floor = floor_point(index, bias, position)
+  local floor = floor_point(log, position)
   if not floor then
-    local first = redis.call('ZRANGE', index, 0, 0)[1]
-    return first and decode_point(first).before or state.before
+    local first = redis.call('ZRANGE', log.index, 0, 0)[1]
+    return first and decode_point(first).records_before or log.records_before
   end
   if floor.position == position then
-    return floor.before
+    return floor.records_before
   end
   local id = id_of(position)
-  local _, _, records = measure(stream, bias, id_of(floor.position), '(' .. id)
-  if state.entries ~= state.before then
-    -- The first records of a batch that goes on behind the position.
-    local next_entry = redis.call('XRANGE', stream, id, '+', 'COUNT', 1)[1]
-    local start = next_entry and start_of(next_entry[1], next_entry[2], bias) or position
+  local _, _, records = measure(log.stream, log.bias, id_of(floor.position), '(' .. id)
+  if log.entries_before ~= log.records_before then
+    -- The first records of a batch that begins before the position and ends after it.
+    local next_entry = redis.call('XRANGE', log.stream, id, '+', 'COUNT', 1)[1]
+    local start = next_entry and start_of(next_entry[1], next_entry[2], log.bias) or position
     records = records + math.max(0, position - start)
   end
-  return floor.before + records
+  return floor.records_before + records
+end
+
+local function point_at(log, rank)
+  return decode_point(redis.call('ZRANGE', log.index, rank, rank)[1])
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, from offset, to offset.
 -- Returns {"ok", number of records in [from, to)}, or {"fold"} / {"recount"}: call that first.
 local function count(keys, args)
-  local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, first, last = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   if #keys ~= 3 or not (bias and first and last) then
     return redis.error_reply('ERR korvet_count: malformed arguments')
   end
-  local found, state, reply = in_step(stream, meta)
-  if not found then
+  local log, reply = open_indexed(keys[1], keys[2], keys[3], bias)
+  if not log then
     return reply
   end
   if last <= first then
     return { 'ok', 0 }
   end
-  local upper = records_before(stream, index, bias, state, last + bias)
-  return { 'ok', upper - records_before(stream, index, bias, state, first + bias) }
+  return { 'ok', records_before(log, last + bias) - records_before(log, first + bias) }
 end
 
--- The rank of the last point before which every record is older than `time_ms` (0 where there is none).
-local function oldest_rank(index, points, time_ms)
-  local low, high = 0, points - 1
-  while low < high do
-    local middle = math.ceil((low + high) / 2)
-    local point = decode_point(redis.call('ZRANGE', index, middle, middle)[1])
-    if point.run_max == nil or point.run_max < time_ms then
-      low = middle
+-- Returns the rank of the point to look for a timestamp from: the last one before which all records are older (0 if
+-- there is none), or the last one at or before an offset.
+local function first_rank(log, points, time_ms, offset)
+  local rank, high = 0, points - 1
+  while rank < high do
+    local middle = math.ceil((rank + high) / 2)
+    local largest_ms = point_at(log, middle).largest_before_ms
+    if largest_ms == nil or largest_ms < time_ms then
+      rank = middle
     else
       high = middle - 1
     end
   end
-  return low
+  local floor = floor_point(log, offset + log.bias)
+  return floor and math.max(rank, redis.call('ZRANK', log.index, floor.member)) or rank
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, timestamp (ms), offset to look from, points to look at at most.
--- Finds a span that may hold a record with that timestamp or a later one; none before it does.
--- Returns {"ok", span's first offset, first offset behind it or -1}, {"none"}, {"more", offset to go on from},
--- or {"fold"}.
+-- Finds the first span that may hold a record with that timestamp or a later one.
+-- Returns {"ok", offset at which the span begins, offset at which the next span begins or -1}, {"none"}, {"more",
+-- offset to continue from}, or {"fold"}: call that first.
 local function find_time(keys, args)
-  local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, time_ms = tonumber(args[1]), tonumber(args[2])
   local from, budget = tonumber(args[3]), tonumber(args[4])
   if #keys ~= 3 or not (bias and time_ms and from and budget) then
     return redis.error_reply('ERR korvet_find_time: malformed arguments')
   end
-  local found, fault = inspect(stream)
-  if not found then
+  local log, fault = open_log(keys[1], keys[2], keys[3], bias)
+  if not log then
     return fault
   end
-  local state = load_meta(meta)
-  if state.last ~= found.last then
+  if log.indexed_id ~= log.info.last_id then
     return { 'fold' }
   end
-  local points = redis.call('ZCARD', index)
+  local points = redis.call('ZCARD', log.index)
   if points == 0 then
     return { 'none' }
   end
-  local rank = oldest_rank(index, points, time_ms)
-  local floor = floor_point(index, bias, from + bias)
-  if floor then
-    rank = math.max(rank, redis.call('ZRANK', index, floor.member))
-  end
-  local members = redis.call('ZRANGE', index, rank, rank + budget)
+  local rank = first_rank(log, points, time_ms, from)
+  local members = redis.call('ZRANGE', log.index, rank, rank + budget)
   for at = 2, #members do
     local point = decode_point(members[at])
-    if point.span_max and point.span_max >= time_ms then
+    if point.largest_in_span_ms and point.largest_in_span_ms >= time_ms then
       return { 'ok', decode_point(members[at - 1]).position - bias, point.position - bias }
     end
   end
@@ -97,51 +96,54 @@ local function find_time(keys, args)
   if rank + #members < points then
     return { 'more', last.position - bias }
   end
-  if state.span_max and state.span_max >= time_ms then
+  if log.largest_in_span_ms and log.largest_in_span_ms >= time_ms then
     return { 'ok', last.position - bias, -1 }
   end
   return { 'none' }
 end
 
+-- Returns the largest timestamp of the log, or nil.
+local function largest_timestamp(log)
+  local in_span, before = log.largest_in_span_ms, log.largest_before_ms
+  if before and (in_span == nil or before > in_span) then
+    return before
+  end
+  return in_span
+end
+
 -- KEYS: stream, index, meta.  ARGV: bias.
--- Returns {log start, log end, entries, bytes, largest record's bytes, epoch or "", largest timestamp or "",
--- last ID, behind (1: korvet_fold is due), the offset behind the newest entry that XDEL took or 0, the last stable
--- offset: where the oldest open transaction begins, else the log end}.
+-- Returns {log start, log end, entries, bytes, size of the largest entry (bytes), epoch or "", largest timestamp or
+-- "", last ID, index incomplete (1: korvet_fold is due), offset after the newest entry that was deleted with XDEL or
+-- 0, last stable offset}.
 local function bounds(keys, args)
-  local stream, meta = keys[1], keys[3]
   local bias = tonumber(args[1])
   if #keys ~= 3 or not bias then
     return redis.error_reply('ERR korvet_bounds: malformed arguments')
   end
-  local found, fault = inspect(stream)
-  if not found then
+  local log, fault = open_log(keys[1], keys[2], keys[3], bias)
+  if not log then
     return fault
   end
-  local state = load_meta(meta)
-  local finish = log_end(found, state, bias)
-  local newest = state.span_max
-  if state.run_max and (newest == nil or state.run_max > newest) then
-    newest = state.run_max
-  end
-  local start = log_start(found, state, finish, bias)
+  local info, log_end, largest_ms = log.info, current_end(log), largest_timestamp(log)
+  local log_start = current_start(log, log_end)
   return {
-    start,
-    finish,
-    found.length,
-    state.bytes,
-    state.big,
-    state.epoch or '',
-    newest and integer(newest) or '',
-    found.last,
-    state.last == found.last and 0 or 1,
-    math.max(0, position_after(found.deleted) - bias),
-    math.max(first_open(state.open) or finish, start),
+    log_start,
+    log_end,
+    info.length,
+    log.live_bytes,
+    log.largest_entry_bytes,
+    log.epoch or '',
+    largest_ms and integer(largest_ms) or '',
+    info.last_id,
+    log.indexed_id == info.last_id and 0 or 1,
+    math.max(0, position_after(info.deleted_id) - bias),
+    math.max(last_stable_offset(log.open, log_end), log_start),
   }
 end
 
 -- KEYS: index.  ARGV: offset, bytes.
--- Where a reader that wants so many bytes from the offset on should stop: the offset of an index point, or -1 where
--- the offset lies behind the last one.
+-- Returns the offset of the index point at which a reader should stop that wants about so many bytes from an offset on;
+-- -1 if the offset is at or after the last point.
 local function reading_limit(keys, args)
   local offset, bytes = tonumber(args[1]), tonumber(args[2])
   if #keys ~= 1 or not (offset and bytes) then
@@ -159,46 +161,48 @@ local function reading_limit(keys, args)
   return limit
 end
 
+-- Returns the smallest number in [low, high] for which `test` holds.  `test` holds for all numbers from some one on;
+-- `high` if it holds for none before.
+local function first_that(low, high, test)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if test(middle) then
+      high = middle
+    else
+      low = middle + 1
+    end
+  end
+  return low
+end
+
 -- KEYS: stream, index, meta.  ARGV: bias, bytes.
--- Returns {"ok", the first offset with no more bytes of records from it on than so many, were all of the average size},
--- or {"fold"} / {"recount"}: call that first.
+-- Returns {"ok", the first offset from which on the records have at most so many bytes, if all of them were of average
+-- size}, or {"fold"} / {"recount"}: call that first.
 local function before_bytes(keys, args)
-  local stream, index, meta = keys[1], keys[2], keys[3]
   local bias, bytes = tonumber(args[1]), tonumber(args[2])
   if #keys ~= 3 or not (bias and bytes) then
     return redis.error_reply('ERR korvet_before_bytes: malformed arguments')
   end
-  local found, state, reply = in_step(stream, meta)
-  if not found then
+  local log, reply = open_indexed(keys[1], keys[2], keys[3], bias)
+  if not log then
     return reply
   end
-  local oldest = redis.call('ZRANGE', index, 0, 0)[1]
-  if not oldest or state.bytes <= bytes then
+  local oldest = redis.call('ZRANGE', log.index, 0, 0)[1]
+  if not oldest or log.live_bytes <= bytes then
     return { 'ok', 0 }
   end
-  local wanted = state.before - (state.before - decode_point(oldest).before) * bytes / state.bytes
-  local rank, points = 0, redis.call('ZCARD', index)
-  while rank < points do
-    local middle = math.floor((rank + points) / 2)
-    if decode_point(redis.call('ZRANGE', index, middle, middle)[1]).before < wanted then
-      rank = middle + 1
-    else
-      points = middle
-    end
-  end
-  -- It lies behind the point before that one, and no further than that one.
-  local around = redis.call('ZRANGE', index, rank - 1, rank)
-  local low = decode_point(around[1]).position + 1
-  local high = around[2] and decode_point(around[2]).position or position_after(state.last)
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    if records_before(stream, index, bias, state, middle) < wanted then
-      low = middle + 1
-    else
-      high = middle
-    end
-  end
-  return { 'ok', low - bias }
+  local live_records = log.records_before - decode_point(oldest).records_before
+  local wanted = log.records_before - live_records * bytes / log.live_bytes
+  local rank = first_that(0, redis.call('ZCARD', log.index), function(candidate)
+    return point_at(log, candidate).records_before >= wanted
+  end)
+  -- The position is after the point before this rank, and not after the point of this rank.
+  local around = redis.call('ZRANGE', log.index, rank - 1, rank)
+  local high = around[2] and decode_point(around[2]).position or position_after(log.indexed_id)
+  local position = first_that(decode_point(around[1]).position + 1, high, function(candidate)
+    return records_before(log, candidate) >= wanted
+  end)
+  return { 'ok', position - bias }
 end
 
 local READS = { 'no-writes' }

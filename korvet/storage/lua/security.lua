@@ -1,21 +1,22 @@
--- Users, ACLs, client quotas and configs of groups.
+-- Users, ACLs, client quotas and group configs.
 
--- Set and delete fields of a hash, and count the change where brokers look for it.
---   keys: hash, cluster;  args: cluster id, number of fields to set, each with its value, then fields to delete
--- Returns the number of changes so far; error KEYSPACELOST.
+-- KEYS: one of their hashes, hash of the cluster.
+-- ARGV: cluster id, number of fields to set, each with its value, then fields to delete.
+-- Changes the hash, and counts the change so that brokers notice it.  Returns the number of changes so far; error
+-- KEYSPACELOST.
 local function change(keys, args)
-    local lost = lost_keyspace(keys[2], nil, args[1])
-    if lost then
-        return lost
-    end
-    local sets = 2 * tonumber(args[2]) + 1
-    for at = 3, sets, 2 do
-        redis.call('HSET', keys[1], args[at], args[at + 1])
-    end
-    for at = sets + 2, #args do
-        redis.call('HDEL', keys[1], args[at])
-    end
-    return count_up(keys[2], 'security')
+  local lost = lost_keyspace(keys[2], nil, args[1])
+  if lost then
+    return lost
+  end
+  local last_set = 2 * tonumber(args[2]) + 1
+  for at = 3, last_set, 2 do
+    redis.call('HSET', keys[1], args[at], args[at + 1])
+  end
+  for at = last_set + 2, #args do
+    redis.call('HDEL', keys[1], args[at])
+  end
+  return count_up(keys[2], 'security')
 end
 
 redis.register_function('korvet_change_security', change)

@@ -18,7 +18,7 @@ SCRIPTS = sorted(Path(next(iter(korvet.storage.__path__))).rglob("*.lua"))
     ("name", "value"),
     [
         ("BATCH_HEADER_BYTES", record_batch.HEADER_BYTES),
-        ("MAX_SEQUENCE_NUMBER", record_batch.MAX_PRODUCER_SEQUENCE),
+        ("SEQUENCE_NUMBERS", record_batch.MAX_PRODUCER_SEQUENCE + 1),
         ("SEQUENCES", packing.MAX_SEQUENCE + 1),
         ("SPAN_RECORDS", SPAN_RECORDS),
     ],

@@ -1,16 +1,17 @@
--- Redis consumer groups that Redis applications move: which of them stand elsewhere than when they were last in step
--- with the commits of the Kafka group of their name.
+-- Finds Redis consumer groups that Redis applications have moved since the groups were last in step with the commits of
+-- the Kafka groups of the same names.
 
--- What one call looks at: a few ms of Redis.  A group with pending entries costs it several times as much as another.
+-- Cost of the groups that one call examines, a few ms of Redis's time.  A group with pending entries costs several
+-- times as much as another.
 local BUDGET = 1000
 local PENDING_COST = 3
--- Each call lists all groups of the stream.  On a stream with thousands of groups a call examines at least one in CALLS
--- of them, so that a round takes at most CALLS calls and its cost is proportional to the number of groups.
+-- Calls of one round over a stream's groups, at most.  Each call lists all groups of the stream, and on a stream with
+-- thousands of groups examines at least one in CALLS of them.  So the cost of a round is proportional to their number.
 local CALLS = 4
--- Fields of a meta hash that are read at once: far below the arguments that Lua can pass.
+-- Fields of a meta hash that are read by one HMGET: far below the number of arguments that Lua can pass.
 local READ_AT_ONCE = 1000
 
--- The index of the last group to examine if `budget` is spent on the groups after `from`.
+-- Returns the index of the last group to examine if `budget` is spent on the groups after `from`.
 local function end_of_budget(groups, from, budget)
   local last = from
   while last < #groups and budget > 0 do
@@ -20,7 +21,7 @@ local function end_of_budget(groups, from, budget)
   return last
 end
 
--- The projection fields of groups `from` + 1 to `last`.
+-- Returns the projections of groups `from` + 1 to `last`.
 local function projections_of(meta, groups, from, last)
   local stored = {}
   for first = from + 1, last, READ_AT_ONCE do
@@ -35,10 +36,9 @@ local function projections_of(meta, groups, from, last)
   return stored
 end
 
--- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as a call before has looked at them.
--- Returns nothing where no group has moved, else how many groups to leave out next (0: that is all), the log start, and
--- of each group that has moved three elements: its name, where it stands (an offset), and what it was last in step
--- with (see decode_projection; "" for nothing).
+-- KEYS: stream, meta.  ARGV: bias, how many groups to leave out, as an earlier call has examined them.
+-- Returns nothing if no group has moved; else how many groups to leave out next (0: all were examined), the log start,
+-- and for each group that has moved three elements: its name, its offset, and its projection ("" if it has none).
 local function moved_groups(keys, args)
   local stream, meta, bias, from = keys[1], keys[2], tonumber(args[1]), tonumber(args[2])
   local groups = redis.pcall('XINFO', 'GROUPS', stream)
@@ -51,27 +51,26 @@ local function moved_groups(keys, args)
   for at = from + 1, last do
     local group, field = groups[at], stored[at - from]
     local name, pending = field_of(group, 'name'), field_of(group, 'pending')
-    local offset, stood
+    local committed, known
     if field then
       local _
-      _, offset, stood = decode_projection(field)
+      _, committed, known = decode_projection(field)
     end
-    local stands = native_offset(stream, name, pending, field_of(group, 'last-delivered-id'), bias, offset)
-    if stands ~= stood then
+    local offset = native_offset(stream, name, pending, field_of(group, 'last-delivered-id'), bias, committed)
+    if offset ~= known then
       moved[#moved + 1] = name
-      moved[#moved + 1] = stands
+      moved[#moved + 1] = offset
       moved[#moved + 1] = field or ''
     end
   end
   if #moved == 2 then
     return moved[1] == 0 and {} or moved
   end
-  local found, fault = inspect(stream)
-  if not found then
+  local log, fault = open_log(stream, nil, meta, bias)
+  if not log then
     return fault
   end
-  local state = load_meta(meta)
-  moved[2] = log_start(found, state, log_end(found, state, bias), bias)
+  moved[2] = current_start(log, current_end(log))
   return moved
 end
 

@@ -1,0 +1,219 @@
+-- The sparse index of a partition, a sorted set: finds offsets by count, time or bytes without reading the log.
+--
+-- A *point* describes the log before one entry, and a *span* is the entries from one point to the next.  The score of a
+-- point is the offset of the entry's first record; its member is, between spaces,
+--   position              of the entry's first record
+--   records_before        all records before the entry, those included that are gone
+--   append_ms             when the entry was appended
+--   largest_before_ms     largest timestamp before the entry; "-" if there is none
+--   largest_in_span_ms    largest timestamp in the span that ends here; "-" if there is none
+--   span_bytes            bytes of that span
+--   entries_before        all entries before the entry; left out if it equals records_before
+
+-- A new point comes after SPAN_RECORDS records, SPAN_BYTES bytes or SPAN_MS ms of append time.
+local SPAN_RECORDS = 256
+local SPAN_BYTES = 1048576
+local SPAN_MS = 1000
+
+local function optional(number)
+  return number and integer(number) or '-'
+end
+
+local function encode_point(point)
+  return table.concat({
+    integer(point.position),
+    integer(point.records_before),
+    integer(point.append_ms),
+    optional(point.largest_before_ms),
+    optional(point.largest_in_span_ms),
+    integer(point.span_bytes),
+    point.entries_before ~= point.records_before and integer(point.entries_before) or nil,
+  }, ' ')
+end
+
+local function decode_point(member)
+  local position, records_before, append_ms, largest_before_ms, largest_in_span_ms, span_bytes, entries_before =
+    string.match(member, '^(%d+) (%d+) (%d+) (%S+) (%S+) (%d+) ?(%d*)$')
+  return {
+    member = member,
+    position = tonumber(position),
+    records_before = tonumber(records_before),
+    entries_before = tonumber(entries_before) or tonumber(records_before),
+    append_ms = tonumber(append_ms),
+    largest_before_ms = tonumber(largest_before_ms),
+    largest_in_span_ms = tonumber(largest_in_span_ms),
+    span_bytes = tonumber(span_bytes),
+  }
+end
+
+-- Adds a point, or replaces the one that `point` was decoded from.
+local function put_point(log, point)
+  if point.member then
+    redis.call('ZREM', log.index, point.member)
+  end
+  point.member = encode_point(point)
+  redis.call('ZADD', log.index, integer(point.position - log.bias), point.member)
+end
+
+-- Returns the last point at or before a position, or nil.
+local function floor_point(log, position)
+  local found = redis.call('ZREVRANGEBYSCORE', log.index, integer(position - log.bias), '-inf', 'LIMIT', 0, 1)
+  return found[1] and decode_point(found[1])
+end
+
+-- Returns the first point after a position, or nil.
+local function next_point(log, position)
+  local found = redis.call('ZRANGEBYSCORE', log.index, '(' .. integer(position - log.bias), '+inf', 'LIMIT', 0, 1)
+  return found[1] and decode_point(found[1])
+end
+
+-- Deletes all points: none of the entries that they describe is left.
+local function clear_index(log)
+  redis.call('DEL', log.index)
+  log.live_entries = 0
+  log.live_bytes = 0
+  log.span_bytes = 0
+  log.point_records_before = nil
+  log.point_append_ms = nil
+  log.largest_in_span_ms = nil
+  log.largest_before_ms = nil
+end
+
+-- Adds a point at `position`, where the records of an append begin.
+local function start_span(log, position, append_ms)
+  local largest_ms = log.largest_in_span_ms
+  if largest_ms and (log.largest_before_ms == nil or largest_ms > log.largest_before_ms) then
+    log.largest_before_ms = largest_ms
+  end
+  put_point(log, {
+    position = position,
+    records_before = log.records_before,
+    entries_before = log.entries_before,
+    append_ms = append_ms,
+    largest_before_ms = log.largest_before_ms,
+    largest_in_span_ms = largest_ms,
+    span_bytes = log.span_bytes,
+  })
+  log.point_records_before = log.records_before
+  log.point_append_ms = append_ms
+  log.largest_in_span_ms = nil
+  log.span_bytes = 0
+end
+
+-- Accounts for `records` new records in `entries` entries of `size` bytes in all.  The first record is at `position`,
+-- the others follow without a gap, and `time_ms` is their largest timestamp.  If `position` is nil (no offset), the
+-- records start no span, unless they are the first ones of the log: then the span starts at the last position of their
+-- millisecond.
+local function add_records(log, position, records, entries, time_ms, size, append_ms)
+  local point_records = log.point_records_before
+  if position == nil and point_records == nil then
+    position = math.min(append_ms * SEQUENCES + SEQUENCES, POSITION_LIMIT) - 1
+  end
+  if position
+    and (
+      point_records == nil
+      or log.records_before - point_records >= SPAN_RECORDS
+      or append_ms - log.point_append_ms >= SPAN_MS
+      or log.span_bytes >= SPAN_BYTES
+    )
+  then
+    start_span(log, position, append_ms)
+  end
+  log.records_before = log.records_before + records
+  log.entries_before = log.entries_before + entries
+  log.live_entries = log.live_entries + entries
+  log.live_bytes = log.live_bytes + size
+  log.span_bytes = log.span_bytes + size
+  if log.largest_in_span_ms == nil or time_ms > log.largest_in_span_ms then
+    log.largest_in_span_ms = time_ms
+  end
+end
+
+-- Accounts for one new entry, which holds `records` records.
+local function add_entry(log, position, records, time_ms, size, append_ms)
+  add_records(log, position, records, 1, time_ms, size, append_ms)
+  if size > log.largest_entry_bytes then
+    log.largest_entry_bytes = size
+  end
+end
+
+-- Accounts for up to `budget` entries after log.indexed_id.  Returns whether that was all.
+local function fold(log, budget)
+  local bytes = 0
+  while budget > 0 and bytes < 4 * SPAN_BYTES do
+    local asked = math.min(PAGE, budget)
+    local page = redis.call('XRANGE', log.stream, '(' .. log.indexed_id, '+', 'COUNT', asked)
+    for _, entry in ipairs(page) do
+      local id, fields = entry[1], entry[2]
+      local size, ms = payload_bytes(fields), parts_of(id)
+      local position, records, time_ms = records_of(id, fields, log.bias)
+      add_entry(log, position, records, time_ms, size, ms)
+      bytes = bytes + size
+    end
+    if #page < asked then
+      log.indexed_id = log.info.last_id
+      return true
+    end
+    log.indexed_id = page[#page][1]
+    budget = budget - #page
+  end
+  return log.indexed_id == log.info.last_id
+end
+
+-- Brings the index up to what native clients added, `budget` entries at most.  Returns whether the index is complete
+-- then.  If a native client deleted the stream, the index starts over, and offsets continue after the log end.
+local function catch_up(log, budget)
+  local last_id = log.info.last_id
+  if log.indexed_id == last_id then
+    return true
+  end
+  if id_less(last_id, log.indexed_id) then
+    clear_index(log)
+    log.log_start = math.max(log.log_start, log.info.exists and 0 or log.log_end)
+    log.indexed_id = '0-0'
+    if last_id == '0-0' then
+      return true
+    end
+  end
+  return fold(log, budget)
+end
+
+-- Returns the log if its index is complete and correct.  Else returns nil and the reply that names the function to call
+-- first, {"fold"} or {"recount"}, or an error reply.
+local function open_indexed(stream, index, meta, bias)
+  local log, fault = open_log(stream, index, meta, bias)
+  if not log then
+    return nil, fault
+  end
+  if log.indexed_id ~= log.info.last_id then
+    return nil, { 'fold' }
+  end
+  if log.live_entries ~= log.info.length then
+    return nil, { 'recount' }
+  end
+  return log
+end
+
+local function count_entries(stream, first, last)
+  return (measure(stream, 0, first, last))
+end
+
+-- Returns the number of live entries after entry `last_id`; exact if the index is complete and correct.
+local function count_after(stream, index, last_id)
+  local newest = redis.call('ZREVRANGE', index, 0, 0, 'WITHSCORES')
+  if not newest[1] then
+    return count_entries(stream, '(' .. last_id, '+')
+  end
+  local last_point = decode_point(newest[1])
+  local bias = last_point.position - tonumber(newest[2])
+  local following = next_point({ index = index, bias = bias }, position_after(last_id) - 1)
+  if not following then
+    return count_entries(stream, '(' .. last_id, '+')
+  end
+  local before = 0
+  if id_less(last_id, id_of(following.position)) then
+    before = count_entries(stream, '(' .. last_id, '(' .. id_of(following.position))
+  end
+  local between = last_point.entries_before - following.entries_before
+  return before + between + count_entries(stream, id_of(last_point.position), '+')
+end

@@ -1,0 +1,197 @@
+-- Leases of brokers on their node ids, and the versions of the assignment, which count changes of who is live.
+--
+-- A field of the hash of brokers is a node id; its value is
+--   "<end of the lease (ms)> <token> <joined> <acknowledged assignment> <acknowledged catalogue> <description>"
+-- with -1 if nothing is acknowledged yet.
+local ENTRY = '^(%d+) (%S+) (%d+) (%-?%d+) (%-?%d+) (.*)$'
+
+local MAX_NODE_ID = 2147483647
+-- The largest value of broker.session.timeout.ms: no broker writes a longer lease.
+local MAX_LEASE_MS = 2147483647
+
+local function is_node_id(field)
+  local number = string.match(field, '^%d+$') and tonumber(field)
+  return number and number <= MAX_NODE_ID and integer(number) == field
+end
+
+-- Returns the parts of an entry; nil if no broker can have written it while the assignment had versions up to
+-- `version`.
+local function read_entry(node_id, text, version, now_ms)
+  local expiry_ms, token, joined, assignment, catalogue, description = string.match(text, ENTRY)
+  if not (expiry_ms and is_node_id(node_id)) then
+    return nil
+  end
+  if tonumber(joined) > version or tonumber(expiry_ms) > now_ms + MAX_LEASE_MS then
+    return nil
+  end
+  return {
+    expiry_ms = tonumber(expiry_ms),
+    token = token,
+    joined = tonumber(joined),
+    assignment = tonumber(assignment),
+    catalogue = tonumber(catalogue),
+    description = description,
+  }
+end
+
+local function write_entry(brokers, node_id, entry)
+  redis.call('HSET', brokers, node_id, table.concat({
+    integer(entry.expiry_ms), entry.token, integer(entry.joined), integer(entry.assignment), integer(entry.catalogue),
+    entry.description,
+  }, ' '))
+end
+
+-- Returns all readable entries by node id, and the fields of the others: damaged entries and those of another release.
+-- `unreadable` is the node ids whose descriptions a broker cannot read, between spaces.
+local function read_entries(brokers, version, unreadable, now_ms)
+  local found, entries, strange = redis.call('HGETALL', brokers), {}, {}
+  for at = 1, #found, 2 do
+    local entry = read_entry(found[at], found[at + 1], version, now_ms)
+    if entry and not string.find(unreadable, ' ' .. found[at] .. ' ', 1, true) then
+      entries[found[at]] = entry
+    else
+      strange[#strange + 1] = found[at]
+    end
+  end
+  return entries, strange
+end
+
+-- Saves a new version of the assignment, with which the brokers in `gone` left.  Of those that left earlier, only the
+-- ones are kept that one of `entries` has seen.
+local function save_version(cluster, version, entries, gone)
+  local left, first = {}, version
+  for _, entry in pairs(entries) do
+    first = math.min(first, entry.joined)
+  end
+  for node_id, since in string.gmatch(redis.call('HGET', cluster, 'left') or '', '(%d+):(%d+)') do
+    since = tonumber(since)
+    if not entries[node_id] and not gone[node_id] and since > first and since < version then
+      left[#left + 1] = node_id .. ':' .. integer(since)
+    end
+  end
+  for node_id in pairs(gone) do
+    left[#left + 1] = node_id .. ':' .. integer(version)
+  end
+  table.sort(left)
+  redis.call('HSET', cluster, 'assignment', integer(version), 'left', table.concat(left, ' '))
+end
+
+-- Deletes strange fields and the entries of other brokers whose lease is over, from `entries` too.  Returns the node
+-- ids that are gone by that.
+local function remove_dead(brokers, entries, strange, node_id, now_ms)
+  local gone = {}
+  for _, field in ipairs(strange) do
+    redis.call('HDEL', brokers, field)
+    if is_node_id(field) and field ~= node_id then
+      gone[field] = true
+    end
+  end
+  for other, entry in pairs(entries) do
+    if other ~= node_id and entry.expiry_ms <= now_ms then
+      gone[other] = true
+      entries[other] = nil
+      redis.call('HDEL', brokers, other)
+    end
+  end
+  return gone
+end
+
+-- Returns the lowest versions of assignment and catalogue that a broker other than `node_id` has acknowledged; false
+-- if there is no other.
+local function lowest_acknowledged(entries, node_id)
+  local assignment, catalogue = false, false
+  for other, entry in pairs(entries) do
+    if other ~= node_id then
+      assignment = math.min(assignment or entry.assignment, entry.assignment)
+      catalogue = math.min(catalogue or entry.catalogue, entry.catalogue)
+    end
+  end
+  return assignment, catalogue
+end
+
+-- The reply to a lease that is held; see `lease`.
+local function held_reply(cluster, entries, node_id, version, known, strange)
+  local assignment, catalogue = lowest_acknowledged(entries, node_id)
+  local reply = { 'held', version, counter(cluster, 'catalogue') or 0, assignment, catalogue, strange }
+  if version ~= known then
+    reply[#reply + 1] = redis.call('HGET', cluster, 'left') or ''
+    for other, entry in pairs(entries) do
+      reply[#reply + 1] = other
+      reply[#reply + 1] = entry.joined
+      reply[#reply + 1] = entry.description
+    end
+  end
+  return reply
+end
+
+-- KEYS: brokers, hash of the cluster, hash of topics.
+-- ARGV: node id, token, lease (ms), description (JSON), token of a holder known to be dead (or ""), version of the
+-- assignment that the caller has (-1: none), the latest that it has heard of, versions of assignment and catalogue
+-- that it has acknowledged, cluster id, node ids whose descriptions it cannot read (between spaces).
+-- Takes or renews the lease on a node id, and removes brokers whose lease is over.  Each change of who is live gives
+-- the assignment a new version.  If the caller has heard of a later version than Redis has (Redis lost its newest
+-- writes), the new version is later still.  Damaged entries are deleted as if their brokers had left; a live broker
+-- returns with its next renewal.
+-- Returns {"refused", remaining ms, token, description} of the holder; or {"held", version of the assignment, version
+-- of the catalogue, the lowest version of each that another broker has acknowledged (nil without others), deleted
+-- fields, and then, unless the caller has that version, who left, and node id, joined and description of each live
+-- broker}.
+-- Error KEYSPACELOST.
+local function lease(keys, args)
+  local node_id, token, duration_ms = args[1], args[2], tonumber(args[3])
+  local known, latest = tonumber(args[6]), tonumber(args[7])
+  local assignment, catalogue = tonumber(args[8]), tonumber(args[9])
+  if #keys ~= 3 or #args ~= 11 or not (duration_ms and known and latest and assignment and catalogue) then
+    return redis.error_reply('ERR korvet_lease: malformed arguments')
+  end
+  local brokers, cluster, topics = keys[1], keys[2], keys[3]
+  local lost = lost_keyspace(cluster, topics, args[10])
+  if lost then
+    return lost
+  end
+  local now_ms, stored = clock_ms(), counter(cluster, 'assignment') or -1
+  local entries, strange = read_entries(brokers, stored, args[11], now_ms)
+  local holder = entries[node_id]
+  if holder and holder.token ~= token and holder.token ~= args[5] and holder.expiry_ms > now_ms then
+    return { 'refused', holder.expiry_ms - now_ms, holder.token, holder.description }
+  end
+  local gone = remove_dead(brokers, entries, strange, node_id, now_ms)
+  if not counter(cluster, 'topics') then
+    redis.call('HSET', cluster, 'topics', redis.call('HLEN', topics))
+  end
+  local joins = not holder or holder.token ~= token or stored < latest
+  local version = (joins or next(gone)) and math.max(stored, latest) + 1 or stored
+  entries[node_id] = {
+    expiry_ms = now_ms + duration_ms,
+    token = token,
+    joined = joins and version or holder.joined,
+    assignment = assignment,
+    catalogue = catalogue,
+    description = args[4],
+  }
+  write_entry(brokers, node_id, entries[node_id])
+  if version ~= stored then
+    save_version(cluster, version, entries, gone)
+  end
+  return held_reply(cluster, entries, node_id, version, known, strange)
+end
+
+-- KEYS: brokers, hash of the cluster.  ARGV: node id, token.
+-- Gives up a lease.  Returns 1 if that token held it, else 0.
+local function release(keys, args)
+  if #keys ~= 2 or #args ~= 2 then
+    return redis.error_reply('ERR korvet_release: malformed arguments')
+  end
+  local stored = counter(keys[2], 'assignment') or -1
+  local entries = read_entries(keys[1], stored, '', clock_ms())
+  local holder = entries[args[1]]
+  if not holder or holder.token ~= args[2] then
+    return 0
+  end
+  entries[args[1]] = nil
+  save_version(keys[2], stored + 1, entries, { [args[1]] = true })
+  return redis.call('HDEL', keys[1], args[1])
+end
+
+redis.register_function({ function_name = 'korvet_lease', callback = lease, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_release', callback = release, flags = { 'allow-oom' } })
