@@ -31,8 +31,6 @@ LONG_FILES = {
     "korvet/groups/messages.py": "",
     "korvet/records/kernel.py": "",
     "korvet/server/connection.py": "",
-    "korvet/storage/log/appender.py": "",
-    "korvet/storage/log/partition_log.py": "",
     "korvet/transactions/shard.py": "",
     "spark/records/kernel.py": "",
     "tests/spark/test_export.py": "",
@@ -49,15 +47,6 @@ LONG_FILES = {
 CIRCLES = [
     ["korvet.server.connection", "korvet.server.connections"],
     ["korvet.api.common.context", "korvet.api.common.services", "korvet.api.fetching.memory"],
-    [
-        "korvet.storage.log.appender",
-        "korvet.storage.log.layouts",
-        "korvet.storage.log.native_watcher",
-        "korvet.storage.log.partition_log",
-        "korvet.storage.log.readahead",
-        "korvet.storage.log.reader",
-        "korvet.storage.log.resources",
-    ],
 ]
 # The widest line of Lua; no formatter checks Lua.
 WIDEST_LUA = 120

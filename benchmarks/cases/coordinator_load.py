@@ -27,6 +27,7 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
 from tests.support.admin import create_topic
+from tests.support.logs import append_own
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
@@ -125,10 +126,10 @@ async def fill(store: Store, commits: Commits) -> None:
         projected.setdefault(partition, {})[f"commit:{group}"] = f"{ends[number]} {offset}"
         ends[number] += 1
         if len(batch) == APPEND_RECORDS:
-            await logs[number].append_wait(encode_append_records(batch))
+            await append_own(logs[number], encode_append_records(batch))
             batch.clear()
     left = ((log, batch) for log, batch in zip(logs, waiting, strict=True) if batch)
-    await asyncio.gather(*(log.append_wait(encode_append_records(batch)) for log, batch in left))
+    await asyncio.gather(*(append_own(log, encode_append_records(batch)) for log, batch in left))
     for partition, fields in projected.items():
         await store.commands.call(
             "HSET", store.commands.keyspace.meta(TOPIC, partition), *chain.from_iterable(fields.items())

@@ -62,7 +62,7 @@ async def _delete(
     if not directory.policy(topic).deletes:
         return index, _NONE, ErrorCode.policy_violation
     try:
-        start = await log.delete_before(None if asked.offset == _LOG_END else asked.offset)
+        start = await log.trimming.delete_before(None if asked.offset == _LOG_END else asked.offset)
     except StorageError as failed:
         return index, _NONE, error_code_of(failed)
     return index, start, ErrorCode.none

@@ -54,7 +54,7 @@ async def _one(context: RequestContext, name: str, index: int) -> Any:
     if log.closed:
         return _partition(context, index, ErrorCode.not_leader_or_follower, [])
     try:
-        producers = await log.producers()
+        producers = await log.queries.producers()
     except StorageError as error:
         return _partition(context, index, error_code_of(error, Asked.READ), [])
     return _partition(context, index, ErrorCode.none, producers)

@@ -103,9 +103,9 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
         end = bounds.last_stable_offset if is_committed else bounds.log_end
         return end if timestamp_ms == _LATEST else bounds.log_start, -1, log.leader_epoch
     if timestamp_ms == _MAX_TIMESTAMP:
-        found = await log.offset_of_max_timestamp()
+        found = await log.queries.offset_of_max_timestamp()
     else:
-        found = await log.offset_for_timestamp(timestamp_ms)
+        found = await log.queries.offset_for_timestamp(timestamp_ms)
     if is_committed and found is not None and found[0] >= (await log.bounds()).last_stable_offset:
         return _NONE
     return _NONE if found is None else (found[0], found[1], log.leader_epoch)

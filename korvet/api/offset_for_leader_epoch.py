@@ -60,7 +60,7 @@ async def _one(context: RequestContext, topic: str, asked: Any) -> Any:
     if asked.leader_epoch < 0:
         return _end(context, asked.partition, ErrorCode.none, _NONE)
     try:
-        found = await log.end_of_leader_epoch(asked.leader_epoch)
+        found = await log.queries.end_of_leader_epoch(asked.leader_epoch)
     except StorageError as failed:
         return _end(context, asked.partition, error_code_of(failed, Asked.READ), _NONE)
     return _end(context, asked.partition, ErrorCode.none, found or _NONE)

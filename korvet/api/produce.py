@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.producing.unpacking import Unpacked
-    from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, BytesLike
+    from korvet.records.batch import BatchHeader, BytesLike
     from korvet.security.authorizer import Access
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Summary
     from korvet.topics.configs import TopicPolicy
     from korvet.topics.directory import Place
 
@@ -279,20 +280,19 @@ class _Produce(msgspec.Struct, eq=False):
         if place.topic.internal:
             self._put(place.log, received, part)
             return
-        batch = place.log.encode(received)
-        self._check_records(place, received, batch.form)
-        stamp = None
+        producer = None
         if header.producer_id >= 0:
-            stamp = ProducerSequence(
+            producer = ProducerSequence(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
             )
-        self._pending += 1
         place.log.append(
-            batch,
-            stamp,
+            received,
+            producer,
+            partial(self._check_records, place, received),
             partial(self._appended, part, place.policy),
             followed=self._context.client.pipelines,
         )
+        self._pending += 1
 
     def _transaction_of(self, log: PartitionLog, header: BatchHeader) -> AddRequest:
         """What the coordinator is asked: whether the partition is in the transaction, or from v12 on to add
@@ -456,22 +456,22 @@ class _Produce(msgspec.Struct, eq=False):
                 ErrorCode.invalid_timestamp, message, [RecordError(index, message) for index in named]
             )
 
-    def _check_records(
-        self, place: Place, received: ReceivedBatch, form: AppendArguments | AppendCommands
-    ) -> None:
+    def _check_records(self, place: Place, received: ReceivedBatch, summary: Summary) -> None:
         """Raises _Refused if a record has a timestamp out of range or lacks its key; it names the bad
         records.
         """
         policy = place.policy
         earliest, latest = -(2**63), 2**63 - 1
-        oldest_ms = form.min_timestamp_ms
+        oldest_ms = summary.min_timestamp_ms
         in_time = True
         if not policy.log_append_time:
             earliest, latest = self._times(policy)
             # -1 is "no timestamp", which Kafka lets pass.
-            in_time = form.max_timestamp_ms <= latest and (oldest_ms >= earliest or oldest_ms == NO_TIMESTAMP)
+            in_time = summary.max_timestamp_ms <= latest and (
+                oldest_ms >= earliest or oldest_ms == NO_TIMESTAMP
+            )
         keyed = policy.compacts
-        if in_time and not (keyed and form.keyless_count):
+        if in_time and not (keyed and summary.keyless_count):
             return
         bad = kernel.find_invalid(
             received.data, 0, received.header, received.plain, earliest, latest, keyed, _MOST_NAMED
@@ -488,7 +488,7 @@ class _Produce(msgspec.Struct, eq=False):
             )
         raise _Refused(
             ErrorCode.invalid_timestamp,
-            f"timestamps from {oldest_ms} to {form.max_timestamp_ms} are outside {earliest} to {latest}",
+            f"timestamps from {oldest_ms} to {summary.max_timestamp_ms} are outside {earliest} to {latest}",
             errors,
         )
 

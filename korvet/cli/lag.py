@@ -137,7 +137,7 @@ async def _lag(store: Store, commit: Commit, now_ms: int) -> Lag:
         return NOTHING_UNREAD
     offset = max(commit.offset, 0)
     first = await store.commands.call("XRANGE", log.stream, entry_id(offset, log.bias), "+", "COUNT", 1)
-    records = await log.count(offset, log_end)
+    records = await log.queries.count(offset, log_end)
     if not first or not records:
         return NOTHING_UNREAD
     ((first_id, fields),) = first

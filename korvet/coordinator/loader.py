@@ -170,7 +170,7 @@ class OffsetsLoader(Loader["GroupShard"]):
     async def _newest(self) -> dict[int, Page]:
         pages = await super()._newest()
         topic, number = self._log.topic.name, self._log.partition
-        for producer_id in await self._log.open_producers():
+        for producer_id in await self._log.queries.open_producers():
             for offset in await self._scan(self._keyspace.pending(topic, number, producer_id), pages):
                 self._open[offset] = producer_id
         return pages

@@ -306,7 +306,7 @@ class ServedPartition(ABC, Generic[_Shard, _Step]):
     def _send(self, batch: list[Pending], stamp: ProducerSequence | None = None) -> None:
         producer = None if stamp is None else (stamp.producer_id, stamp.producer_epoch)
         arguments = encode_append_records([each.encoded for each in batch], producer)
-        self._log.append(arguments, stamp, partial(self._appended, batch), epoch=self._claim.epoch)
+        self._log.append_own(arguments, stamp, partial(self._appended, batch), epoch=self._claim.epoch)
 
     def _appended(self, batch: Sequence[Pending], result: Appended | StorageError) -> None:
         if self.closed:

@@ -67,6 +67,6 @@ async def _apply(
     deleted = 0
     # A partition in compaction is trimmed in the next round; otherwise the compaction would never finish.
     if policy is not None and policy.deletes and not partition.compacting:
-        deleted = await partition.trim(policy.retention_ms, policy.retention_bytes, now_ms)
-    await partition.expire_producers(producers_from_ms)
+        deleted = await partition.trimming.trim(policy.retention_ms, policy.retention_bytes, now_ms)
+    await partition.trimming.expire_producers(producers_from_ms)
     return deleted

@@ -10,9 +10,9 @@ from kio.schema.errors import ErrorCode
 from korvet.api.fetch import FullReading
 from korvet.api.fetching.memory import FetchMemory
 from korvet.coordinator.term import Term
-from korvet.storage.log import appender
-from korvet.storage.log.partition_log import PartitionLog
+from korvet.storage.log import append_replies
 from korvet.storage.log.reader import Read
+from korvet.storage.log.state import LogState
 from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.api.test_fetch import BY_NAME, fetch
@@ -55,7 +55,7 @@ def test_an_append_that_took_effect_is_acknowledged_all_the_same(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(client, "t", batch([(b"k", b"first")]))
-    failed = fails_once(monkeypatch, PartitionLog, "took_effect")
+    failed = fails_once(monkeypatch, LogState, "note_appended")
     offsets = [put(client, "t", batch([(b"k", b"v%d" % number)])).base_offset for number in range(3)]
     assert failed
     assert offsets == sorted(set(offsets))
@@ -70,7 +70,7 @@ def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
     """A guarded one is looked for in the log; the first one of a log goes by script, and may be there."""
     if guarded:
         put(client, "t", batch([(b"k", b"first")]))
-    failed = fails_once(monkeypatch, appender, "append_reply")
+    failed = fails_once(monkeypatch, append_replies, "append_reply")
     answer = put(client, "t", batch([(b"k", b"v")]))
     assert failed
     assert answer.error_code is (ErrorCode.none if guarded else ErrorCode.request_timed_out)

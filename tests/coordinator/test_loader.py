@@ -18,6 +18,7 @@ from korvet.offsets.schema import GroupMetadataKey, GroupMetadataValue, OffsetCo
 from korvet.records.kernel import encode_append_records
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from tests.support.logs import append_own
 from tests.support.offsets_replay import OffsetsReplay
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ async def offsets_log(store: Store) -> PartitionLog:
 
 async def write(log: PartitionLog, records: list[Raw]) -> None:
     for at in range(0, len(records), 1_000):
-        await log.append_wait(
-            encode_append_records([(key, value, 7) for key, value in records[at : at + 1_000]])
+        await append_own(
+            log, encode_append_records([(key, value, 7) for key, value in records[at : at + 1_000]])
         )
 
 

@@ -39,6 +39,7 @@ from korvet.transactions.messages import (
 )
 from korvet.transactions.shard import TransactionShard
 from korvet.transactions.state import TransactionState
+from tests.support.logs import admit, append_own
 from tests.support.polling import until_async
 from tests.unit.records import forms
 
@@ -88,7 +89,7 @@ class Running:
         )
         log = self.log(partition)
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), stamp, done.set_result)
+        log.append(ReceivedBatch(data, parse_batch(data, 0), None), stamp, admit, done.set_result)
         assert not isinstance(await done, Exception)
 
     async def end(self, identity: tuple[int, int], committed: bool) -> ErrorCode:
@@ -316,7 +317,7 @@ async def test_offsets_of_open_transactions_are_loaded_as_pending(
             )
             producer = None if producer_id is None else (producer_id, 0)
             stamp = None if producer is None else ProducerSequence(*producer, -1, True)
-            await log.append_wait(encode_append_records([record], producer), stamp)
+            await append_own(log, encode_append_records([record], producer), stamp)
 
         await commit(1)
         await commit(2, 7)

@@ -8,6 +8,7 @@ from aiokafka.record import MemoryRecords
 
 from korvet.records.kernel import parse_batch
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
+from tests.support.logs import admit, read_log
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def produce(
 ) -> None:
     """Append as a Produce request does."""
     producer = ProducerSequence(*stamp) if stamp else None
-    log.append(log.encode(received(records)), producer, done, epoch=epoch, followed=followed)
+    log.append(received(records), producer, admit, done, epoch=epoch, followed=followed)
 
 
 def decode(data: bytes) -> list[Record]:
@@ -64,7 +65,7 @@ async def read_everything(log: PartitionLog, max_bytes: int) -> list[int]:
     offset = bounds.log_start
     found: list[int] = []
     while offset < bounds.log_end:
-        fetched = await log.read_wait(offset, max_bytes)
+        fetched = await read_log(log, offset, max_bytes)
         assert fetched.next_offset > offset, "a read short of the log end gives something"
         assert fetched.data
         offsets = [record.offset for record in decode(fetched.data)]

@@ -27,6 +27,7 @@ from korvet.storage.log.values import Appended, ProducerSequence
 from tests.storage.batches import decode
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until
+from tests.support.logs import append_own, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,7 @@ def append(
     epoch: int | None = None,
 ) -> Appended:
     producer = ProducerSequence(*stamp) if stamp else None
-    return bench.run(log.append_wait(batch(*[b"v"] * count), producer, epoch=epoch))
+    return bench.run(append_own(log, batch(*[b"v"] * count), producer, epoch=epoch))
 
 
 def test_duplicates_of_the_last_five_batches_get_their_first_offset(bench: Bench) -> None:
@@ -105,9 +106,9 @@ def test_idle_producers_are_forgotten(bench: Bench) -> None:
     log = bench.log()
     for producer in range(700):
         append(bench, log, 1, (producer, 0, 0))
-    assert bench.run(log.expire_producers(0)) == 0
+    assert bench.run(log.trimming.expire_producers(0)) == 0
     now = append(bench, log, 1, (1, 0, 1))
-    assert bench.run(log.expire_producers(now.append_ms + 1)) == 700
+    assert bench.run(log.trimming.expire_producers(now.append_ms + 1)) == 700
     append(bench, log, 1, (1, 0, 77))
 
 
@@ -143,8 +144,8 @@ def set_log_end(bench: Bench, log: PartitionLog, end: int) -> None:
 
 
 def test_a_burst_beyond_the_cap_is_throttled_and_clock_jumps_are_not(bench: Bench) -> None:
+    bench.store.resources.lead_cap_ms = 5
     log = bench.log()
-    log.lead_cap_ms = 5
     appended = append(bench, log, 10)
     # As a burst leaves it that is faster than a server in a test takes records.
     set_log_end(bench, log, appended.append_ms + 30_000 << 10)
@@ -155,7 +156,6 @@ def test_a_burst_beyond_the_cap_is_throttled_and_clock_jumps_are_not(bench: Benc
     set_log_end(bench, log, appended.append_ms + 1 << 10)
     append(bench, log)
     other = bench.log("future")
-    other.lead_cap_ms = 5
     ahead_ms = int(time.time() * 1000) + 3_600_000
     bench.client.xadd(other.stream, {"a": "b"}, id=f"{ahead_ms}-7")
     for _ in range(3):
@@ -168,11 +168,11 @@ def test_ids_beyond_all_offsets_are_refused_and_read_over(bench: Bench) -> None:
     bench.client.xadd(log.stream, {"a": "b"}, id=f"{2**64 - 1}-5")
     with pytest.raises(OffsetsExhausted):
         append(bench, log)
-    fetched = bench.run(log.read_wait(first.base_offset, 1000))
+    fetched = bench.run(read_log(log, first.base_offset, 1000))
     assert fetched.record_count == 1
-    assert bench.run(log.read_wait(fetched.next_offset, 1000)).next_offset == bench.run(log.bounds()).log_end
-    assert bench.run(log.count(0, 2**53)) == 2
-    assert bench.run(log.offset_of_max_timestamp()) == (first.base_offset, 5)
+    assert bench.run(read_log(log, fetched.next_offset, 1000)).next_offset == bench.run(log.bounds()).log_end
+    assert bench.run(log.queries.count(0, 2**53)) == 2
+    assert bench.run(log.queries.offset_of_max_timestamp()) == (first.base_offset, 5)
 
 
 def test_timestamps_come_back_exactly(bench: Bench) -> None:
@@ -192,16 +192,16 @@ def test_timestamps_come_back_exactly(bench: Bench) -> None:
     for assignment in ("clock", "dense"):
         log = bench.log(f"t-{assignment}", offset_assignment=assignment)
         arguments = encode_append_records([(b"k", b"v", stamp) for stamp in stamps])
-        appended = bench.run(log.append_wait(arguments))
-        fetched = bench.run(log.read_wait(appended.base_offset, 1 << 20))
+        appended = bench.run(append_own(log, arguments))
+        fetched = bench.run(read_log(log, appended.base_offset, 1 << 20))
         assert [record.timestamp_ms for record in decode(fetched.data)] == stamps
 
 
 def test_append_time_on_dense_topics_is_stamped(bench: Bench) -> None:
     log = bench.log(offset_assignment="dense", configs={"message.timestamp.type": "LogAppendTime"})
-    assert log.with_timestamps
+    assert log.state.with_timestamps
     appended = append(bench, log, 2)
-    records = decode(bench.run(log.read_wait(0, 1000)).data)
+    records = decode(bench.run(read_log(log, 0, 1000)).data)
     assert [record.timestamp_ms for record in records] == [appended.append_ms] * 2
 
 
@@ -215,7 +215,7 @@ def test_newest_entry_per_key_of_an_internal_topic(bench: Bench) -> None:
         (None, b"x", 0),
         (b"value", b"", 0),
     ]
-    base = bench.run(log.append_wait(encode_append_records(keyed))).base_offset
+    base = bench.run(append_own(log, encode_append_records(keyed))).base_offset
     latest = bench.store.commands.keyspace.latest("t", 0)
     expected = {b"a": entry_id(base + 2).encode(), b"value": entry_id(base + 5).encode()}
     assert bench.client.hgetall(latest) == expected
@@ -245,7 +245,7 @@ def test_offsets_go_on_after_the_stream_is_deleted(bench: Bench) -> None:
         again = append(bench, log, 2)
         assert again.base_offset >= bounds.log_end
         assert again.log_start == again.base_offset
-        assert bench.run(log.count(0, log.log_end)) == 2
+        assert bench.run(log.queries.count(0, log.log_end)) == 2
 
 
 def test_out_of_memory_refuses_the_append_whole(new_server: Callable[..., Server]) -> None:
@@ -259,14 +259,14 @@ def test_out_of_memory_refuses_the_append_whole(new_server: Callable[..., Server
     full = False
     while not full:
         try:
-            bench.run(log.append_wait(arguments))
+            bench.run(append_own(log, arguments))
         except OutOfMemory:
             full = True
         else:
             written += 20
     assert bench.client.xlen(log.stream) == written
-    assert bench.run(log.count(0, log.log_end)) == written
-    assert bench.run(log.trim(None, 0, 0)) == written
+    assert bench.run(log.queries.count(0, log.log_end)) == written
+    assert bench.run(log.trimming.trim(None, 0, 0)) == written
     append(bench, log, 10)
     bench.close()
 
@@ -284,7 +284,7 @@ def test_order_is_kept_when_the_library_is_lost(bench: Bench) -> None:
                 finished.set_result(None)
 
         for number in range(300):
-            log.append(batch(b"%d" % number), ProducerSequence(1, 0, number), done)
+            log.append_own(batch(b"%d" % number), ProducerSequence(1, 0, number), done)
             if number % 60 == 30:
                 bench.store.commands.links(log.stream).write.call("FUNCTION", "FLUSH")
             if number % 20 == 0:
@@ -301,15 +301,15 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             log = store.logs.get(await store.catalogue.create("t", 1), 0)
-            await log.append_wait(batch(b"0"), ProducerSequence(1, 0, 0))
+            await append_own(log, batch(b"0"), ProducerSequence(1, 0, 0))
             proxy.hold_replies()
-            lost = asyncio.ensure_future(log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1)))
+            lost = asyncio.ensure_future(append_own(log, batch(b"1"), ProducerSequence(1, 0, 1)))
             await until(lambda: server.client.xlen(log.stream) == 2)
             await proxy.cut()
             with pytest.raises(LinkLost):
                 await lost
             await store.commands.links(log.stream).write.wait_connected(10_000)
-            again = await log.append_wait(batch(b"1"), ProducerSequence(1, 0, 1))
+            again = await append_own(log, batch(b"1"), ProducerSequence(1, 0, 1))
             assert again.duplicate
             assert server.client.xlen(log.stream) == 2
 
@@ -324,7 +324,7 @@ def test_a_deleted_topic_takes_nothing_more(bench: Bench) -> None:
     with pytest.raises(TopicGone):
         append(bench, log)
     with pytest.raises(TopicGone):
-        bench.run(log.read_wait(0, 1))
+        bench.run(read_log(log, 0, 1))
     assert not bench.client.keys(f"*{bench.prefix}:t:*")
 
 
@@ -335,4 +335,4 @@ def test_native_function_follows_our_ids(bench: Bench, first: str) -> None:
     assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-1"
     assert append(bench, log).base_offset == 1
     assert bench.client.fcall("korvet_xadd", 3, *keys, first, "b") == b"0-3"
-    assert bench.run(log.count(0, 3)) == 3
+    assert bench.run(log.queries.count(0, 3)) == 3

@@ -28,6 +28,7 @@ from tests.api.batches import GZIP, LZ4, SNAPPY, ZSTD, batch, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
+from tests.support.logs import admit, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,7 +53,7 @@ async def append(log: PartitionLog, data: bytes, stamp: ProducerSequence | None 
     header = parse_batch(data, 0)
     plain = decompress(header.codec, data[HEADER_BYTES:], ALL) if header.codec else None
     done: asyncio.Future[Appended | StorageError] = asyncio.get_running_loop().create_future()
-    log.append(log.encode(ReceivedBatch(data, header, plain)), stamp, done.set_result)
+    log.append(ReceivedBatch(data, header, plain), stamp, admit, done.set_result)
     outcome = await done
     if not isinstance(outcome, Appended):
         raise outcome
@@ -77,7 +78,7 @@ async def all_records(log: PartitionLog) -> list[Record]:
     bounds = await log.bounds()
     offset = bounds.log_start
     while offset < bounds.log_end:
-        fetched = await log.read_wait(offset, ALL)
+        fetched = await read_log(log, offset, ALL)
         found += decode(fetched.data)
         offset = fetched.next_offset
     return found
@@ -102,12 +103,12 @@ def test_an_entry_holds_the_batch_as_it_was_sent(bench: Bench, assignment: str, 
         assert fields == {b"batch": placed(data, one.base_offset)}
     if log.bias:
         assert [one.base_offset for one in appended] == [0, 300, 600]
-    assert bench.run(log.count(0, log.log_end)) == 900
+    assert bench.run(log.queries.count(0, log.log_end)) == 900
     assert bench.run(log.bounds()).entries == 3
     for number in (0, 1, 149, 299):
         offset = appended[1].base_offset + number
-        assert bench.run(log.count(offset, log.log_end)) == 600 - number
-        assert bench.run(log.count(0, offset)) == 300 + number
+        assert bench.run(log.queries.count(offset, log.log_end)) == 600 - number
+        assert bench.run(log.queries.count(0, offset)) == 300 + number
         # The whole batch, as from Kafka; the tail cache gives the same.
         assert bench.run(read(log, offset)).startswith(placed(data, appended[1].base_offset))
         assert log.cached(offset, 1, None, zstd=True) == [placed(data, appended[1].base_offset)]
@@ -136,10 +137,10 @@ def test_append_times(bench: Bench, assignment: str) -> None:
         assert (header.log_append_time, header.max_timestamp_ms) == (1, appended.append_ms)
         assert [each.timestamp_ms for each in decode(stored)] == [appended.append_ms] * 2
         assert log.cached(appended.base_offset, ALL, None, zstd=True) == [stored]
-        assert bench.run(log.offset_for_timestamp(appended.append_ms)) is not None
+        assert bench.run(log.queries.offset_for_timestamp(appended.append_ms)) is not None
     last = (appended.base_offset, appended.append_ms)
-    assert bench.run(log.offset_for_timestamp(appended.append_ms + 1)) is None
-    newest = bench.run(log.offset_of_max_timestamp())
+    assert bench.run(log.queries.offset_for_timestamp(appended.append_ms + 1)) is None
+    newest = bench.run(log.queries.offset_of_max_timestamp())
     assert newest is not None
     assert newest[1] == last[1]
 
@@ -158,7 +159,7 @@ def test_a_header_that_contradicts_its_records_is_put_right(
     for _ in range(2):
         appended = bench.run(append(log, data))
         assert bench.run(read(log, appended.base_offset)) == placed(right, appended.base_offset)
-    assert bench.run(log.offset_for_timestamp(6)) is None
+    assert bench.run(log.queries.offset_for_timestamp(6)) is None
 
 
 def with_crc(data: bytes) -> bytes:
@@ -199,8 +200,8 @@ def test_native_entries_are_records_of_their_own(bench: Bench) -> None:
     second = bench.run(append(log, data))
     third = bench.run(append(log, data))
     end = third.base_offset + 10
-    assert bench.run(log.count(0, end)) == 36
-    assert bench.run(log.count(first.base_offset + 4, second.base_offset + 3)) == 6 + 6 + 3
+    assert bench.run(log.queries.count(0, end)) == 36
+    assert bench.run(log.queries.count(first.base_offset + 4, second.base_offset + 3)) == 6 + 6 + 3
     found = bench.run(all_records(log))
     assert [each.offset for each in found[10:16]] == [offset_of(one) for one in ids]
     values = [each.value for each in found[10:16]]
@@ -225,21 +226,21 @@ def test_a_damaged_batch_is_no_record(
     copy = placed(data, sound.base_offset)
     bench.client.xadd(log.stream, {"batch": copy}, id=entry_id(copied_at, log.bias))
     behind = bench.run(append(log, data)).base_offset
-    log.tail.clear()
-    fetched = bench.run(log.read_wait(sound.base_offset, ALL))
+    log.state.tail.clear()
+    fetched = bench.run(read_log(log, sound.base_offset, ALL))
     assert (fetched.record_count, fetched.next_offset) == (10, sound.base_offset + 10)
     for offset in (fetched.next_offset, at, at + 9, at + 10, copied_at):
         for _ in range(2):
             with pytest.raises(DamagedBatch):
-                bench.run(log.read_wait(offset, ALL))
+                bench.run(read_log(log, offset, ALL))
     assert [each.value for each in decode(bench.run(read(log, copied_at + 1)))] == [b"v"] * 10
     told = [record.message for record in caplog.records if "damaged" in record.message]
     assert [entry_id(place, log.bias) in text for place, text in zip((at + 9, copied_at), told, strict=True)]
-    found = bench.run(log.offset_for_timestamp(0))
+    found = bench.run(log.queries.offset_for_timestamp(0))
     assert found is not None
     assert found[0] == sound.base_offset
     bench.client.xdel(log.stream, entry_id(sound.base_offset + 9, log.bias))
-    found = bench.run(log.offset_for_timestamp(0))
+    found = bench.run(log.queries.offset_for_timestamp(0))
     assert found is not None
     assert found[0] == behind
 
@@ -252,11 +253,11 @@ def test_deleted_and_trimmed_entries(bench: Bench) -> None:
     bench.client.xtrim(log.stream, minid=ids[2], approximate=False)
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.entries) == (sent[2].base_offset, 5)
-    assert bench.run(log.count(0, bounds.log_end)) == 3 + 4 + 6 + 7 + 8
-    assert bench.run(log.count(sent[4].base_offset + 1, sent[5].base_offset + 2)) == 2
+    assert bench.run(log.queries.count(0, bounds.log_end)) == 3 + 4 + 6 + 7 + 8
+    assert bench.run(log.queries.count(sent[4].base_offset + 1, sent[5].base_offset + 2)) == 2
     # The index made anew serves further appends.
     again = bench.run(append(log, batch(pairs(*[b"v"] * 5))))
-    assert bench.run(log.count(sent[7].base_offset, again.base_offset + 5)) == 13
+    assert bench.run(log.queries.count(sent[7].base_offset, again.base_offset + 5)) == 13
 
 
 def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
@@ -265,12 +266,12 @@ def test_a_native_trim_costs_no_more_than_a_span(bench: Bench) -> None:
     payload_bytes = bench.run(log.bounds()).payload_bytes
     bench.client.xtrim(log.stream, maxlen=20, approximate=False)
     before = calls_of(bench.client, "xrange")
-    assert bench.run(log.count(0, log.log_end)) == 6_000
+    assert bench.run(log.queries.count(0, log.log_end)) == 6_000
     assert calls_of(bench.client, "xrange") - before < 10
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.entries) == (sent[30].base_offset, 20)
     assert bounds.payload_bytes == payload_bytes * 20 // 50
-    assert bench.run(log.count(sent[35].base_offset + 7, sent[40].base_offset)) == 1_493
+    assert bench.run(log.queries.count(sent[35].base_offset + 7, sent[40].base_offset)) == 1_493
 
 
 @assignments
@@ -329,7 +330,7 @@ def test_more_records_than_the_clock_has_offsets_for(bench: Bench) -> None:
     keys = bench.store.commands.keyspace.partition_keys("t", 0)
     added = bench.client.fcall("korvet_xadd", 3, *keys[:3], "value", "native")
     assert offset_of(added) == sent[-1].base_offset + 20_000
-    assert bench.run(log.count(sent[0].base_offset, offset_of(added) + 1)) == 20_000 * len(sent) + 1
+    assert bench.run(log.queries.count(sent[0].base_offset, offset_of(added) + 1)) == 20_000 * len(sent) + 1
 
 
 def test_readers_without_zstd(bench: Bench) -> None:
@@ -375,7 +376,7 @@ def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None
             ]
             assert [(each.offset, each.value, each.timestamp_ms) for each in records] == expected
             await append(log, sent[3])
-            assert await log.count(0, log.log_end) == 1 + 55 + 4
+            assert await log.queries.count(0, log.log_end) == 1 + 55 + 4
 
     asyncio.run(work())
 
@@ -399,7 +400,7 @@ def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
     assert values == [b"%d" % number for number in range(20) for _ in range(7)]
     offsets = {each.offset: each.value for each in records}
     assert all(offsets[one.base_offset + 6] == b"%d" % number for number, one in enumerate(found))
-    assert bench.run(log.count(0, log.log_end)) == 142
+    assert bench.run(log.queries.count(0, log.log_end)) == 142
 
 
 def test_duplicates_and_sequences(bench: Bench) -> None:
@@ -414,7 +415,7 @@ def test_duplicates_and_sequences(bench: Bench) -> None:
     ]
     with pytest.raises(OutOfOrderSequence):
         bench.run(append(log, data, ProducerSequence(7, 0, 9)))
-    assert bench.run(log.count(0, log.log_end)) == 6
+    assert bench.run(log.queries.count(0, log.log_end)) == 6
 
 
 def test_a_new_broker_asks_for_no_more_than_it_can_give(server: Server, bench: Bench) -> None:
@@ -428,7 +429,7 @@ def test_a_new_broker_asks_for_no_more_than_it_can_give(server: Server, bench: B
         store = await Store.open(server.url, Keyspace(bench.prefix))
         fresh = store.logs.get(store.catalogue.get("t"), 0)  # type: ignore[arg-type]
         before = server.client.info("stats")["total_net_output_bytes"]
-        fetched = await fresh.read_wait(0, 1 << 20)
+        fetched = await read_log(fresh, 0, 1 << 20)
         after = server.client.info("stats")["total_net_output_bytes"]
         assert len(fetched.data) > 900_000
         await store.close()
@@ -477,12 +478,18 @@ def test_both_layouts_give_the_same(bench: Bench, steps: Sequence[Any], data: st
     assert record.log_end == by_batch.log_end == end
     low = data.draw(st.integers(0, end))
     high = data.draw(st.integers(low, end))
-    assert bench.run(by_batch.count(low, high)) == bench.run(record.count(low, high)) == high - low
+    assert (
+        bench.run(by_batch.queries.count(low, high))
+        == bench.run(record.queries.count(low, high))
+        == high - low
+    )
     for time_ms in {0, 51, *(each.timestamp_ms for each in expected)}:
-        assert bench.run(by_batch.offset_for_timestamp(time_ms)) == bench.run(
-            record.offset_for_timestamp(time_ms)
+        assert bench.run(by_batch.queries.offset_for_timestamp(time_ms)) == bench.run(
+            record.queries.offset_for_timestamp(time_ms)
         )
-    assert bench.run(by_batch.offset_of_max_timestamp()) == bench.run(record.offset_of_max_timestamp())
+    assert bench.run(by_batch.queries.offset_of_max_timestamp()) == bench.run(
+        record.queries.offset_of_max_timestamp()
+    )
     found = decode(bench.run(read(by_batch, low))) if low < end else []
     assert [each for each in found if each.offset >= low] == expected[low : low + len(found)][: end - low]
 

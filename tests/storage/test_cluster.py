@@ -23,6 +23,7 @@ from korvet.storage.store import Store
 from tests.api.batches import batch
 from tests.storage.batches import decode, produce
 from tests.support.cluster import RedisCluster
+from tests.support.logs import admit, read_log
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def produced(log: PartitionLog, *values: bytes) -> Appended:
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     data = batch([(b"key", value) for value in values])
-    log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), None, done.set_result)
+    log.append(ReceivedBatch(data, parse_batch(data, 0), None), None, admit, done.set_result)
     outcome = await done
     if isinstance(outcome, Exception):
         raise outcome
@@ -86,7 +87,7 @@ async def values_of(log: PartitionLog) -> list[bytes | None]:
     bounds = await log.bounds()
     offset = bounds.log_start
     while offset < bounds.log_end:
-        fetched = await log.read_wait(offset, ALL)
+        fetched = await read_log(log, offset, ALL)
         found += [row.value for row in decode(fetched.data)]
         offset = fetched.next_offset
     return found
@@ -105,7 +106,7 @@ def test_partitions_lie_on_all_nodes(bench: Bench) -> None:
     for log in logs:
         values = bench.run(values_of(log))
         assert values == [value for number in range(5) for value in (b"%d" % number, b"+", b"-")]
-        assert bench.run(log.count(0, log.log_end)) == 15
+        assert bench.run(log.queries.count(0, log.log_end)) == 15
         assert bench.cluster.call(log.stream, "XLEN", log.stream) == 15
 
 
@@ -117,10 +118,10 @@ def test_everything_about_a_topic(bench: Bench, layout: str) -> None:
         for log in logs:
             for number in range(300):
                 await produced(log, b"%d" % number, b"x" * 100)
-            found = await log.offset_for_timestamp(0)
+            found = await log.queries.offset_for_timestamp(0)
             assert found is not None
             assert found[0] == 0
-            assert await log.trim(None, 20_000, 0) > 0
+            assert await log.trimming.trim(None, 20_000, 0) > 0
             bounds = await log.bounds()
             assert 0 < bounds.log_start < bounds.log_end == 600
             assert len(await values_of(log)) == 600 - bounds.log_start
@@ -371,7 +372,7 @@ def test_what_a_new_primary_lacks_is_forgotten(own_bench: Bench) -> None:
         await until(lambda: log.links.server.address.port == replica.port)
         assert log.cached(lost.base_offset, ALL, None, zstd=True) is None
         with pytest.raises(OffsetOutOfRange):
-            await log.read_wait(lost.base_offset + 1, ALL)
+            await read_log(log, lost.base_offset + 1, ALL)
         end = (await log.bounds()).log_end
         assert log.log_end == end <= lost.base_offset
         assert (await produced(log, b"after")).base_offset == end

@@ -18,12 +18,13 @@ from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.errors import StorageError
 from korvet.storage.link.commands import Commands
-from korvet.storage.log import partition_log
+from korvet.storage.log import queries, trimming
 from korvet.storage.log.committed import Committed, read_committed
 from korvet.storage.log.partition_log import PartitionLog
 from korvet.storage.log.values import ProducerSequence, ReceivedBatch
 from tests.storage.conftest import Bench
 from tests.storage.test_transactions import aborted_in_redis, append_to, outcome_of
+from tests.support.logs import append_own, read_log
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class Log:
 
     def entries(self) -> tuple[dict[int, Pair], list[int]]:
         """Records and markers in the stream, read past everything that is cached."""
-        self.log.tail.clear()
+        self.log.state.tail.clear()
         data = self.bench.run(self._read_all())
         records, markers = {}, []
         for header, batch in forms.split(data):
@@ -137,7 +138,7 @@ class Log:
         parts, offset = [], 0
         end = (await self.log.bounds()).log_end
         while offset < end:
-            fetched = await self.log.read_wait(offset, READ_BYTES)
+            fetched = await read_log(self.log, offset, READ_BYTES)
             parts.append(fetched.data)
             offset = fetched.next_offset
         return b"".join(part for part in parts if part)
@@ -291,8 +292,8 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
     made.compact(after_ms=RETENTION_MS)
     assert len(made.entries()[1]) == 1
     assert set(made.committed(max_bytes=1 << 20).values()) == wanted
-    made.log.transactions.forget()
-    made.log.tail.clear()
+    made.log.state.transactions.forget()
+    made.log.state.tail.clear()
     assert set(made.committed(max_bytes=1 << 20).values()) == wanted
 
 
@@ -300,14 +301,14 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
 def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout: str) -> None:
     """Readers that ask just before learn of an aborted transaction whose marker is about to go."""
     made, wanted = went_on(bench, layout)
-    made.log.transactions.forget()
+    made.log.state.transactions.forget()
     bench.run(made.log.bounds())
     seen: list[Any] = []
     call = Commands.call
 
     async def reading_before(commands: Commands, *args: bytes | str | int) -> Any:
         if args[0] == "ZREM":
-            made.log.tail.clear()
+            made.log.state.tail.clear()
             seen.append(await outcome_of(partial(read_committed, made.log, 0, 1 << 20)))
         return await call(commands, *args)
 
@@ -369,7 +370,7 @@ def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, b
         made.check()
         made.check_markers()
         # Nobody remembers anything but Redis.
-        made.log.transactions.forget()
+        made.log.state.transactions.forget()
         made.check()
         assert made.compact() > 0
         made.check()
@@ -383,8 +384,8 @@ def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
     made.append(1, (b"a", b"1"))
     made.end(1, committed=True)
     made.compact()
-    made.log.tail.clear()
-    made.log.transactions.forget()
+    made.log.state.tail.clear()
+    made.log.state.transactions.forget()
     (stale,) = aborted_in_redis(bench, made.log)
     assert stale.last_offset == marker
     arrived: list[Any] = []
@@ -394,7 +395,7 @@ def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
     def overtaken(offset: int, max_bytes: int, done: Callable[[Any], None]) -> None:
         arrived.append(offset)
         if len(arrived) == 1:
-            made.log.transactions.prune([stale.last_offset])
+            made.log.state.transactions.prune([stale.last_offset])
         read(offset, max_bytes, done)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -440,7 +441,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
 
     def write(key: bytes, producer_id: int) -> None:
         arguments = encode_append_records([(key, b"v", forms.BASE_MS)], (producer_id, 0))
-        bench.run(state.append_wait(arguments, ProducerSequence(producer_id, 0, -1, True)))
+        bench.run(append_own(state, arguments, ProducerSequence(producer_id, 0, -1, True)))
 
     def mark(producer_id: int, *, committed: bool) -> None:
         outcome = bench.run(outcome_of(partial(state.mark, ControlMarker(producer_id, 0, committed, 1))))
@@ -501,8 +502,8 @@ class TransactionMachine(RuleBasedStateMachine):
     @rule()
     def forget(self) -> None:
         """Another broker takes over."""
-        self.made.log.transactions.forget()
-        self.made.log.tail.clear()
+        self.made.log.state.transactions.forget()
+        self.made.log.state.tail.clear()
         self.made.check()
 
     def teardown(self) -> None:
@@ -520,12 +521,13 @@ class TransactionMachine(RuleBasedStateMachine):
         wanted = [each for each in self.made.ended if any(one.offset in records for one in each.records)]
         assert markers == sorted(each.offset for each in wanted)
         assert aborted_in_redis(self.bench, self.made.log) == []
-        self.bench.client.delete(*self.made.log.keys, self.made.log.aborted_key)
+        self.bench.client.delete(*self.made.log.keys, self.made.log.state.aborted_key)
         self.bench.close()
 
 
 def test_compacted_transactions_equal_the_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(queries, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(trimming, "_REMOVED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     TransactionMachine.server = server
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

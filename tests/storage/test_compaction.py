@@ -20,6 +20,7 @@ from tests.api.batches import batch
 from tests.storage.batches import decode
 from tests.storage.proxy import proxied_store
 from tests.storage.test_batch_layout import append as append_batch
+from tests.support.logs import append_own, read_log
 from tests.support.polling import until, until_async
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def compactor(bench: Bench, log: PartitionLog, map_bytes: int = 1 << 27) -> Comp
 
 def append(bench: Bench, log: PartitionLog, rows: Sequence[Row]) -> list[int]:
     """The records' offsets."""
-    base = bench.run(log.append_wait(encode_append_records(rows))).base_offset
+    base = bench.run(append_own(log, encode_append_records(rows))).base_offset
     return list(range(base, base + len(rows)))
 
 
@@ -65,7 +66,7 @@ def contents(bench: Bench, log: PartitionLog) -> dict[int, tuple[bytes | None, b
         bounds = await log.bounds()
         offset = bounds.log_start
         while offset < bounds.log_end:
-            fetched = await log.read_wait(offset, ALL)
+            fetched = await read_log(log, offset, ALL)
             found |= {record.offset: (record.key, record.value) for record in decode(fetched.data)}
             offset = fetched.next_offset
         return found
@@ -107,12 +108,12 @@ def test_the_newest_record_of_each_key_stays_where_it_was(bench: Bench, assignme
     assert shadows(bench) == []
     # Counts and times are as exact as before.
     kept = sorted(expected)
-    assert bench.run(log.count(0, log.log_end)) == len(kept)
+    assert bench.run(log.queries.count(0, log.log_end)) == len(kept)
     times = {offset: row[2] for row, offset in zip(rows, offsets, strict=True)}
     for place in range(0, len(kept), 37):
-        assert bench.run(log.count(kept[place], log.log_end)) == len(kept) - place
+        assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
         wanted = times[kept[place]]
-        assert bench.run(log.offset_for_timestamp(wanted)) == (kept[place], wanted)
+        assert bench.run(log.queries.offset_for_timestamp(wanted)) == (kept[place], wanted)
     # Nothing is left to do, until there is something new.
     assert compact(bench, log) == 0
     more = append(bench, log, [(b"key 7", b"new", 99_999)])
@@ -125,7 +126,7 @@ def test_a_consumer_in_front_of_what_is_left_goes_on(bench: Bench) -> None:
     log = compacted_log(bench, "dense")
     append(bench, log, [(b"a", b"%d" % number, 0) for number in range(500)])
     assert compact(bench, log) == 499
-    fetched = bench.run(log.read_wait(17, ALL))
+    fetched = bench.run(read_log(log, 17, ALL))
     assert [record.offset for record in decode(fetched.data)] == [499]
     append(bench, log, [(b"b", b"", 0)])
     assert bench.run(log.bounds()).log_start == 0
@@ -149,7 +150,7 @@ def test_tombstones_go_when_readers_have_had_their_time(bench: Bench, assignment
     # Nothing is left at all: neither end has moved, and readers get there.
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.log_end, bounds.entries) == (0, more[0] + 1, 0)
-    assert bench.run(log.read_wait(offsets[0], ALL)).next_offset == more[0] + 1
+    assert bench.run(read_log(log, offsets[0], ALL)).next_offset == more[0] + 1
     last = append(bench, log, [(b"c", b"3", 0), (b"d", b"4", 0)])
     assert bench.run(log.bounds()).log_start == 0
     assert contents(bench, log) == {last[0]: (b"c", b"3"), last[1]: (b"d", b"4")}
@@ -293,13 +294,13 @@ def test_appends_and_reads_go_on_meanwhile(bench: Bench) -> None:
 
     async def write() -> None:
         for row in rows[4000:]:
-            offsets.append((await log.append_wait(encode_append_records([row]))).base_offset)
+            offsets.append((await append_own(log, encode_append_records([row]))).base_offset)
 
     async def both() -> int:
         writing = asyncio.create_task(write())
         removed = await compactor(bench, log).compact(RULES, NOW_MS)
         assert not writing.done(), "there was nothing to overtake"
-        assert (await log.read_wait(0, ALL)).record_count
+        assert (await read_log(log, 0, ALL)).record_count
         await writing
         return removed
 
@@ -325,7 +326,7 @@ def test_blocked_native_readers_get_every_entry(bench: Bench) -> None:
         waiting = asyncio.create_task(asyncio.to_thread(read))
         await asyncio.to_thread(until, is_blocked, 20, "the reader waits")
         assert await compactor(bench, log).compact(RULES, NOW_MS) > 0
-        await log.append_wait(encode_append_records([(b"k", b"new", 0)]))
+        await append_own(log, encode_append_records([(b"k", b"new", 0)]))
         [[_, entries]] = await waiting
         return [fields[b"value"] for _, fields in entries]
 
@@ -407,7 +408,7 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     assert compact(bench, log) == 1
     names = [own, wide, unaddressable, last, entry_id(more[0]).encode()]
     assert [name for name, _ in bench.client.xrange(log.stream)] == names
-    assert bench.run(log.count(0, log.log_end)) == 5
+    assert bench.run(log.queries.count(0, log.log_end)) == 5
 
 
 @assignments
@@ -439,8 +440,8 @@ def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec:
     assert bench.client.xinfo_groups(log.stream)[0]["lag"] == 0
     kept = sorted(expected)
     for place in range(0, len(kept), 7):
-        assert bench.run(log.count(kept[place], log.log_end)) == len(kept) - place
-        assert bench.run(log.count(0, kept[place] + 1)) == place + 1
+        assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
+        assert bench.run(log.queries.count(0, kept[place] + 1)) == place + 1
     assert compact(bench, log) == 0
     # Appends and compactions go on as before.
     base = bench.run(
@@ -544,7 +545,7 @@ def test_what_is_deleted_meanwhile_does_not_come_back(bench: Bench) -> None:
             changed += 1
         assert shadows(bench) == []
         assert {offsets[1499], offsets[1000]}.isdisjoint(contents(bench, log))
-        assert bench.run(log.count(0, log.log_end)) == bench.client.xlen(log.stream)
+        assert bench.run(log.queries.count(0, log.log_end)) == bench.client.xlen(log.stream)
     assert 0 < changed < counting.taken
 
 
@@ -556,7 +557,7 @@ def test_records_are_deleted_on_request_without_waiting(bench: Bench) -> None:
         async def spend(self, size_bytes: int) -> None:
             if shadows(bench) and log.log_start == 0:
                 assert log.compacting
-                assert await log.delete_before(1200) == 1200
+                assert await log.trimming.delete_before(1200) == 1200
 
     with pytest.raises(StorageFault, match="deleted while it was compacted"):
         bench.run(Compactor(bench.store.commands, log, Deleting(1e12), 1 << 27).compact(RULES, NOW_MS))
@@ -642,11 +643,10 @@ def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str
             proxy.hold_replies()
             waiting = asyncio.create_task(append_batch(log, batch([(b"k", b"3")])))
             await until_async(lambda: asyncio.to_thread(is_there), 20, "Redis has it")
-            # Positions are one above offsets on a dense topic.
-            assert log._appender.unsettled_from == 5
+            assert log.unconfirmed_offset == 4
             proxy.release()
             assert (await waiting).base_offset == 4
-            assert log._appender.unsettled_from is None
+            assert log.unconfirmed_offset is None
             assert await log.read_last_stable_offset() == 5
 
     def is_there() -> bool:

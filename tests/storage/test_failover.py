@@ -14,6 +14,7 @@ from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy, proxied_store
+from tests.support.logs import append_own
 from tests.support.polling import until, until_async
 from tests.support.ports import accepts, free_port
 
@@ -47,7 +48,7 @@ def replicated(new_server: NewServer) -> tuple[Server, Server]:
 async def appended(log: PartitionLog, number: int) -> bool:
     """Whether an append is acknowledged; what is refused is to be tried again."""
     try:
-        await log.append_wait(record(number))
+        await append_own(log, record(number))
     except StorageError:
         return False
     return True

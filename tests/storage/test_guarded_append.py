@@ -32,6 +32,7 @@ from korvet.storage.log.values import Appended, ReceivedBatch
 from tests.storage.batches import decode, produce
 from tests.storage.conftest import Bench, Server, calls_of
 from tests.storage.proxy import proxied_store, until
+from tests.support.logs import admit, read_log
 from tests.support.ports import free_port
 from tests.unit.records import forms
 
@@ -127,7 +128,7 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
         entry_id(appended.base_offset + number).encode() for appended in found for number in range(3)
     ]
     assert bench.client.exists(gate_of(bench)) == 0
-    assert bench.run(log.count(0, log.log_end)) == 151
+    assert bench.run(log.queries.count(0, log.log_end)) == 151
 
 
 def test_what_a_pipelining_producer_sends_in_one_turn_goes_together(bench: Bench, log: PartitionLog) -> None:
@@ -205,7 +206,7 @@ def test_large_records_after_the_stream_was_deleted(bench: Bench, log: Partition
     bench.client.delete(log.stream)
     bench.run(produced(log, LARGE))
     assert values_of(bench.client, log.stream) == [LARGE]
-    assert bench.run(log.count(0, log.log_end)) == 1
+    assert bench.run(log.queries.count(0, log.log_end)) == 1
 
 
 def test_a_seal_without_a_guard_saves_nothing(bench: Bench, log: PartitionLog) -> None:
@@ -239,7 +240,7 @@ def test_both_ways_store_the_same(bench: Bench, assignment: str, kind: str) -> N
 
     async def append() -> Appended:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        log.append(log.encode(sent), None, done.set_result)
+        log.append(sent, None, admit, done.set_result)
         return await done
 
     first, second = bench.run(append()), bench.run(append())
@@ -247,7 +248,7 @@ def test_both_ways_store_the_same(bench: Bench, assignment: str, kind: str) -> N
         assert (first.base_offset, second.base_offset) == (0, 3)
     entries = [fields for _, fields in bench.client.xrange(log.stream)]
     assert [sorted(fields) for fields in entries[:3]] == [sorted(fields) for fields in entries[3:]]
-    found = decode(bench.run(log.read_wait(first.base_offset, 1 << 20)).data)
+    found = decode(bench.run(read_log(log, first.base_offset, 1 << 20)).data)
     assert [row[2:] for row in found[:3]] == [row[2:] for row in found[3:]]
     if kind == "CreateTime":
         assert [row.timestamp_ms for row in found] == [5, 1_800_000_000_000, -1] * 2
@@ -260,7 +261,7 @@ def test_a_foreign_entry_in_the_way_refuses_all_that_is_in_flight(bench: Bench, 
     found = bench.run(all_produced(log, batches))
     assert all(appended.base_offset > future for appended in found)
     assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
-    assert bench.run(log.count(0, log.log_end)) == 42
+    assert bench.run(log.queries.count(0, log.log_end)) == 42
 
 
 def test_a_foreign_entry_before_the_batch_is_told_not_refused(bench: Bench, log: PartitionLog) -> None:
@@ -273,7 +274,7 @@ def test_a_foreign_entry_before_the_batch_is_told_not_refused(bench: Bench, log:
     appended = bench.run(produced(log, b"a", b"b"))
     assert renames(bench.client) == before + 1
     assert appended.previous_end == native + 1
-    assert bench.run(log.count(0, log.log_end)) == 4
+    assert bench.run(log.queries.count(0, log.log_end)) == 4
 
 
 def test_a_busy_native_writer_does_not_starve_producers(bench: Bench, log: PartitionLog) -> None:
@@ -300,7 +301,7 @@ def test_a_busy_native_writer_does_not_starve_producers(bench: Bench, log: Parti
     found = [value for value in values_of(bench.client, log.stream) if value not in {b"x", b"first"}]
     assert found == [b"%d-%d" % (one, two) for one in range(30) for two in range(10)]
     assert bench.client.xlen(log.stream) == 601 + added
-    assert bench.run(log.count(0, bench.run(log.bounds()).log_end)) == 601 + added
+    assert bench.run(log.queries.count(0, bench.run(log.bounds()).log_end)) == 601 + added
 
 
 def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: PartitionLog) -> None:
@@ -365,7 +366,7 @@ def test_a_last_id_that_was_set_ahead(
     assert appended[0].base_offset > ahead
     assert not any(one.duplicate for one in appended)
     assert values_of(bench.client, log.stream) == [b"first", *itertools.chain(*batches)]
-    assert bench.run(log.count(0, log.log_end)) == 1 + 20 * len(values)
+    assert bench.run(log.queries.count(0, log.log_end)) == 1 + 20 * len(values)
 
 
 def test_a_last_id_that_was_set_among_those_of_a_batch(bench: Bench) -> None:
@@ -378,7 +379,7 @@ def test_a_last_id_that_was_set_among_those_of_a_batch(bench: Bench) -> None:
     assert not second.duplicate
     assert third.base_offset == second.base_offset + 4
     assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"c", b"d", b"e"]
-    assert bench.run(log.count(0, log.log_end)) == 6
+    assert bench.run(log.queries.count(0, log.log_end)) == 6
 
 
 def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog) -> None:
@@ -399,14 +400,14 @@ def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog
     assert left == [b"%d" % number for number in range(31, 60)]
     bounds = bench.run(log.bounds())
     assert bounds.entries == 58
-    assert bench.run(log.count(0, log.log_end)) == 58
+    assert bench.run(log.queries.count(0, log.log_end)) == 58
 
 
 def test_deleted_meta_begins_anew(bench: Bench, log: PartitionLog) -> None:
     bench.client.delete(log.meta)
     bench.run(all_produced(log, [(b"a", b"b"), (b"c",)]))
     assert values_of(bench.client, log.stream) == [b"first", b"a", b"b", b"c"]
-    assert bench.run(log.count(0, log.log_end)) == 4
+    assert bench.run(log.queries.count(0, log.log_end)) == 4
 
 
 def test_what_stands_where_the_gate_would_is_left_alone(bench: Bench, log: PartitionLog) -> None:
@@ -490,7 +491,7 @@ def test_a_group_leaves_what_its_batches_would_one_by_one(
         else:
             for batch, stamp in zip(batches, stamps, strict=True):
                 bench.run(produced(log, *batch, stamp=stamp))
-        assert bench.run(log.count(0, log.log_end)) == 1 + sum(sizes)
+        assert bench.run(log.queries.count(0, log.log_end)) == 1 + sum(sizes)
         # Epoch, time, and for each batch first sequence, last one and offset.
         numbers = [number for (number,) in struct.iter_unpack(">d", bench.client.hget(log.meta, "p:7"))]
         states.append((numbers[0], numbers[2:]))
@@ -555,10 +556,12 @@ def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, values: tuple
 
 
 def test_too_far_ahead_of_the_clock_is_throttled(bench: Bench, log: PartitionLog) -> None:
-    log.lead_cap_ms = -1  # even a lead of nothing is too much
+    bench.store.resources.lead_cap_ms = -1  # even a lead of nothing is too much
+    bench.store.logs.update(log.topic)
     outcomes = bench.run(all_outcomes(log, [(b"a", b"b"), (b"c",), (b"d", b"e")]))
     assert all(isinstance(outcome, Throttled) for outcome in outcomes)
-    log.lead_cap_ms = 1000
+    bench.store.resources.lead_cap_ms = 1000
+    bench.store.logs.update(log.topic)
     bench.run(all_produced(log, [(b"f", b"g"), (b"h",)]))
     assert values_of(bench.client, log.stream) == [b"first", b"f", b"g", b"h"]
 
@@ -569,7 +572,7 @@ def test_both_ways_in_turns_keep_the_order(bench: Bench, log: PartitionLog) -> N
         for number in range(120):
             if number % 7 == 3:
                 own = encode_append_records(records(b"%d" % number))
-                log.append(own, None, outcomes.append)
+                log.append_own(own, None, outcomes.append)
             else:
                 produce(log, records(b"%d" % number), outcomes.append)
             if number % 10 == 0:
@@ -589,12 +592,12 @@ def test_a_first_record_with_thousands_of_headers(bench: Bench, log: PartitionLo
 
     async def append() -> Any:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        log.append(log.encode(ReceivedBatch(data, parse_batch(data, 0), None)), None, done.set_result)
+        log.append(ReceivedBatch(data, parse_batch(data, 0), None), None, admit, done.set_result)
         return await done
 
     appended = bench.run(append())
     assert renames(bench.client) == before + 1
-    read = forms.read_back(bench.run(log.read_wait(appended.base_offset, 1 << 20)).data)
+    read = forms.read_back(bench.run(read_log(log, appended.base_offset, 1 << 20)).data)
     assert [row for _, row in read] == rows
 
 
@@ -617,7 +620,7 @@ def test_out_of_memory_refuses_the_batch_whole(new_server: Callable[..., Server]
     bench.client.config_set("maxmemory", 0)
     bench.run(all_produced(log, [(b"a", b"b"), (b"c", b"d")]))
     assert bench.client.xlen(log.stream) == written + 4
-    assert bench.run(log.count(0, log.log_end)) == written + 4
+    assert bench.run(log.queries.count(0, log.log_end)) == written + 4
     bench.close()
 
 
@@ -666,7 +669,7 @@ def test_what_redis_never_got_is_sent_again(server: Server, prefix: str) -> None
 def test_without_redis_the_outcome_is_unknown_in_the_end(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("korvet.storage.log.appender._SETTLE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("korvet.storage.log.appender.READ_BACK_TIMEOUT_S", 0.2)
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
@@ -715,7 +718,7 @@ def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
 def test_a_deleted_topic_refuses_what_waits(bench: Bench, log: PartitionLog) -> None:
     async def work() -> list[Outcome]:
         outcomes: list[Outcome] = []
-        log.append(encode_append_records(records(b"own")), None, outcomes.append)
+        log.append_own(encode_append_records(records(b"own")), None, outcomes.append)
         for number in range(3):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
         bench.store.logs.close_topic("t")

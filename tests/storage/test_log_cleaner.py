@@ -10,6 +10,7 @@ from korvet.config.settings import Config
 from korvet.records.kernel import encode_append_records
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.directory import TopicDirectory
+from tests.support.logs import append_own
 
 if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
@@ -38,7 +39,7 @@ def cleaner(bench: Bench, **settings: Any) -> LogCleaner:
 
 def fill(bench: Bench, log: PartitionLog, count: int = 100, time_ms: int = NOW_MS) -> None:
     rows = [(b"k", b"%d" % number, time_ms) for number in range(count)]
-    bench.run(log.append_wait(encode_append_records(rows)))
+    bench.run(append_own(log, encode_append_records(rows)))
 
 
 def test_topics_with_the_policy_are_compacted(bench: Bench) -> None:
@@ -62,7 +63,7 @@ def test_configs_of_the_topic_are_honoured(bench: Bench) -> None:
     for log in (young, clean):
         fill(bench, log)
     fill(bench, late, time_ms=NOW_MS - 1001)
-    bench.run(gone.append_wait(encode_append_records([(b"k", b"v", 0), (b"k", None, 0)])))
+    bench.run(append_own(gone, encode_append_records([(b"k", b"v", 0), (b"k", None, 0)])))
     working = cleaner(bench)
     for _ in range(2):
         bench.run(working.clean())

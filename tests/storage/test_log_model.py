@@ -21,11 +21,12 @@ from korvet.records.kernel import encode_append_records
 from korvet.storage.compaction import compactor
 from korvet.storage.compaction.compactor import CompactionRules, Compactor, Pace
 from korvet.storage.link import library
-from korvet.storage.log import partition_log
+from korvet.storage.log import index, queries
 from korvet.storage.log.entries import entry_timestamp, record_key
 from tests.storage.batches import decode, produce, read_everything
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import until
+from tests.support.logs import append_own
 
 if TYPE_CHECKING:
     import pytest
@@ -139,7 +140,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.batched)
     @rule(batch=records)
     def append(self, batch: Batch) -> None:
-        appended = self.bench.run(self.log.append_wait(encode_append_records(batch)))
+        appended = self.bench.run(append_own(self.log, encode_append_records(batch)))
         assert appended.base_offset >= self.end
         assert appended.previous_end >= self.end
         self.refresh()
@@ -221,7 +222,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(cutoff_ms=st.integers(-1, 2100))
     def trim_by_time(self, cutoff_ms: int) -> None:
         before = self.entries
-        dropped = self.bench.run(self.log.trim(0, None, cutoff_ms))
+        dropped = self.bench.run(self.log.trimming.trim(0, None, cutoff_ms))
         self.refresh()
         assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
         assert all(record.timestamp < cutoff_ms for entry in before[:dropped] for record in entry.records)
@@ -232,7 +233,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 600))
     def trim_by_bytes(self, keep: int) -> None:
         before = self.entries
-        dropped = self.bench.run(self.log.trim(None, keep, 0))
+        dropped = self.bench.run(self.log.trimming.trim(None, keep, 0))
         self.refresh()
         assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
         left = sum(entry.size for entry in self.entries)
@@ -253,7 +254,7 @@ class LogMachine(RuleBasedStateMachine):
         count = 1 + place % (1 + len(self.entries))
         self.client.xreadgroup("g", "c", {self.log.stream: ">"}, count=count, noack=self.batched)
         pending = self.client.xpending_range(self.log.stream, "g", "-", "+", 1000)
-        before, dirty = self.records, self.bench.run(self.log.count(self.clean_to, self.end))
+        before, dirty = self.records, self.bench.run(self.log.queries.count(self.clean_to, self.end))
         working = Compactor(self.bench.store.commands, self.log, Pace(1e12), 1 << 20)
         self.bench.run(working.compact(CompactionRules(1 << 50, 0, None, 0.0), 0))
         self.refresh()
@@ -294,7 +295,7 @@ class LogMachine(RuleBasedStateMachine):
         some = self.records[:: max(1, len(self.records) // 4)]
         for low, high in itertools.combinations(sorted([0, self.end, *(each.offset for each in some)]), 2):
             expected = sum(self.at(low) <= record.id < self.at(high) for record in self.records)
-            assert self.bench.run(self.log.count(low, high)) == expected, (low, high)
+            assert self.bench.run(self.log.queries.count(low, high)) == expected, (low, high)
         bounds = self.bench.run(self.log.bounds())
         assert bounds.payload_bytes == sum(entry.size for entry in self.entries)
 
@@ -306,10 +307,10 @@ class LogMachine(RuleBasedStateMachine):
         stamps = [entry.timestamp for entry in seen]
         for wanted in {-1, 0, 25, 1000, *stamps[::5], *(stamp + 1 for stamp in stamps[-2:])}:
             expected = next(((e.offset, e.timestamp) for e in seen if e.timestamp >= wanted), None)
-            assert self.bench.run(self.log.offset_for_timestamp(wanted)) == expected, wanted
+            assert self.bench.run(self.log.queries.offset_for_timestamp(wanted)) == expected, wanted
         newest = max(stamps, default=None)
         expected = next(((e.offset, e.timestamp) for e in seen if e.timestamp == newest), None)
-        assert self.bench.run(self.log.offset_of_max_timestamp()) == expected
+        assert self.bench.run(self.log.queries.offset_of_max_timestamp()) == expected
 
     @invariant()
     def reads(self) -> None:
@@ -335,9 +336,9 @@ def test_log_equals_model(server: Server, monkeypatch: pytest.MonkeyPatch) -> No
         assert limit in source
         source = source.replace(limit, small)
     monkeypatch.setattr(library, "library_source", lambda: source)
-    monkeypatch.setattr(partition_log, "_COUNTED_AT_ONCE", 7)
-    monkeypatch.setattr(partition_log, "_POINTS_AT_ONCE", 2)
-    monkeypatch.setattr(partition_log, "_SCANNED_AT_ONCE", 3)
+    monkeypatch.setattr(index, "_COUNTED_AT_ONCE", 7)
+    monkeypatch.setattr(queries, "_POINTS_AT_ONCE", 2)
+    monkeypatch.setattr(queries, "_SCANNED_AT_ONCE", 3)
     monkeypatch.setattr(compactor, "_ENTRIES_AT_ONCE", 4)
     LogMachine.server = server
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

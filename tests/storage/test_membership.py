@@ -19,6 +19,7 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.link.clock import steady_s
 from korvet.storage.store import Store
 from tests.storage.proxy import Proxy
+from tests.support.logs import append_own, read_log
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -110,9 +111,9 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
                     assert (log is old[partition]) == (partition in first)
                     if log.closed:
                         with pytest.raises(FencedEpoch):
-                            await log.append_wait(RECORD)
+                            await append_own(log, RECORD)
                         with pytest.raises(FencedEpoch):
-                            await log.read_wait(0, 100)
+                            await read_log(log, 0, 100)
                         with pytest.raises(FencedEpoch):
                             await log.bounds()
             assert [b.port for b in member_of(two).assignment.brokers] == [9001, 9002]
@@ -125,7 +126,7 @@ def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Serve
             assert {partition: now[partition] for partition in first} == first
             assert {now[partition] for partition in second} == {2}
             for partition in range(20):
-                await one.logs.get(topic, partition).append_wait(RECORD)
+                await append_own(one.logs.get(topic, partition), RECORD)
 
     asyncio.run(work())
 
@@ -140,7 +141,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             await member_of(one).refresh()
             theirs = min(led(one, "t", 20))
             stale = one.logs.get(topic, theirs)
-            await stale.append_wait(RECORD)
+            await append_own(stale, RECORD)
             # As a process that is stopped: nothing renews the lease.
             for task in member_of(one)._tasks:
                 task.cancel()
@@ -154,9 +155,9 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             with pytest.raises(FencedEpoch):
                 await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
             length = server.client.xlen(stale.stream)
-            await taken.append_wait(RECORD)
+            await append_own(taken, RECORD)
             with pytest.raises(FencedEpoch):
-                await stale.append_wait(RECORD)
+                await append_own(stale, RECORD)
             assert server.client.xlen(stale.stream) == length + 1
 
             await member_of(one).refresh()
@@ -164,10 +165,10 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             assert nodes(one) == [1, 2]
             assert stale.closed
             assert set(led(one, "t", 20).values()) == {member_of(one).assignment.version}
-            await one.logs.get(topic, theirs).append_wait(RECORD)
+            await append_own(one.logs.get(topic, theirs), RECORD)
 
     async def refused(log) -> bool:  # type: ignore[no-untyped-def]
-        await log.append_wait(RECORD)
+        await append_own(log, RECORD)
         return False
 
     asyncio.run(work())
@@ -192,17 +193,17 @@ def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: 
         async with broker(server, prefix, 1, lease_ms=60_000) as one:
             topic = await one.catalogue.create("t", 1)
             log = one.logs.get(topic, 0)
-            await log.append_wait(RECORD)
+            await append_own(log, RECORD)
             # A later leader that Redis then forgot, as a replica might that took over.
             server.client.hset(log.meta, "epoch", writer_epochs(7).start)
             with pytest.raises(FencedEpoch):
-                await log.append_wait(RECORD)
+                await append_own(log, RECORD)
 
             async def later() -> bool:
                 return member_of(one).assignment.version > 7
 
             await until_async(later, WAIT_S, "it leads in a later version than any that was met")
-            await one.logs.get(topic, 0).append_wait(RECORD)
+            await append_own(one.logs.get(topic, 0), RECORD)
             assert int(server.client.hget(f"{{{prefix}}}:cluster", "assignment")) == 8
 
     asyncio.run(work())
@@ -223,7 +224,7 @@ def test_versions_grow_even_where_redis_lost_them(server: Server, prefix: str) -
             await member_of(one).refresh()
             assert member_of(one).assignment.version == known + 1
             assert led(one, "t", 3) == dict.fromkeys(range(3), known + 1)
-            await one.logs.get(topic, 0).append_wait(RECORD)
+            await append_own(one.logs.get(topic, 0), RECORD)
 
     asyncio.run(work())
 
@@ -248,7 +249,7 @@ def test_what_one_changes_of_the_topics_the_others_hear_of(server: Server, prefi
             await until_async(seen, WAIT_S, "the deletion is known")
             assert two.catalogue.by_id(created.topic_id) is None
             with pytest.raises(TopicGone):
-                await log.append_wait(RECORD)
+                await append_own(log, RECORD)
 
     asyncio.run(work())
 
@@ -282,11 +283,11 @@ def test_a_late_deletion_leaves_a_new_topic_of_that_name_alone(server: Server, p
     async def work() -> None:
         async with broker(server, prefix, 1) as one:
             old = await one.catalogue.create("t", 1)
-            await one.logs.get(old, 0).append_wait(RECORD)
+            await append_own(one.logs.get(old, 0), RECORD)
             await one.catalogue.delete("t")
             assert not server.client.keys(f"*{prefix}:t*")
             new = await one.catalogue.create("t", 1)
-            await one.logs.get(new, 0).append_wait(RECORD)
+            await append_own(one.logs.get(new, 0), RECORD)
             await one.catalogue.finish_delete(old)
             assert server.client.xlen(one.logs.get(new, 0).stream) == 1
             await one.catalogue.delete("t")
@@ -349,7 +350,7 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
                 await agreed(one, two)
             ours = led(one, "t", 20)
             log = one.logs.get(topic, min(ours))
-            await log.append_wait(RECORD)
+            await append_own(log, RECORD)
             key = f"{{{prefix}}}:brokers"
             proxy.hold_replies()
             # What it has sent by now takes effect; nothing that it sends later does.
@@ -366,14 +367,14 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
             assert one.membership is not None
             assert one.membership.assignment.leader("t", min(ours)).node_id == NO_NODE
             with pytest.raises(FencedEpoch):
-                await log.read_wait(0, 100)
+                await read_log(log, 0, 100)
             proxy.release()
 
             async def resumed() -> bool:
                 return bool(led(one, "t", 20))
 
             await until_async(resumed, WAIT_S, "it leads again")
-            await one.logs.get(topic, min(led(one, "t", 20))).append_wait(RECORD)
+            await append_own(one.logs.get(topic, min(led(one, "t", 20))), RECORD)
 
     asyncio.run(work())
 
@@ -423,17 +424,17 @@ def test_a_broker_leads_on_while_redis_takes_no_writes(
         async with broker(own, prefix, 1, lease_ms=LEASE_MS) as one:
             topic = await one.catalogue.create("t", 1)
             log = one.logs.get(topic, 0)
-            await log.append_wait(RECORD)
+            await append_own(log, RECORD)
             own.client.config_set("min-replicas-to-write", 1)
             until_s = steady_s() + 2 * LEASE_MS / 1000
             while steady_s() < until_s:
                 with pytest.raises(WritesRefused):
-                    await log.append_wait(RECORD)
-                assert (await log.read_wait(0, 1000)).data
+                    await append_own(log, RECORD)
+                assert (await read_log(log, 0, 1000)).data
                 assert one.logs.get(topic, 0) is log
                 await asyncio.sleep(0.05)
             own.client.config_set("min-replicas-to-write", 0)
-            await log.append_wait(RECORD)
+            await append_own(log, RECORD)
 
     asyncio.run(work())
 
@@ -527,7 +528,7 @@ def test_a_broker_leads_again_although_redis_takes_no_writes(
         own = new_server()
         async with proxied_broker(own, prefix, lease_ms=4000) as (proxy, one):
             log = one.logs.get(await one.catalogue.create("t", 1), 0)
-            await log.append_wait(RECORD)
+            await append_own(log, RECORD)
             own.client.config_set("min-replicas-to-write", 1)
             proxy.refusing = True
             await proxy.cut()
@@ -548,7 +549,7 @@ def test_a_broker_leads_again_although_redis_takes_no_writes(
             # It leads on, although it looks at its entry less often again: groups are loaded once.
             until_s = steady_s() + 3
             while steady_s() < until_s:
-                assert (await log.read_wait(0, 1000)).data
+                assert (await read_log(log, 0, 1000)).data
                 assert one.logs.get(topic, 0) is log
                 await asyncio.sleep(0.02)
             # Somebody else's entry, as if another broker had taken the node id in between.

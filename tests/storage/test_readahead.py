@@ -15,6 +15,7 @@ from korvet.storage.errors import FencedEpoch, LinkLost, OffsetOutOfRange, Stora
 from tests.storage.batches import decode, read_everything
 from tests.storage.conftest import calls_of
 from tests.storage.proxy import proxied_store, until
+from tests.support.logs import append_own, read_log
 
 if TYPE_CHECKING:
     from korvet.storage.log.partition_log import PartitionLog
@@ -30,7 +31,7 @@ async def fill(log: PartitionLog, first: int = 0) -> list[int]:
     rows: list[tuple[bytes | None, bytes | None, int]] = [
         (None, b"%05d" % (first + number) + bytes(95), 5) for number in range(RECORDS)
     ]
-    appended = await log.append_wait(encode_append_records(rows))
+    appended = await append_own(log, encode_append_records(rows))
     return [appended.base_offset + number for number in range(RECORDS)]
 
 
@@ -50,7 +51,7 @@ def reads(client: Any) -> int:
 
 
 async def chunk(log: PartitionLog, offset: int) -> Fetched:
-    return await log.read_wait(offset, CHUNK_BYTES)
+    return await read_log(log, offset, CHUNK_BYTES)
 
 
 async def two_chunks(log: PartitionLog, offset: int) -> int:
@@ -104,7 +105,7 @@ def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionL
     bounds = bench.run(log.bounds())
     before = reads(bench.client)
     made = given = ahead = 0
-    plain = log.native
+    plain = log.state.native
 
     def native(fields: list[bytes]) -> bytes:
         nonlocal made, ahead
@@ -122,7 +123,7 @@ def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionL
             at = (await chunk(log, at)).next_offset
             given += 1
 
-    log.native = native
+    log.state.native = native
     bench.run(work())
     assert made >= RECORDS
     assert ahead == 1
@@ -147,7 +148,7 @@ def test_large_records_are_not_read_twice(bench: Bench, log: PartitionLog) -> No
     rows: list[tuple[bytes | None, bytes | None, int]] = [
         (None, bytes(sizes.randrange(1800)), 5) for _ in range(RECORDS)
     ]
-    bench.run(log.append_wait(encode_append_records(rows)))
+    bench.run(append_own(log, encode_append_records(rows)))
 
     def walk() -> tuple[int, int]:
         before = reads(bench.client)
@@ -191,7 +192,7 @@ def test_what_is_older_than_a_second_is_read_again(
 def test_what_was_trimmed_is_out_of_range(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
     async def work() -> None:
         at = await two_chunks(log, offsets[0])
-        await log.trim(None, 0, 0)
+        await log.trimming.trim(None, 0, 0)
         with pytest.raises(OffsetOutOfRange):
             await chunk(log, at)
 

@@ -31,6 +31,7 @@ from korvet.topics.configs import config_problem
 from korvet.topics.directory import TopicDirectory
 from korvet.topics.internal import create_internal
 from korvet.topics.retention import apply_retention
+from tests.support.logs import append_own
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
@@ -226,7 +227,7 @@ def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
         directory = TopicDirectory(store.catalogue, store.logs, config, None)  # type: ignore[arg-type]  # no topic is deleted here
         logs = {each.name: store.logs.get(each, 0) for each in store.catalogue.topics.values()}
         for log in logs.values():
-            await log.append_wait(old)
+            await append_own(log, old)
         later_ms = time.time_ns() // 1_000_000 + 10**10
         await apply_retention(directory, config, later_ms)
         await LogCleaner(store.commands, store.logs, directory, config, lambda: later_ms).clean()

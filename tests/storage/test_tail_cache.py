@@ -27,6 +27,7 @@ from tests.api.batches import LZ4, SNAPPY, ZSTD, batch, gzipped, now_ms
 from tests.storage.batches import Record, decode
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until
+from tests.support.logs import admit, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,9 +43,8 @@ async def append(log: PartitionLog, data: bytes, stamp: ProducerSequence | None 
     """Append a producer's batch as Produce does."""
     header = kernel.parse_batch(data, 0)
     plain = decompress(header.codec, memoryview(data)[HEADER_BYTES:], 1 << 24) if header.codec else None
-    encoded = log.encode(ReceivedBatch(data, header, plain))
     finished: asyncio.Future[Appended | StorageError] = asyncio.get_running_loop().create_future()
-    log.append(encoded, stamp, finished.set_result)
+    log.append(ReceivedBatch(data, header, plain), stamp, admit, finished.set_result)
     outcome = await finished
     if isinstance(outcome, StorageError):
         raise outcome
@@ -57,14 +57,14 @@ def values(*texts: bytes, **options: Any) -> bytes:
 
 def from_cache(log: PartitionLog, offset: int) -> list[Record] | None:
     """The records from that offset on that the cache knows; None where it does not know the offset."""
-    found = log.tail.read(offset, ALL, None)
+    found = log.state.tail.read(offset, ALL, None)
     return None if found is None else [each for each in decode(b"".join(found)) if each.offset >= offset]
 
 
 async def from_redis(log: PartitionLog, offset: int) -> list[Record]:
     found: list[Record] = []
     while offset < log.log_end:
-        fetched = await log.read_wait(offset, 1 << 20)
+        fetched = await read_log(log, offset, 1 << 20)
         found += decode(fetched.data)
         offset = fetched.next_offset
     return found
@@ -107,7 +107,7 @@ def test_batches_stay_compressed(bench: Bench, codec: str) -> None:
     log = bench.log()
     sent = compressed(codec, [(b"k%d" % index, b"v" * 100) for index in range(50)])
     bench.run(append(log, sent))
-    (given,) = log.tail.read(0, ALL, None) or ()
+    (given,) = log.state.tail.read(0, ALL, None) or ()
     assert given[16:] == sent[16:]
     if codec == "gzip":
         assert decode(given) == bench.run(from_redis(log, 0))
@@ -116,13 +116,13 @@ def test_batches_stay_compressed(bench: Bench, codec: str) -> None:
 def test_append_time_is_not_the_producers(bench: Bench) -> None:
     log = bench.log(configs={"message.timestamp.type": "LogAppendTime"})
     bench.run(append(log, values(b"a", timestamp_ms=5)))
-    assert log.tail.held_bytes == 0
+    assert log.state.tail.held_bytes == 0
     dense = bench.store.logs.get(
         bench.topic("dense", offset_assignment="dense", configs={"message.timestamp.type": "LogAppendTime"}),
         0,
     )
     bench.run(append(dense, values(b"a", timestamp_ms=5)))
-    assert dense.tail.held_bytes == 0
+    assert dense.state.tail.held_bytes == 0
 
 
 def test_a_changed_timestamp_type_empties_the_cache(bench: Bench) -> None:
@@ -132,7 +132,7 @@ def test_a_changed_timestamp_type_empties_the_cache(bench: Bench) -> None:
     bench.run(bench.store.catalogue.set_configs("t", {"message.timestamp.type": "LogAppendTime"}))
     assert from_cache(log, 0) is None
     bench.run(append(log, values(b"b", timestamp_ms=5)))
-    assert log.tail.held_bytes == 0
+    assert log.state.tail.held_bytes == 0
 
 
 def test_what_others_write_is_not_passed_over(bench: Bench) -> None:
@@ -158,11 +158,11 @@ def test_a_repeated_batch_is_not_kept_twice(bench: Bench) -> None:
         sent = values(b"a", producer=(7, 0, 0))
         stamp = ProducerSequence(7, 0, 0)
         first = await append(log, sent, stamp)
-        held_bytes = log.tail.held_bytes
+        held_bytes = log.state.tail.held_bytes
         again = await append(log, sent, stamp)
         assert again.duplicate
-        assert log.tail.held_bytes == held_bytes
-        assert log.tail.end == first.base_offset + 1
+        assert log.state.tail.held_bytes == held_bytes
+        assert log.state.tail.end == first.base_offset + 1
         await append(log, values(b"b"))
         assert [record.value for record in from_cache(log, 0) or ()] == [b"a", b"b"]
 
@@ -187,11 +187,11 @@ def test_what_native_clients_take_away_is_cut_when_seen(bench: Bench, how: str, 
             client.delete(log.stream, *([log.meta] if how == "flush" else []))
         bounds = await log.bounds()
         if how in ("trim", "delete"):
-            stored = await from_redis(log, log.tail.start)
-            assert from_cache(log, log.tail.start) == stored
+            stored = await from_redis(log, log.state.tail.start)
+            assert from_cache(log, log.state.tail.start) == stored
             assert len(stored) == 7
         else:
-            assert log.tail.held_bytes == 0
+            assert log.state.tail.held_bytes == 0
         assert from_cache(log, 0) is None
         assert bounds.log_end <= log.log_end
 
@@ -218,7 +218,7 @@ def test_trims_of_ours_cut_the_cache(bench: Bench) -> None:
     async def work() -> None:
         for index in range(1000):
             await append(log, values(b"%d" % index, timestamp_ms=1000 + index))
-        assert await log.trim(100, None, 1400)
+        assert await log.trimming.trim(100, None, 1400)
         assert log.log_start > 0
         assert from_cache(log, log.log_start - 1) is None
         assert from_cache(log, log.log_start) == await from_redis(log, log.log_start)
@@ -269,7 +269,7 @@ def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
             stored = await from_redis(log, 0)
             assert [record.value for record in stored] == [b"a", b"b", b"c"]
             assert from_cache(log, 0) is None
-            known = from_cache(log, log.tail.start)
+            known = from_cache(log, log.state.tail.start)
             assert known
             assert known == stored[-len(known) :]
 
@@ -327,7 +327,7 @@ class CachedLogMachine(RuleBasedStateMachine):
         while self.position < self.log.log_end:
             found = self.log.cached(self.position, 100, None, zstd=True)
             if found is None:
-                fetched = await self.log.read_wait(self.position, 100)
+                fetched = await read_log(self.log, self.position, 100)
                 data, after = fetched.data, fetched.next_offset
             else:
                 data = b"".join(found)

@@ -23,6 +23,7 @@ from korvet.storage.log.committed import Committed, cached_committed, read_commi
 from korvet.storage.log.transactions import Aborted, parse_aborted
 from korvet.storage.log.values import Appended, Marked, ProducerSequence, ReceivedBatch
 from tests.storage.conftest import calls_of
+from tests.support.logs import admit, append_own, read_log
 from tests.unit.records import forms
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ async def outcome_of(begin: Callable[[Callable[[Any], None]], None]) -> Any:
 def append_to(
     log: PartitionLog, batch: ReceivedBatch, stamp: ProducerSequence, done: Callable[[Any], None]
 ) -> None:
-    log.append(log.encode(batch), stamp, done)
+    log.append(batch, stamp, admit, done)
 
 
 class Producer:
@@ -121,7 +122,7 @@ def test_a_log_is_stable_up_to_its_oldest_open_transaction(
         assert (marked.offset, done.offset) == (5, 6)
     wanted = [Aborted(marked.offset, first.previous_end, 1, second.previous_end)]
     assert aborted_in_redis(bench, log) == wanted
-    assert log.transactions.aborted_from(first.base_offset) == wanted
+    assert log.state.transactions.aborted_from(first.base_offset) == wanted
 
 
 @LAYOUTS
@@ -132,7 +133,7 @@ def test_readers_get_markers_as_control_batches(bench: Bench, layout: str, assig
     begin = producer.append(b"a", b"b").base_offset
     marks = [producer.mark(), (producer.append(b"c"), producer.mark(committed=False))[1]]
     cached = b"".join(log.cached(begin, 1 << 20, None, zstd=True) or [])
-    read = bench.run(log.read_wait(begin, 1 << 20)).data
+    read = bench.run(read_log(log, begin, 1 << 20)).data
     for data in (cached, read):
         batches = [header for header, _ in forms.split(data)]
         shown = [(header.attributes, header.producer_id, header.producer_epoch) for header in batches]
@@ -153,13 +154,13 @@ def test_retention_keeps_what_is_open(bench: Bench, layout: str) -> None:
     gone.append(b"a" * 600_000, b"a" * 600_000)
     gone.mark(committed=False)
     assert len(aborted_in_redis(bench, log)) == 3
-    bench.run(log.trim(0, None, 2**53))
+    bench.run(log.trimming.trim(0, None, 2**53))
     assert log.log_start <= first
     assert last_stable_offsets(bench, log) == (first, first)
     assert len(aborted_in_redis(bench, log)) < 3
-    assert bench.run(log.delete_before(first + 1)) >= first
+    assert bench.run(log.trimming.delete_before(first + 1)) >= first
     left.mark()
-    bench.run(log.trim(0, None, 2**53))
+    bench.run(log.trimming.trim(0, None, 2**53))
     assert log.log_start == log.log_end
     assert (last_stable_offsets(bench, log), aborted_in_redis(bench, log)) == ((log.log_end,) * 2, [])
 
@@ -214,10 +215,10 @@ def test_committed_records_and_no_others(bench: Bench, layout: str, assignment: 
             committed = committed_of(bench, log, offset, from_cache=from_cache)
             assert values_of(committed) == wanted
             assert committed.last_stable_offset == held
-    log.tail.clear()
-    log.transactions.forget()
+    log.state.tail.clear()
+    log.state.transactions.forget()
     assert values_of(committed_of(bench, log, begin)) == [b"1", b"2", b"3", b"4", b"5"]
-    assert log.transactions.known_from == begin
+    assert log.state.transactions.abort_markers_from == begin
     assert len(committed_of(bench, log, begin).aborted) == 2
     one.mark()
     assert values_of(committed_of(bench, log, held)) == [b"open", b"behind"]
@@ -233,8 +234,8 @@ def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None
         offsets.append(plain.append(b"%d" % number, transactional=False).base_offset)
         producer.append(b"no")
         producer.mark(committed=False)
-    log.tail.clear()
-    log.transactions.forget()
+    log.state.tail.clear()
+    log.state.transactions.forget()
     bench.run(log.bounds())
     before = calls_of(bench.client, "zrangebyscore")
     for number in (2, 3, 2):
@@ -247,7 +248,7 @@ def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None
     producer.append(b"no")
     producer.mark(committed=False)
     for number in (0, 1, 4):
-        log.tail.clear()
+        log.state.tail.clear()
         read = committed_of(bench, log, offsets[number])
         assert values_of(read) == [b"%d" % shown for shown in range(number, 5)]
         assert len(read.aborted) == 5 - number
@@ -259,13 +260,13 @@ def test_a_native_entry_during_a_read_takes_no_aborted_transaction_from_it(bench
     producer = Producer(bench, log, 1)
     begin = producer.append(b"no").base_offset
     producer.mark(committed=False)
-    log.tail.clear()
+    log.state.tail.clear()
 
     async def read() -> Committed:
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         read_committed(log, begin, 1 << 20, outcome.set_result)
         # As by the reply to an append behind a native entry, before the one to the read.
-        log.transactions.appended(log.log_end + 5, log.log_end + 6)
+        log.state.transactions.appended(log.log_end + 5, log.log_end + 6)
         found: Committed = await outcome
         return found
 
@@ -295,7 +296,7 @@ def test_a_reader_gets_past_deleted_records_to_an_open_transaction(bench: Bench)
     gone = producer.append(b"gone", transactional=False).base_offset
     held = producer.append(b"open").base_offset
     bench.client.xdel(log.stream, entry_id(gone, log.bias))
-    log.tail.clear()
+    log.state.tail.clear()
     committed = committed_of(bench, log, gone)
     ((header, _),) = forms.split(b"".join(committed.batches))
     assert (header.record_count, header.base_offset + header.last_offset_delta) == (0, gone)
@@ -370,7 +371,7 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
         producer = None if producer_id is None else (producer_id, 0)
         stamp = None if producer is None else ProducerSequence(*producer, -1, True)
         arguments = encode_append_records([(key, b"v", forms.BASE_MS)], producer)
-        return bench.run(log.append_wait(arguments, stamp)).base_offset
+        return bench.run(append_own(log, arguments, stamp)).base_offset
 
     def mark(producer_id: int, *, committed: bool) -> None:
         marker = ControlMarker(producer_id, 0, committed, 1)
@@ -384,14 +385,14 @@ def test_records_of_coordinators_count_when_they_are_committed(bench: Bench) -> 
     one, two = write(b"a", 1), write(b"b", 1)
     write(b"a", 2)
     assert latest() == {b"a": first}
-    assert list(bench.run(log.open_producers())) == [1, 2]
+    assert list(bench.run(log.queries.open_producers())) == [1, 2]
     again = write(b"b")
     mark(2, committed=False)
     assert latest() == {b"a": first, b"b": again}
     mark(1, committed=True)
     assert two < again
     assert latest() == {b"a": one, b"b": again}
-    assert bench.run(log.open_producers()) == {}
+    assert bench.run(log.queries.open_producers()) == {}
     assert not bench.client.exists(
         *(bench.store.commands.keyspace.pending("__state", 0, each) for each in (1, 2))
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from korvet.storage.log.native_watcher import _Group, _Watched
+from korvet.storage.log.native_watcher import WatchedBatch, WatchedLog
 
 if TYPE_CHECKING:
     from tests.storage.conftest import Bench
@@ -41,15 +41,16 @@ def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
 def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
     topic = bench.topic("t")
     log = bench.store.logs.get(topic, 0)
-    watched = _Watched(log)
-    group = _Group([watched, _Watched(bench.store.logs.get(bench.topic("u"), 0))])
+    watched = WatchedLog(log.state, log.bounds)
+    other = bench.store.logs.get(bench.topic("u"), 0)
+    group = WatchedBatch([watched, WatchedLog(other.state, other.bounds)])
     first = group.commands()
     stream = log.stream
     assert first.startswith(b"*8\r\n$5\r\nXREAD\r\n$5\r\nCOUNT\r\n$1\r\n1\r\n$7\r\nSTREAMS\r\n")
     assert stream in first
     assert first.count(b"0-0") == 2
     assert group.commands() is first
-    log.grown_to(5 << 10 | 7)
+    log.state.grow_to(5 << 10 | 7)
     again = group.commands()
     assert again.endswith(b"$3\r\n5-6\r\n$3\r\n0-0\r\n")
     assert again.startswith(first[:-18])
@@ -58,10 +59,10 @@ def test_what_is_asked_again_is_packed_once(bench: Bench) -> None:
 
 def test_an_entry_beyond_what_offsets_can_name_is_not_asked_for_again(bench: Bench) -> None:
     log = bench.log()
-    watched = _Watched(log)
+    watched = WatchedLog(log.state, log.bounds)
     watched.seen = b"9-2000"
-    log.grown_to(9 << 10)
-    group = _Group([watched])
+    log.state.grow_to(9 << 10)
+    group = WatchedBatch([watched])
     assert group.commands().endswith(b"$6\r\n9-2000\r\n")
-    log.grown_to(11 << 10)
+    log.state.grow_to(11 << 10)
     assert group.commands().endswith(b"$7\r\n10-1023\r\n")

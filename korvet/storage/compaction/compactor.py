@@ -136,7 +136,7 @@ class Compactor:
         ).encode()
         if gone:
             # Before their markers go, or readers would take what a producer wrote later for aborted.
-            await self._log.forget_transactions(outcomes.ended(gone), gone)
+            await self._log.trimming.forget_transactions(outcomes.ended(gone), gone)
             await self._replace(gone, end, text, encode_emptied(emptied))
             self._log.compacted(end)
         else:
@@ -147,7 +147,7 @@ class Compactor:
     async def _outcomes(self, checkpoint: Checkpoint, delete_retention_ms: int, now_ms: int) -> Outcomes:
         """What became of the transactions that are decided, as the log knows by now."""
         packed, aborted = await asyncio.gather(
-            self._read("HGET", self._meta, "emptied"), self._log.aborted_transactions()
+            self._read("HGET", self._meta, "emptied"), self._log.queries.aborted_transactions()
         )
         return Outcomes(
             aborted,
@@ -163,17 +163,17 @@ class Compactor:
         """Where the records begin that are left alone, those from `stable` on at any rate."""
         end = await self._first_within(rules.history_ms or 0, stable, now_ms)
         if rules.history_ms is not None and rules.history_bytes is not None:
-            end = max(end, await self._log.offset_before_bytes(rules.history_bytes))
+            end = max(end, await self._log.queries.offset_before_bytes(rules.history_bytes))
         return min(end, stable, await self._first_within(rules.min_lag_ms, stable, now_ms))
 
     async def _first_within(self, lag_ms: int, end: int, now_ms: int) -> int:
         """The offset of the first record that is younger than lag_ms; `end` where there is none."""
-        young = await self._log.offset_for_timestamp(now_ms - lag_ms + 1) if lag_ms else None
+        young = await self._log.queries.offset_for_timestamp(now_ms - lag_ms + 1) if lag_ms else None
         return end if young is None else young[0]
 
     async def _is_dirty(self, dirty_from: int, end: int, rules: CompactionRules, now_ms: int) -> bool:
-        dirty = await self._log.count(dirty_from, end) if dirty_from < end else 0
-        clean = await self._log.count(0, dirty_from) if dirty else 0
+        dirty = await self._log.queries.count(dirty_from, end) if dirty_from < end else 0
+        clean = await self._log.queries.count(0, dirty_from) if dirty else 0
         oldest_ms = None
         if dirty and rules.max_lag_ms is not None:
             oldest_ms = await self._oldest_ms(dirty_from)
@@ -253,7 +253,7 @@ class Compactor:
         """The entries whose offset is in [first, behind), in turns of bounded size."""
         bias = self._log.bias
         start, last = entry_id(first, bias), "(" + entry_id(behind, bias)
-        count = max(1, min(_ENTRIES_AT_ONCE, _PAGE_BYTES // max(self._log.largest_bytes, 1)))
+        count = max(1, min(_ENTRIES_AT_ONCE, _PAGE_BYTES // max(self._log.state.largest_bytes, 1)))
         while first < behind:
             page = await self._read("XRANGE", self._stream, start, last, "COUNT", count)
             if page:

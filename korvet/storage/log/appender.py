@@ -1,424 +1,256 @@
-"""The two ways in which a partition's batches get into its stream: all or nothing, in the order of the calls.
+"""The two ways in which a partition's batches reach its stream, each batch whole or not at all, in the order
+of the calls.
 
-*Script append*: the function korvet_append (or korvet_append_batch) assigns the entry IDs and adds every
-record. It works whatever the state, and costs Redis twice the CPU of plain XADDs.
+*Script append* (script.py): the function korvet_append (or korvet_append_batch) assigns the entry IDs and
+adds every record. It works in every state, and costs Redis twice the CPU of plain XADDs.
 
-*Guarded append*: the broker assigns the IDs, since it knows where its last append ended, and sends one MULTI:
-the function korvet_guard, which opens a gate by renaming the stream, the XADDs of all entries through that
-gate, and the function korvet_seal, which renames it back and saves what is to be known of them. A batch that
-is one small entry needs no gate, the guard adds it. Where the broker was wrong (another writer, a refused
-batch before it, the library lost) the guard opens nothing, the XADDs find no stream, and the batch goes by
-script.
+*Guarded append* (guarded.py): the broker assigns the IDs, since it knows where its last append ended, and
+sends one MULTI: the function korvet_guard, which opens a gate by renaming the stream, the XADDs of all
+entries through that gate, and the function korvet_seal, which renames the stream back and saves the log's
+state. A batch that is one small entry needs no gate: the guard adds it. If the broker was wrong (another
+writer, a refused batch before this one, the library lost), the guard opens nothing, the XADDs find no stream,
+and the batch goes by script.
 
-While Redis is busy with two such transactions, what comes in the meantime is gathered, and so is what comes
-in one turn of the event loop from a producer that does not wait for answers: one guard lets a whole group of
-batches in, all of them or none. Small batches cost Redis much less so.
+While Redis is busy with two such transactions, the batches that arrive are gathered, and so are those that
+arrive in one iteration of the event loop from a producer that does not wait for answers. One guard lets a
+whole group of batches in, all of them or none. That costs Redis much less for small batches.
 
-Only appends of one way are in flight at a time. What comes meanwhile and is to go the other way is held back
-for that round trip, with all that follows it, so that order is kept.
+Appends of only one way are in flight at a time (routes.py). An append that has to go the other way is held
+back until they are answered, with all that follow it, so that the order stays.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
-from korvet.offsets.packing import SEQUENCE_BITS, entry_id
-from korvet.offsets.record_batch import (
-    MAX_PRODUCER_SEQUENCE,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-)
-from korvet.records.batch import SPAN_RECORDS, AppendArguments, AppendCommands, Span
-from korvet.records.kernel import append_reply, pack, pack_arguments
+from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.storage.brokers.assignment import writer_epochs
-from korvet.storage.errors import (
-    PASSING,
-    FencedEpoch,
-    LinkLost,
-    RedisFault,
-    StorageError,
-    domain_error,
-)
+from korvet.storage.errors import PASSING, FencedEpoch, LinkLost, StorageError, domain_error
 from korvet.storage.link.calls import answer, parse_reply
-from korvet.storage.link.slots import REDIRECTIONS
-from korvet.storage.log.layouts import layout_of
-from korvet.storage.log.values import Appended, Form, Marked, ProducerSequence, ReceivedBatch
+from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
+from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend
+from korvet.storage.log.guarded import GuardedAppends, gate_command, script_decides
+from korvet.storage.log.layouts import check_records, layout_of
+from korvet.storage.log.read_back import READ_BACK_TIMEOUT_S, read_back
+from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
+from korvet.storage.log.script import ScriptCommands
+from korvet.storage.log.values import Marked
 from korvet.supervisor import once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from korvet.records.batch import AppendArguments
     from korvet.records.control import ControlMarker
-    from korvet.storage.link.calls import Payload
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.appends import AnyAppend
     from korvet.storage.log.resources import LogResources
-    from korvet.storage.log.values import Form
+    from korvet.storage.log.state import LogState
+    from korvet.storage.log.values import Appended, Form, ProducerSequence, ReceivedBatch, Summary
 
 log = logging.getLogger(__name__)
 
-_APPEND_FIXED_ARGUMENTS: Final = 10
-_GUARD_FIXED_ARGUMENTS: Final = 17
-_XADD_FIXED_ARGUMENTS: Final = 4
-# MULTI and EXEC, the guard, the seal: what is answered beside the XADDs.
-_GATE_REPLIES: Final = 4
-_MULTI: Final = pack("MULTI")
-_EXEC: Final = pack("EXEC")
-_OK: Final = b"+OK\r\n"
-_QUEUED: Final = b"+QUEUED\r\n"
-# How replies end where nothing was added: a command was refused when it was queued, the slot has moved, or
-# korvet_seal refuses.
-_DISCARDED: Final = re.compile(
-    rb"\r\n-(EXECABORT|REFUSED|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
-)
-_ABORT_ROOM: Final = 200
-# The guard's error, in EXEC's array or in its place.
-_GUARD_REFUSAL: Final = re.compile(rb"(?:\*\d+\r\n)?-([^\r\n]*)")
-_REFUSAL_ROOM: Final = 400
-# What Redis keeps of a producer's newest batches, by which it knows duplicates.
-_REMEMBERED_BATCHES: Final = 5
-# Error replies of the guard that say no more than that it did nothing: the script has the last word.
-_FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
-# Arguments from this size on are handed to the socket as they are; smaller ones are joined with the command.
-_APART_BYTES: Final = 4096
-# One is being executed, the other one is there when that is done.
-_GROUPS_IN_FLIGHT: Final = 2
-# A single entry of this size is XADDed, too: as an argument of a function it would be copied and hashed.
-_THROUGH_GATE_BYTES: Final = 28 << 10
-# A group of this size is sent even so: some ms of Redis's time, during which others wait.
-_GROUP_BYTES: Final = 128 << 10
-# After a refusal so many batches go by script before the guard is tried again; doubled when it happens again.
+# Batches sent by script after a refusal before guarded appends resume; doubles with each further refusal.
 _FIRST_REST: Final = 8
 _LONGEST_REST: Final = 256
-# How long the connection to Redis may be away before the outcome of what was in flight counts as unknown.
-_SETTLE_TIMEOUT_S: Final = 10.0
-_SETTLE_POLL_S: Final = 0.05
 
 
-class EncodedBatch(msgspec.Struct, frozen=True, gc=False):
-    """A batch in one of the two forms in which it is sent, to be appended at once."""
+class _Undone(NamedTuple):
+    """A group that did not take effect, as far as is known."""
 
-    received: ReceivedBatch
-    form: Form
-
-
-class _Append(msgspec.Struct, eq=False):
-    """One append from its call to its end."""
-
-    received: ReceivedBatch | None
-    """None for records of the broker's own."""
-    form: Form
-    stamp: ProducerSequence | None
-    epoch: int | str
-    followed: bool
-    done: Callable[[Appended | StorageError], None]
-
-
-class _Mark(msgspec.Struct, eq=False):
-    """A marker on its way, in the place of an append."""
-
-    marker: ControlMarker
-    epoch: int | str
-    done: Callable[[Any], None]
-
-
-class _Group:
-    """Guarded appends that take effect together, the records of each right behind those before it."""
-
-    __slots__ = (
-        "after",
-        "appends",
-        "entry_count",
-        "forms",
-        "largest_bytes",
-        "record_count",
-        "size_bytes",
-        "spans",
-    )
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        """The position behind the append before these."""
-        self.appends: list[_Append] = []
-        self.forms: list[AppendCommands] = []
-        self.entry_count = 0
-        self.record_count = 0
-        self.largest_bytes = 0
-        """Of an entry."""
-        self.size_bytes = 0
-        self.spans: list[Span] = []
-
-    def add(self, append: _Append, form: AppendCommands) -> None:
-        """One more, whose position is behind the last one's."""
-        self.appends.append(append)
-        self.forms.append(form)
-        self.entry_count += form.entry_count
-        self.record_count += form.record_count
-        self.size_bytes += form.size_bytes
-        self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
-        for span in form.spans:
-            self._add_span(span)
-
-    def _add_span(self, span: Span) -> None:
-        """With the one before it where that is short: Redis has work for each."""
-        if self.spans:
-            before = self.spans[-1]
-            records = before.records + span.records
-            if records <= SPAN_RECORDS:
-                entries, size_bytes = before.entries + span.entries, before.size_bytes + span.size_bytes
-                self.spans[-1] = Span(records, entries, size_bytes, max(before.newest_ms, span.newest_ms))
-                return
-        self.spans.append(span)
-
-    @property
-    def gated(self) -> bool:
-        """Whether the entries are XADDed through the gate; else the guard adds the only one."""
-        return self.entry_count > 1 or self.size_bytes >= _THROUGH_GATE_BYTES
-
-    def outcomes(self, first: Appended) -> list[Appended]:
-        """What each append did, told from what the first one did."""
-        outcomes = [first]
-        base = first.base_offset
-        for before, form in itertools.pairwise(self.forms):
-            base += before.record_count
-            append_ms = form.append_ms if form.append_ms >= 0 else first.append_ms
-            outcomes.append(
-                Appended(
-                    base,
-                    first.log_start,
-                    base,
-                    append_ms,
-                    first.lead_ms,
-                    duplicate=False,
-                    last_stable_offset=first.last_stable_offset,
-                )
-            )
-        return outcomes
+    group: AppendGroup
+    is_unknown: bool
+    """Whether its outcome has to be read back."""
 
 
 class Appender:
-    """Appends batches to one partition. Use through PartitionLog."""
+    """Appends batches to one partition. Use it through PartitionLog."""
 
     __slots__ = (
         "_epoch",
-        "_gate_command",
-        "_gathering",
-        "_guard_prefix",
         "_guarded",
         "_held",
         "_layout",
-        "_lead_cap_ms",
-        "_log",
-        "_next",
         "_next_rest",
-        "_refusal",
+        "_reading_back",
         "_resources",
         "_rest",
-        "_script_argc",
-        "_script_prefix",
+        "_script",
         "_scripts",
-        "_seal",
-        "_settling",
+        "_state",
         "_undone",
-        "_write",
     )
 
-    def __init__(self, log: PartitionLog, resources: LogResources) -> None:
-        self._log = log
+    def __init__(self, state: LogState, resources: LogResources) -> None:
+        self._state = state
         self._resources = resources
-        self._next = -1
-        """The position behind our last append, those on their way included; -1 where it is not known."""
+        keyspace = resources.commands.keyspace
+        gate = keyspace.gate(state.topic.name, state.partition)
+        self._guarded = GuardedAppends(state, gate, self)
+        self._layout = layout_of(state, gate_command(gate))
+        self._script = ScriptCommands(state, keyspace, self._layout)
         self._scripts = 0
         """Script appends in flight."""
-        self._guarded: deque[_Group] = deque()
-        """Guarded appends in flight."""
-        self._gathering: _Group | None = None
-        """Guarded appends to be sent together, soon."""
-        self._undone: list[tuple[_Group, bool]] = []
-        """Guarded appends that were refused, or (True) whose outcome is unknown."""
-        self._held: deque[_Append | _Mark] = deque()
-        """Waiting for those in flight."""
+        self._undone: list[_Undone] = []
+        self._held: deque[AnyAppend] = deque()
+        """Appends that wait for those in flight."""
         self._rest = 0
-        """So many appends go by script before the guard is tried again."""
+        """Appends that still go by script before the guard is tried again."""
         self._next_rest = _FIRST_REST
-        self._settling: asyncio.Task[None] | None = None
-        self._write = log.links.write
-        """The link of the guarded appends in flight or gathered."""
-        self._refusal: StorageError | None = None
-        self._epoch = "" if log.epoch is None else writer_epochs(log.epoch).start
-        self.configure()
+        self._reading_back: asyncio.Task[None] | None = None
+        self._epoch = "" if state.epoch is None else writer_epochs(state.epoch).start
 
     def configure(self) -> None:
         """Take over the topic's configuration."""
-        log = self._log
-        stream, index, meta, _ = log.keys
-        gate = self._resources.commands.keyspace.gate(log.topic.name, log.partition)
-        self._gate_command = pack_arguments("XADD", gate, "NOMKSTREAM")
-        self._lead_cap_ms = log.lead_cap_ms
-        self._layout = layout_of(log, self._gate_command)
-        self._script_argc = _APPEND_FIXED_ARGUMENTS + len(self._script_keys)
-        self._script_prefix = self._script_prefix_with(())
-        self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, log.bias)
-        self._seal = pack("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
-
-    @property
-    def _script_keys(self) -> tuple[bytes, ...]:
-        """The keys of a script append, but for what `_pending` adds."""
-        return self._log.keys if self._log.topic.keeps_latest else self._log.keys[:3]
-
-    def _script_prefix_with(self, pending: tuple[bytes, ...]) -> bytes:
-        """What a script append begins with, behind the number of its arguments."""
-        log, topic = self._log, self._log.topic
-        keys = (*self._script_keys, *pending)
-        append_time = topic.log_append_time and log.bias == 1
-        return pack_arguments(
-            "FCALL",
-            self._layout.append_function,
-            len(keys),
-            *keys,
-            log.bias,
-            self._lead_cap_ms,
-            int(topic.keeps_latest),
-            int(append_time),
-        )
-
-    def _pending(self, producer_id: int) -> tuple[bytes, ...]:
-        """Where a transaction's records are noted, on topics that coordinators load."""
-        topic = self._log.topic
-        if not topic.keeps_latest:
-            return ()
-        return (self._resources.commands.keyspace.pending(topic.name, self._log.partition, producer_id),)
-
-    def encode(self, received: ReceivedBatch) -> EncodedBatch:
-        """The batch in the form in which it can be sent now. Raises BatchError."""
-        waits = self._held or self._undone
-        form = self._layout.arguments(received) if waits else self._encode(received)
-        return EncodedBatch(received, form)
+        keyspace, state = self._resources.commands.keyspace, self._state
+        gate = keyspace.gate(state.topic.name, state.partition)
+        self._layout = layout_of(state, gate_command(gate))
+        self._script = ScriptCommands(state, keyspace, self._layout)
 
     def append(
         self,
-        batch: AppendArguments | EncodedBatch,
-        stamp: ProducerSequence | None,
-        epoch: int | None,
+        received: ReceivedBatch,
+        producer: ProducerSequence | None,
+        admit: Callable[[Summary], None],
         done: Callable[[Appended | StorageError], None],
         *,
+        epoch: int | None,
         followed: bool,
     ) -> None:
-        """Append one batch; `done` is called later with the outcome. See PartitionLog.append."""
-        received, form = (batch.received, batch.form) if isinstance(batch, EncodedBatch) else (None, batch)
-        append = _Append(received, form, stamp, self._epoch if epoch is None else epoch, followed, done)
-        if self._held or self._undone or not self._try(append):
+        """Append a producer's batch; see PartitionLog.append."""
+        append = ProducedAppend(received, producer, self._epoch if epoch is None else epoch, followed, done)
+        route, position = self._route(append)
+        if route is Route.WAIT:
+            admit(check_records(received))
             self._held.append(append)
+        else:
+            self._send_produced(append, route, position, admit)
+
+    def append_own(
+        self,
+        arguments: AppendArguments,
+        producer: ProducerSequence | None,
+        done: Callable[[Appended | StorageError], None],
+        *,
+        epoch: int | None,
+    ) -> None:
+        """Append records of the broker's own; see PartitionLog.append_own."""
+        self._send_or_hold(OwnAppend(arguments, producer, self._epoch if epoch is None else epoch, done))
 
     def mark(
         self, marker: ControlMarker, epoch: int | None, done: Callable[[Marked | StorageError], None]
     ) -> None:
-        """End a transaction, behind all appends before; see PartitionLog.mark."""
-        mark = _Mark(marker, self._epoch if epoch is None else epoch, done)
-        if self._held or self._undone or not self._try(mark):
-            self._held.append(mark)
+        """End a transaction after all earlier appends; see PartitionLog.mark."""
+        self._send_or_hold(MarkerAppend(marker, self._epoch if epoch is None else epoch, done))
 
     def close(self, refusal: StorageError) -> None:
         """Refuse what has not been sent yet; the log is closed."""
-        self._refusal = refusal
-        if self._settling is not None:
-            self._settling.cancel()
+        if self._reading_back is not None:
+            self._reading_back.cancel()
         self._give_up(refusal)
 
+    @property
+    def unconfirmed_position(self) -> int | None:
+        """The position of the first record of which it is unknown whether Redis has it; None if there is
+        none.
+        """
+        groups = [undone.group for undone in self._undone if undone.is_unknown]
+        first = groups[0] if groups else self._guarded.first_in_flight
+        return None if first is None else first.forms[0].position
+
+    # Which way, and when.
+
+    def _route(self, append: AnyAppend, *, is_next: bool = False) -> tuple[Route, int]:
+        """The route of an append, and its position for the guard. `is_next`: no earlier append waits."""
+        if not is_next and (self._held or self._undone):
+            in_flight = InFlight.BLOCKED
+        elif self._scripts:
+            in_flight = InFlight.SCRIPTS
+        else:
+            in_flight = InFlight.GUARDED if self._guarded.is_busy else InFlight.NOTHING
+        if not isinstance(append, ProducedAppend):
+            return choose_route(Kind.OWN, in_flight, Guard.OFF), -1
+        if self._rest or not self._layout.guards:
+            return choose_route(Kind.PRODUCED, in_flight, Guard.OFF), -1
+        position = self._next_position()
+        guard = Guard.NOT_YET if position < 0 else Guard.READY
+        return choose_route(Kind.PRODUCED, in_flight, guard), position
+
+    def _next_position(self) -> int:
+        """The position that the guard can give to the next batch; -1 if it can give none."""
+        state, guarded = self._state, self._guarded
+        position = state.next_position
+        if position < 0:
+            return -1
+        if guarded.is_busy and guarded.link is not state.links.write:
+            # It would overtake an append that another server has yet to answer.
+            return -1
+        if state.bias:
+            return position
+        now_ms = state.links.clock.now_ms()
+        if not guarded.is_gathering:
+            position = max(position, now_ms << SEQUENCE_BITS)
+        # The script refuses a burst that is too far ahead of the clock.
+        return position if (position >> SEQUENCE_BITS) - now_ms <= state.lead_cap_ms else -1
+
+    def _send_produced(
+        self, append: ProducedAppend, route: Route, position: int, admit: Callable[[Summary], None]
+    ) -> None:
+        """Encode a batch for its route and send it."""
+        if route is Route.GUARD:
+            commands = self._layout.commands(append.received, position)
+            admit(commands)
+            self._guarded.append(append, commands)
+        else:
+            arguments = self._layout.arguments(append.received)
+            admit(arguments)
+            self._send_script(append, arguments)
+
+    def _send_or_hold(self, append: OwnAppend | MarkerAppend) -> None:
+        route, _ = self._route(append)
+        if route is Route.WAIT:
+            self._held.append(append)
+        else:
+            self._send_own(append)
+
+    def _send_own(self, append: OwnAppend | MarkerAppend) -> None:
+        if isinstance(append, OwnAppend):
+            self._send_script(append, append.arguments)
+        else:
+            self._send_mark(append)
+
+    def _resume(self) -> None:
+        """Send what was held back, now that those in flight are answered."""
+        while self._held and not self._undone:
+            append = self._held[0]
+            route, position = self._route(append, is_next=True)
+            if route is Route.WAIT:
+                return
+            self._held.popleft()
+            if isinstance(append, ProducedAppend):
+                self._send_produced(append, route, position, _admitted)
+            else:
+                self._send_own(append)
+
     def _give_up(self, refusal: StorageError) -> None:
-        """Nothing more is sent: end all that waits for that."""
+        """End all appends that have not been sent: nothing more is sent."""
         self._drop_gathered()
         undone, self._undone = self._undone, []
         held, self._held = self._held, deque()
-        for group, unknown in undone:
+        for group, is_unknown in undone:
             for append in group.appends:
                 broken = LinkLost("the connection broke before Redis answered")
-                answer(append.done, broken if unknown else refusal)
+                answer(append.done, broken if is_unknown else refusal)
         for waiting in held:
             answer(waiting.done, refusal)
 
-    # which way, and when
+    # Script appends.
 
-    def _encode(self, received: ReceivedBatch) -> Form:
-        """The form for a batch that nothing waits before."""
-        log = self._log
-        if self._scripts == 0 and self._next >= 0 and self._rest == 0 and self._layout.guards:
-            now_ms = log.links.clock.now_ms()
-            position = self._next
-            if log.bias == 0 and self._gathering is None:
-                position = max(position, now_ms << SEQUENCE_BITS)
-            # A burst too far ahead of the clock is for the script to refuse.
-            if log.bias or (position >> SEQUENCE_BITS) - now_ms <= self._lead_cap_ms:
-                return self._layout.commands(received, position)
-        return self._layout.arguments(received)
-
-    @property
-    def unsettled_from(self) -> int | None:
-        """The position of the first record of which it is yet to be known whether Redis has it; None where
-        there is none.
-        """
-        groups = [*(group for group, unknown in self._undone if unknown), *self._guarded]
-        return groups[0].forms[0].position if groups else None
-
-    @property
-    def _is_guarding(self) -> bool:
-        return bool(self._guarded) or self._gathering is not None
-
-    def _try(self, append: _Append | _Mark) -> bool:
-        """Send it; False where it has to wait for those in flight."""
-        if isinstance(append, _Mark):
-            if self._is_guarding:
-                return False
-            self._send_mark(append)
-            return True
-        form = append.form
-        if isinstance(form, AppendCommands):
-            # Behind one that another server has yet to answer it would overtake.
-            write = self._log.links.write
-            same = write is self._write or not self._is_guarding
-            if self._scripts == 0 and form.position >= self._next >= 0 and same:
-                self._write = write
-                self._gather(append, form)
-                return True
-            assert append.received is not None
-            form = append.form = self._layout.arguments(append.received)
-        if self._is_guarding:
-            return False
-        if self._scripts and append.received is not None and self._layout.guards and self._rest == 0:
-            # Once those before it are done the end of the log is known, and the guard can take over.
-            return False
-        self._send_script(append, form)
-        return True
-
-    def _go_on(self) -> None:
-        """Those in flight of one way are done: send what was held back."""
-        while self._held and not self._undone:
-            append = self._held[0]
-            if isinstance(append, _Append) and append.received is not None:
-                append.form = self._encode(append.received)
-            if not self._try(append):
-                return
-            self._held.popleft()
-
-    # script append
-
-    def _send_script(self, append: _Append, form: AppendArguments) -> None:
-        prefix, argc = self._script_prefix, self._script_argc + form.argc
-        stamp = append.stamp
-        if stamp is not None and stamp.transactional and (pending := self._pending(stamp.producer_id)):
-            prefix, argc = self._script_prefix_with(pending), argc + len(pending)
-        head = b"*%d\r\n" % argc
-        tail = pack_arguments(append.epoch, form.record_count, _marks([append], [form]))
-        self._scripts += 1
-        self._next = -1
-        if append.received is not None and self._rest:
+    def _send_script(self, append: ProducedAppend | OwnAppend, arguments: AppendArguments) -> None:
+        self._begin_script()
+        if self._rest and isinstance(append, ProducedAppend):
             self._rest -= 1
 
         def arrived(reply: memoryview | StorageError) -> None:
@@ -427,89 +259,33 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(append, reply)
                 else:
-                    self._script_done(append, form, reply)
+                    self._script_answered(append, arguments, reply)
             finally:
                 if self._scripts == 0:
-                    self._go_on()
+                    self._resume()
 
-        self._log.links.write_functions.send((head + prefix + tail, form.resp), arrived)
+        self._state.links.write_functions.send(self._script.append(append, arguments), arrived)
 
-    def _script_done(self, append: _Append, form: AppendArguments, reply: memoryview) -> None:
-        numbers = self._numbers(reply, 0)
-        if numbers is None:
-            self._failed(append, self._irregular(reply))
-            return
-        outcome, behind = self._outcome(numbers, form)
-        if self._scripts == 0 and not outcome.duplicate:
-            self._next = outcome.base_offset + form.record_count + self._log.bias
-        self._took_effect(append, outcome, behind=behind)
-
-    def _numbers(self, replies: memoryview, added: int) -> tuple[int, ...] | None:
-        """See append_reply; None also if the replies cannot be read: what became of the append is asked then,
-        as what follows it would wait for ever.
-        """
-        try:
-            return append_reply(replies, added)
-        except Exception:
-            log.exception("%s: the reply to an append cannot be read", self._log.stream.decode())
-            return None
-
-    def _irregular(self, reply: bytes | memoryview) -> LinkLost:
-        """What an append ends with whose reply does not say what became of it."""
-        log.error("%s: an append was answered with %r", self._log.stream.decode(), bytes(reply[:200]))
-        return LinkLost("Redis answered an append with something else")
-
-    def _outcome(self, numbers: tuple[int, ...], form: Form) -> tuple[Appended, bool]:
-        """What an append function says of the batch of this form, and whether the index lacks entries."""
-        base, previous_end, start, append_ms, lead_ms, duplicate, behind, last_stable_offset = numbers
-        self._log.links.clock.observe(append_ms)
-        if form.append_ms >= 0:
-            append_ms = form.append_ms
-        outcome = Appended(base, start, previous_end, append_ms, lead_ms, duplicate == 1, last_stable_offset)
-        return outcome, behind == 1
-
-    def _took_effect(self, append: _Append, outcome: Appended, *, behind: bool) -> None:
-        received, form = append.received, append.form
-        as_read = None
-        try:
-            if received is not None and not outcome.duplicate and self._log.keeps_batches:
-                as_read = self._layout.as_read(received, form, outcome.base_offset)
-            self._log.took_effect(outcome, form, as_read, behind=behind)
-        except Exception:
-            # Redis has the records, whatever became of what is known of the log here.
-            log.exception("%s: an append could not be followed", self._log.stream.decode())
-            self._log.lost_track()
-        answer(append.done, outcome)
-
-    def _failed(self, append: _Append | _Mark, fault: StorageError) -> None:
-        if isinstance(fault, LinkLost):
-            self._log.lost_track()
-        error = domain_error(fault)
-        if isinstance(error, FencedEpoch):
-            self._resources.on_fenced(error)
-        answer(append.done, error)
-
-    def _send_mark(self, mark: _Mark) -> None:
-        """By script, as those that may be in flight."""
-        log, marker = self._log, mark.marker
-        pending = self._pending(marker.producer_id)
-        latest = log.keys[3:] if pending else ()
-        keys = (*log.keys[:3], log.aborted_key, *latest, *pending)
-        payload = pack(
-            "FCALL",
-            "korvet_mark",
-            len(keys),
-            *keys,
-            log.bias,
-            mark.epoch,
-            marker.producer_id,
-            marker.producer_epoch,
-            marker.coordinator_epoch,
-            "commit" if marker.committed else "abort",
-            self._layout.marker(marker, log.links.clock.now_ms()),
-        )
+    def _begin_script(self) -> None:
         self._scripts += 1
-        self._next = -1
+        self._state.next_position = -1
+
+    def _script_answered(
+        self, append: ProducedAppend | OwnAppend, arguments: AppendArguments, reply: memoryview
+    ) -> None:
+        state = self._state
+        numbers = read_numbers(state, reply, 0)
+        if numbers is None:
+            self._failed(append, irregular_reply(state, reply))
+            return
+        outcome = read_outcome(state, numbers, arguments)
+        appended = outcome.appended
+        if self._scripts == 0 and not appended.duplicate:
+            state.next_position = appended.base_offset + arguments.record_count + state.bias
+        self._took_effect(append, arguments, appended, index_stale=outcome.index_stale)
+
+    def _send_mark(self, mark: MarkerAppend) -> None:
+        self._begin_script()
 
         def arrived(reply: memoryview | StorageError) -> None:
             self._scripts -= 1
@@ -517,168 +293,61 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(mark, reply)
                 else:
-                    self._mark_done(mark, reply)
+                    self._mark_answered(mark, reply)
             finally:
                 if self._scripts == 0:
-                    self._go_on()
+                    self._resume()
 
-        log.links.write_functions.send(payload, arrived)
+        self._state.links.write_functions.send(self._script.mark(mark), arrived)
 
-    def _mark_done(self, mark: _Mark, reply: memoryview) -> None:
+    def _mark_answered(self, mark: MarkerAppend, reply: memoryview) -> None:
+        state = self._state
         try:
-            offset, previous_end, start, append_ms, last_stable_offset, first, behind = parse_reply(reply)
+            offset, previous_end, start, append_ms, stable, first, index_stale = parse_reply(reply)
         except (TypeError, ValueError):
-            self._failed(mark, self._irregular(reply))
+            self._failed(mark, irregular_reply(state, reply))
             return
-        log = self._log
-        log.links.clock.observe(append_ms)
+        state.links.clock.observe(append_ms)
         if offset >= 0 and self._scripts == 0:
-            self._next = offset + 1 + log.bias
-        marked = Marked(offset, first, previous_end, last_stable_offset, append_ms)
-        log.marked(mark.marker, marked, start, behind=bool(behind))
+            state.next_position = offset + 1 + state.bias
+        marked = Marked(offset, first, previous_end, stable, append_ms)
+        state.note_marked(mark.marker, marked, start, index_stale=bool(index_stale))
         answer(mark.done, marked)
 
-    # guarded append
+    # Guarded appends, see GuardedOwner.
 
-    def _gather(self, append: _Append, form: AppendCommands) -> None:
-        """Send it, at once where Redis has nothing to do and nothing follows, else with others when their
-        time has come.
-        """
-        if self._gathering is not None and self._gathering.appends[0].epoch != append.epoch:
-            self._send_gathered()
-        group = self._gathering
-        if group is None:
-            group = _Group(self._next)
-            if self._guarded or append.followed:
-                self._gathering = group
-                self._write.loop.call_soon(self._turn_ended)
-        group.add(append, form)
-        self._next = form.position + form.record_count
-        if self._gathering is None:
-            self._send_group(group)
-        elif group.size_bytes >= _GROUP_BYTES:
-            self._send_gathered()
-
-    def _turn_ended(self) -> None:
-        if len(self._guarded) < _GROUPS_IN_FLIGHT:
-            self._send_gathered()
-
-    def _send_gathered(self) -> None:
-        # Behind one that failed they would be refused, too.
-        if self._gathering is not None and self._next >= 0:
-            group, self._gathering = self._gathering, None
-            self._send_group(group)
-
-    def _drop_gathered(self) -> None:
-        """What is not sent as it was gathered is to be done in another way."""
-        if self._gathering is not None:
-            self._undone.append((self._gathering, False))
-            self._gathering = None
-
-    def _send_group(self, group: _Group) -> None:
-        first = group.forms[0]
-        arguments = pack_arguments(
-            group.appends[0].epoch,
-            entry_id(group.after - 1),
-            first.position,
-            entry_id(first.position + group.record_count - 1),
-            group.record_count,
-            group.entry_count,
-            _marks(group.appends, group.forms),
-            group.largest_bytes,
-            b"".join([b"%d %d %d %d;" % span for span in group.spans]),
-        )
-        fields = 0 if group.gated else first.first_argc
-        guard = b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + fields, self._guard_prefix, arguments)
-        self._guarded.append(group)
-        payload: Payload
-        if group.gated:
-            pieces = [_MULTI + guard]
-            for form in group.forms:
-                pieces += (self._as_command(form), *form.pieces)
-            payload = (*pieces, self._seal)
-            self._write.send(payload, self._guard_answered, group.entry_count + _GATE_REPLIES)
-        else:
-            payload = (guard, *first.pieces)
-            if first.size_bytes < _APART_BYTES:
-                payload = b"".join(payload)
-            self._write.send(payload, self._guard_answered)
-
-    def _as_command(self, form: AppendCommands) -> bytes:
-        """What makes a command of a batch's first entry."""
-        head = b"*%d\r\n" % (_XADD_FIXED_ARGUMENTS + form.first_argc)
-        return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
-
-    def _guard_answered(self, replies: memoryview | StorageError) -> None:
-        group = self._guarded[0]
-        if isinstance(replies, StorageError):
-            if group.gated:
-                # Without MULTI (a user that may not) each command did its work alone, or none did.
-                replies = LinkLost(f"Redis did not take a transaction: {replies}")
-            self._guard_failed(replies)
-            return
-        numbers = self._numbers(replies, group.entry_count if group.gated else 0)
-        if numbers is None:
-            self._guard_failed(self._refusal_in(replies))
-        else:
-            self._guard_opened(numbers)
-
-    def _refusal_in(self, replies: memoryview) -> StorageError:
-        """What the replies to a guarded append say that is no success."""
-        queued = _OK + _QUEUED * (self._guarded[0].entry_count + 2)
-        # The guard's reply; those of the XADDs need no look.
-        first = b""
-        if bytes(replies[: len(queued)]) == queued:
-            first = bytes(replies[len(queued) : len(queued) + _REFUSAL_ROOM])
-        error = _GUARD_REFUSAL.match(first)
-        if error is not None:
-            # Of the guard, or of EXEC where the slot went away after all was queued.
-            message = error[1].decode("utf-8", "replace")
-            return RedisFault(message, message.partition(" ")[0])
-        if _DISCARDED.search(bytes(replies[-_ABORT_ROOM:])):
-            return RedisFault("the transaction was discarded", "REFUSED")
-        return self._irregular(replies)
-
-    def _guard_opened(self, numbers: tuple[int, ...]) -> None:
-        group = self._guarded.popleft()
+    def group_appended(self, group: AppendGroup, outcome: Outcome) -> None:
+        """See GuardedOwner."""
         self._next_rest = _FIRST_REST
-        first, behind = self._outcome(numbers, group.forms[0])
-        if first.duplicate:
-            # Nothing was added: those behind it are not where they believe.
-            self._next = -1
-        self._all_took_effect(group, first, behind=behind)
-        self._after_guarded()
+        self._group_took_effect(group, outcome)
 
-    def _all_took_effect(self, group: _Group, first: Appended, *, behind: bool) -> None:
-        for append, outcome in zip(group.appends, group.outcomes(first), strict=True):
-            self._took_effect(append, outcome, behind=behind)
-
-    def _guard_failed(self, fault: StorageError) -> None:
-        """Nothing was written, or nobody knows (LinkLost); what is behind it in flight is refused as well."""
-        group = self._guarded.popleft()
-        self._next = -1
+    def group_failed(self, group: AppendGroup, fault: StorageError) -> None:
+        """See GuardedOwner."""
         if isinstance(fault, LinkLost):
-            self._undone.append((group, True))
-        elif isinstance(fault, RedisFault) and fault.code in _FALLBACK_CODES:
-            self._undone.append((group, False))
+            self._undone.append(_Undone(group, is_unknown=True))
+        elif script_decides(fault):
+            self._undone.append(_Undone(group, is_unknown=False))
         else:
             for append in group.appends:
                 self._failed(append, fault)
-        self._after_guarded()
 
-    def _after_guarded(self) -> None:
-        if len(self._guarded) < _GROUPS_IN_FLIGHT:
-            self._send_gathered()
-        if self._guarded:
-            return
-        if self._refusal is not None:
-            self._give_up(self._refusal)
+    def guard_idle(self) -> None:
+        """See GuardedOwner."""
+        refusal = self._state.refusal
+        if refusal is not None:
+            self._give_up(refusal)
             return
         self._drop_gathered()
-        if any(unknown for _, unknown in self._undone):
-            self._settling = once("unknown outcomes of appends", self._settle())
+        if any(undone.is_unknown for undone in self._undone):
+            self._reading_back = once("unknown outcomes of appends", self._read_back_unknown())
         else:
             self._resend()
+
+    def _drop_gathered(self) -> None:
+        """What is not sent as it was gathered has to be sent in another way."""
+        gathered = self._guarded.take_gathered()
+        if gathered is not None:
+            self._undone.append(_Undone(gathered, is_unknown=False))
 
     def _resend(self) -> None:
         """Send by script what the guard refused, before all that was held back."""
@@ -689,110 +358,75 @@ class Appender:
             self._held.extendleft(
                 append for group, _ in reversed(undone) for append in reversed(group.appends)
             )
-        self._go_on()
+        self._resume()
 
-    # unknown outcomes
-
-    async def _settle(self) -> None:
-        """Ask Redis which appends took effect whose reply was lost, and send the others again."""
-        deadline_s = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
-        absent: list[tuple[_Group, bool]] = []
+    async def _read_back_unknown(self) -> None:
+        """Ask Redis for the outcomes of appends whose reply was lost, and send again those without effect."""
+        deadline_s = asyncio.get_running_loop().time() + READ_BACK_TIMEOUT_S
+        absent: list[_Undone] = []
         while self._undone:
-            group, unknown = self._undone[0]
+            group, is_unknown = self._undone[0]
+            outcome = None
             try:
-                outcome = await self._read_back(group.forms[0], deadline_s) if unknown else None
-            except Exception as error:
-                fault = error if isinstance(error, StorageError) else LinkLost(repr(error))
-                if fault is not error:
-                    log.exception("%s: what became of an append is unknown", self._log.stream.decode())
+                if is_unknown:
+                    outcome = await read_back(
+                        self._state, self._resources.commands, group.forms[0], deadline_s
+                    )
+            except Exception as error:  # noqa: BLE001 - ends the appends, and is logged
                 self._undone.pop(0)
-                # Who says that nothing was written means the question.
-                lost = isinstance(fault, PASSING)
-                for append in group.appends:
-                    self._failed(append, LinkLost(f"the outcome is unknown: {fault}") if lost else fault)
+                self._fail_group(group, error)
                 continue
             self._undone.pop(0)
             if outcome is None:
-                absent.append((group, False))
+                absent.append(_Undone(group, is_unknown=False))
             else:
-                self._all_took_effect(group, outcome, behind=False)
+                self._group_took_effect(group, Outcome(outcome, index_stale=False))
         self._undone = absent
-        self._settling = None
+        self._reading_back = None
         self._resend()
 
-    async def _read_back(self, form: AppendCommands, deadline_s: float) -> Appended | None:
-        """What became of the first append of a group: None where it did not and will not take effect.
+    def _fail_group(self, group: AppendGroup, error: Exception) -> None:
+        """End the appends of a group whose outcome could not be read back."""
+        if isinstance(error, StorageError):
+            fault = error
+        else:
+            log.exception("%s: the outcome of an append is unknown", self._state.name)
+            fault = LinkLost(repr(error))
+        # A passing error says that nothing was done, which is about the question, not about the append.
+        is_passing = isinstance(fault, PASSING)
+        for append in group.appends:
+            self._failed(append, LinkLost(f"the outcome is unknown: {fault}") if is_passing else fault)
 
-        The function korvet_settle also breaks the chain of guarded appends, so that one that Redis still has
-        in its buffers is refused. Raises StorageError where Redis does not say until `deadline_s`.
-        """
-        while True:
-            left_s = deadline_s - asyncio.get_running_loop().time()
-            try:
-                reply = await self._resources.commands.fcall(
-                    "korvet_settle", self._log.keys[:3], self._log.bias, entry_id(form.first_entry)
-                )
-                break
-            except StorageError as error:
-                if left_s <= 0 or not isinstance(error, PASSING):
-                    raise
-            await asyncio.sleep(_SETTLE_POLL_S)
+    # Outcomes.
+
+    def _group_took_effect(self, group: AppendGroup, first: Outcome) -> None:
+        outcomes = group.outcomes(first.appended)
+        for append, form, appended in zip(group.appends, group.forms, outcomes, strict=True):
+            self._took_effect(append, form, appended, index_stale=first.index_stale)
+
+    def _took_effect(
+        self, append: ProducedAppend | OwnAppend, form: Form, appended: Appended, *, index_stale: bool
+    ) -> None:
+        state = self._state
+        batch = None
         try:
-            _, start, now_ms, fields = reply
-            found = pack_arguments(*fields)
-        except (TypeError, ValueError) as error:
-            raise self._irregular(repr(reply).encode()) from error
-        if found != form.first_arguments:
-            return None
-        base = form.position - self._log.bias
-        append_ms = now_ms if form.append_ms < 0 else form.append_ms
-        return Appended(base, start, base, append_ms, 0, duplicate=False, last_stable_offset=-1)
+            if isinstance(append, ProducedAppend) and not appended.duplicate and state.keeps_batches:
+                batch = self._layout.as_read(append.received, form, appended.base_offset)
+            state.note_appended(appended, form, batch, index_stale=index_stale)
+        except Exception:
+            # Redis has the records, whatever is known of the log here.
+            log.exception("%s: the effect of an append could not be noted", state.name)
+            state.lost_track()
+        answer(append.done, appended)
+
+    def _failed(self, append: AnyAppend, fault: StorageError) -> None:
+        if isinstance(fault, LinkLost):
+            self._state.lost_track()
+        error = domain_error(fault)
+        if isinstance(error, FencedEpoch):
+            self._resources.on_fenced(error)
+        answer(append.done, error)
 
 
-def _marks(appends: Sequence[_Append], forms: Sequence[Form]) -> bytes:
-    """What the functions are told of the producers: empty where no batch has an idempotent one."""
-    if all(append.stamp is None for append in appends):
-        return b""
-    marks = b""
-    first = last = _NO_PRODUCER
-    counts: list[int] = []
-    for append, form in zip(appends, forms, strict=True):
-        stamp = append.stamp or _NO_PRODUCER
-        if counts and not _follows(stamp, last, counts[-1]):
-            marks += _mark_of(first, counts)
-            counts = []
-        if not counts:
-            first = stamp
-        counts.append(form.record_count)
-        last = stamp
-    return marks + _mark_of(first, counts)
-
-
-def _follows(stamp: ProducerSequence, last: ProducerSequence, count: int) -> bool:
-    """Whether a batch continues what its producer has sent in a batch of so many records before it."""
-    if stamp.producer_id == -1 or last.base_sequence == -1:
-        return stamp.producer_id == last.producer_id == -1
-    return (
-        stamp.base_sequence == (last.base_sequence + count) & MAX_PRODUCER_SEQUENCE
-        and stamp.producer_id == last.producer_id
-        and stamp.producer_epoch == last.producer_epoch
-        and stamp.transactional == last.transactional
-    )
-
-
-def _mark_of(first: ProducerSequence, counts: list[int]) -> bytes:
-    """See PRODUCERS_PATTERN in lua/_producers.lua."""
-    newest = b""
-    if len(counts) > 1:
-        newest = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])
-    return b"%d %d %d %d%b%b;" % (
-        first.producer_id,
-        first.producer_epoch,
-        first.base_sequence,
-        sum(counts),
-        b"t" if first.transactional else b"",
-        newest,
-    )
-
-
-_NO_PRODUCER: Final = ProducerSequence(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+def _admitted(summary: Summary) -> None:
+    """The admission of a batch that was held back: it was checked before."""

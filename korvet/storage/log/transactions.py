@@ -1,8 +1,8 @@
-"""What the leader of a partition knows of its transactions without asking Redis: the last stable offset, and
-the transactions that were aborted lately.
+"""The transactions of a partition as its leader knows them without asking Redis: the last stable offset, and
+the recently aborted transactions.
 
-Redis executes our appends, our reads and the appends of native writers in one order, but the replies come
-over several connections: a read may show records of a transaction before the reply to their append is there.
+Redis executes our appends, our reads and the appends of native writers in one order, but the replies arrive
+over several connections: a read may show records of a transaction before the reply to their append arrives.
 So only a reply that states both the last stable offset and the log end of the same moment proves anything.
 """
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What is older is asked of Redis, along with the records.
+# Aborted transactions that are remembered; older ones are read from Redis together with the records.
 _REMEMBERED: Final = 1_000
-# A producer in the meta hash: epoch and time, then of its last batches first sequence, last one, offset.
+# A producer in the meta hash: epoch and time, then for each of its last batches the first sequence, the last
+# sequence and the offset.
 _PRODUCER: Final = struct.Struct(">dd")
 _BATCH: Final = struct.Struct(">ddd")
 # An open transaction in the meta hash: its producer's id, and the offset at which it begins.
@@ -25,41 +26,45 @@ _OPEN: Final = struct.Struct(">dd")
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction, as offsets; in the order of the markers."""
+    """An aborted transaction, as offsets. Aborted transactions sort by their markers."""
 
     last_offset: int
-    """Of its marker."""
+    """The offset of its marker."""
     first_offset: int
-    """Where it began: the log end before its first record."""
+    """The log end offset before its first record."""
     producer_id: int
     last_stable_offset: int
-    """The last stable offset once the marker was there."""
+    """The last stable offset after the marker."""
 
 
 class KnownProducer(NamedTuple):
-    """What a partition's meta hash has of a producer (KIP-98)."""
+    """A producer in a partition's meta hash (KIP-98)."""
 
     producer_id: int
     epoch: int
     last_sequence: int
-    """Of its newest batch in this epoch; -1 where there is none."""
+    """The last sequence of its newest batch in this epoch; -1 without a batch."""
     seen_ms: int
-    """When it appended last, or had its transaction ended."""
+    """When it last appended, or a marker last ended its transaction."""
     coordinator_epoch: int
-    """Of the coordinator that ended a transaction last; -1 where none was."""
+    """The epoch of the coordinator that last ended a transaction; -1 if none did."""
     first_open: int
-    """Where its open transaction begins; -1 without one."""
+    """The offset at which its open transaction begins; -1 without one."""
 
 
 def parse_open(packed: bytes | None) -> dict[int, int]:
-    """The producers that have a transaction open, and where these begin, from the meta field `open`."""
+    """The producers with an open transaction, each with the offset at which it begins, from the meta field
+    `open`.
+    """
     return {int(producer): int(first) for producer, first in _OPEN.iter_unpack(packed or b"")}
 
 
 def parse_producer(
     field: bytes, packed: bytes, coordinator_epoch: bytes | None, first_open: int
 ) -> KnownProducer:
-    """A producer from its meta field `p:<producer id>`; see lua/_producers.lua for the form."""
+    """A producer from its meta field `p:<producer id>`; lua/_producers.lua describes the
+    format.
+    """
     epoch, seen_ms = _PRODUCER.unpack_from(packed)
     batches = packed[_PRODUCER.size :]
     last_sequence = _BATCH.unpack(batches[-_BATCH.size :])[1] if batches else -1
@@ -76,38 +81,45 @@ def parse_producer(
 class TransactionIndex:
     """The transactions of one log, as far as replies of Redis prove them.
 
-    A reply that states the last stable offset, and the log end of the same moment, proves it for ever: what
-    is before that offset is decided, and the last stable offset never goes back. So replies may come in any
-    order and over any connection; what they prove only adds up.
+    A reply that states the last stable offset and the log end of the same moment proves them for ever: the
+    transactions before that offset are decided, and the last stable offset never decreases. So replies may
+    arrive in any order and over any connection; their proofs only add up.
 
-    The abort markers are known in one range of offsets, from `known_from` to before `known_to`. The replies
-    to our own appends and markers extend it, since each states the log end before it. So do Redis's replies
-    to requests for markers.
+    The abort markers are known in one range of offsets, from `abort_markers_from` to before
+    `abort_markers_to`. The replies to our own appends and markers extend the range, since each states the log
+    end before it. So do Redis's replies to requests for markers.
     """
 
-    __slots__ = ("_aborted", "known_from", "known_to", "last_stable_offset", "proven_end", "retractions")
+    __slots__ = (
+        "_aborted",
+        "abort_markers_from",
+        "abort_markers_to",
+        "generation",
+        "last_stable_offset",
+        "proven_end",
+    )
 
     def __init__(self) -> None:
-        self.retractions = 0
-        """How often `prune` or `forget` was called: what was read of aborted transactions before is not to be
-        used with records that were read since.
+        self.generation = 0
+        """Increases with every `prune` and `forget`. Aborted transactions and records that were read in
+        different generations must not be combined.
         """
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known, as when another server took over, which may lack what was written last."""
-        self.retractions += 1
+        """Forget everything, for example when another server took over, which may lack the last writes."""
+        self.generation += 1
         self.last_stable_offset = -1
-        """The last stable offset: every transaction that began before it is decided; -1 while not known."""
+        """The last stable offset: every transaction that began before it is decided; -1 if it is unknown."""
         self.proven_end = -1
-        """Where the log ended when that was so."""
+        """The log end when that offset was proven."""
         self._aborted: list[Aborted] = []
-        self.known_from = -1
-        self.known_to = -1
+        self.abort_markers_from = -1
+        self.abort_markers_to = -1
 
-    def proven(self, last_stable_offset: int, log_end: int) -> bool:
-        """One reply stated both the log end and the last stable offset. Returns whether the known last stable
-        offset has grown.
+    def observe_bounds(self, last_stable_offset: int, log_end: int) -> bool:
+        """Take over the last stable offset and the log end of one reply. Returns whether the known last
+        stable offset has grown.
         """
         has_grown = last_stable_offset > self.last_stable_offset
         if has_grown:
@@ -116,76 +128,81 @@ class TransactionIndex:
         return has_grown
 
     def appended(self, previous_end: int, end: int) -> None:
-        """An append of ours took effect: no marker lies from previous_end, the log end before, to `end`."""
-        if end <= self.known_to:
-            # This reply was late: Redis has been asked since.
+        """Take over an append of ours: no marker lies from previous_end, the log end before it, to `end`."""
+        if end <= self.abort_markers_to:
+            # This reply is late: Redis has been asked in the meantime.
             return
-        if previous_end != self.known_to:
-            # What lies in between is not known.
+        if previous_end != self.abort_markers_to:
+            # The markers in between are unknown.
             self._aborted.clear()
-            self.known_from = previous_end
-        self.known_to = end
+            self.abort_markers_from = previous_end
+        self.abort_markers_to = end
 
     def ended(self, previous_end: int, marker_offset: int, aborted: Aborted | None) -> None:
-        """A marker of ours was appended, at log end previous_end; `aborted` is None if it commits."""
-        is_news = marker_offset >= self.known_to
+        """Take over a marker of ours, appended at log end previous_end; `aborted` is None if it commits."""
+        is_news = marker_offset >= self.abort_markers_to
         self.appended(previous_end, marker_offset + 1)
         if is_news and aborted is not None:
             self._aborted.append(aborted)
             self._forget_oldest()
 
-    def learned(self, first: int, aborted: Sequence[Aborted], end: int) -> None:
-        """Redis returned all aborted transactions with markers from `first` on, in their order, when the log
-        reached `end` at least.
+    def merge_aborted(self, first: int, aborted: Sequence[Aborted], end: int) -> None:
+        """Take over a reply of Redis: all aborted transactions with markers from `first` on, in their order,
+        of a time when the log reached at least `end`.
         """
-        if first >= end or end < self.known_from:
+        if first >= end or end < self.abort_markers_from:
             return
-        if not self.known_from <= first <= self.known_to and not first <= self.known_from <= end:
+        if (
+            not self.abort_markers_from <= first <= self.abort_markers_to
+            and not first <= self.abort_markers_from <= end
+        ):
             self._aborted.clear()
-            self.known_from = self.known_to = first
-        if first < self.known_from:
-            self._aborted[:0] = aborted[: bisect_left(aborted, (self.known_from,))]
-            self.known_from = first
-        if end > self.known_to:
-            self._aborted += aborted[bisect_left(aborted, (self.known_to,)) : bisect_left(aborted, (end,))]
-            self.known_to = end
+            self.abort_markers_from = self.abort_markers_to = first
+        if first < self.abort_markers_from:
+            self._aborted[:0] = aborted[: bisect_left(aborted, (self.abort_markers_from,))]
+            self.abort_markers_from = first
+        if end > self.abort_markers_to:
+            self._aborted += aborted[
+                bisect_left(aborted, (self.abort_markers_to,)) : bisect_left(aborted, (end,))
+            ]
+            self.abort_markers_to = end
         self._forget_oldest()
 
     def aborted_from(self, first: int) -> list[Aborted] | None:
         """All aborted transactions that may have records from `first` to the last stable offset; None if
-        Redis has to be asked.
+        Redis has to be asked: the list is complete only if `first` is not before `abort_markers_from`.
         """
-        if not 0 <= self.known_from <= first or self.known_to < self.proven_end:
+        if not 0 <= self.abort_markers_from <= first or self.abort_markers_to < self.proven_end:
             return None
         return self._aborted[bisect_left(self._aborted, (first,)) :]
 
     def prune(self, gone: Sequence[int]) -> None:
-        """The markers at these offsets, in order, are about to go: of their transactions no record is in the
-        log.
+        """Forget the transactions with markers at these offsets, which are in order. The markers are about to
+        be removed, and none of the transactions has a record in the log.
         """
         self._aborted = [each for each in self._aborted if not holds(gone, each.last_offset)]
-        self.retractions += 1
+        self.generation += 1
 
     def cut(self, log_start: int) -> None:
-        """Nothing before log_start is in the log any more."""
+        """Forget the transactions with markers before log_start, which are no longer in the log."""
         del self._aborted[: bisect_left(self._aborted, (log_start,))]
 
     def _forget_oldest(self) -> None:
         beyond = len(self._aborted) - _REMEMBERED
         if beyond > 0:
-            self.known_from = self._aborted[beyond - 1].last_offset + 1
+            self.abort_markers_from = self._aborted[beyond - 1].last_offset + 1
             del self._aborted[:beyond]
 
 
 def holds(offsets: Sequence[int], offset: int) -> bool:
-    """Whether it is among these, which are in order."""
+    """Whether `offset` is among `offsets`, which are in order."""
     at = bisect_left(offsets, offset)
     return at < len(offsets) and offsets[at] == offset
 
 
 def overlapping(aborted: list[Aborted], end: int) -> list[Aborted]:
-    """Those with records before `end`, of transactions whose markers are in order. The search ends where the
-    log was stable beyond `end`: whatever was aborted later begins behind it.
+    """The transactions with records before `end`, of `aborted` in the order of the markers. The search stops
+    at a last stable offset of `end` or later: all transactions aborted after that begin after `end`.
     """
     found = []
     for each in aborted:
@@ -197,12 +214,12 @@ def overlapping(aborted: list[Aborted], end: int) -> list[Aborted]:
 
 
 def member_of(aborted: Aborted) -> bytes:
-    """A member of the sorted set; its score is the marker's offset."""
+    """The transaction as a member of the sorted set; its score is the marker's offset."""
     return b"%d %d %d" % (aborted.producer_id, aborted.first_offset, aborted.last_stable_offset)
 
 
 def parse_aborted(members: list[bytes]) -> list[Aborted]:
-    """Members and scores of the sorted set (ZRANGEBYSCORE ... WITHSCORES)."""
+    """The transactions in members and scores of the sorted set (ZRANGEBYSCORE ... WITHSCORES)."""
     found = []
     for member, score in zip(members[::2], members[1::2], strict=True):
         producer_id, first, last_stable_offset = map(int, member.split())

@@ -6,10 +6,13 @@ from typing import Final
 
 import msgspec
 
-from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, BytesLike
+from korvet.records.batch import AppendArguments, AppendCommands, BatchHeader, BytesLike, RecordSummary
 
 Form = AppendArguments | AppendCommands
 """A batch encoded for Redis: for the append script, or for the guard."""
+
+Summary = RecordSummary | AppendArguments | AppendCommands
+"""What a producer's batch is admitted by: the timestamps of its records, and the number without a key."""
 
 DEFAULT_AVERAGE_BYTES: Final = 256.0
 """The assumed size of an entry until the log is known."""

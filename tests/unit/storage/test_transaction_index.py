@@ -60,7 +60,7 @@ class Log:
                 self.index.appended(previous_end, end)
             else:
                 self.index.ended(previous_end, *marker)
-            self.index.proven(last_stable_offset, end)
+            self.index.observe_bounds(last_stable_offset, end)
 
         self.replies[link].append(arrive)
 
@@ -69,17 +69,17 @@ class Log:
 
     def ask_bounds(self) -> None:
         end, last_stable_offset = self.end, self.last_stable_offset
-        self.replies["read"].append(lambda: self.index.proven(last_stable_offset, end))
+        self.replies["read"].append(lambda: self.index.observe_bounds(last_stable_offset, end))
 
     def ask_markers(self, first: int) -> None:
         """As a reader from this offset on does, who knows by then where the log is stable."""
         told = [each for each in self.aborted if each.last_offset >= first]
-        proven_end, retractions = self.index.proven_end, self.index.retractions
+        proven_end, generation = self.index.proven_end, self.index.generation
         if first < self.index.last_stable_offset:
 
             def arrive() -> None:
-                if self.index.retractions == retractions:
-                    self.index.learned(first, told, proven_end)
+                if self.index.generation == generation:
+                    self.index.merge_aborted(first, told, proven_end)
 
             self.replies["read"].append(arrive)
 
@@ -186,9 +186,9 @@ def aborted_at(offset: int) -> Aborted:
 def test_the_newest_are_remembered_if_there_are_too_many() -> None:
     kept = [aborted_at(2 * number) for number in range(1, MOST + 101)]
     index = TransactionIndex()
-    index.proven(10_000, 10_000)
-    index.learned(0, kept, 10_000)
-    assert index.known_from == kept[99].last_offset + 1
-    assert index.aborted_from(index.known_from) == kept[100:]
+    index.observe_bounds(10_000, 10_000)
+    index.merge_aborted(0, kept, 10_000)
+    assert index.abort_markers_from == kept[99].last_offset + 1
+    assert index.aborted_from(index.abort_markers_from) == kept[100:]
     index.ended(10_000, 10_001, Aborted(10_001, 10_000, 7, 10_002))
-    assert index.known_from == kept[100].last_offset + 1
+    assert index.abort_markers_from == kept[100].last_offset + 1

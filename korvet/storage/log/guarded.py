@@ -1,0 +1,246 @@
+"""Guarded appends: gathered in groups, sent as one function call or one transaction each, and their replies.
+
+A group whose only entry is small is an argument of korvet_guard, which adds it. Any other group is a MULTI
+of korvet_guard, the XADDs through the gate and korvet_seal.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Final, Protocol
+
+from korvet.offsets.packing import entry_id
+from korvet.records.kernel import pack, pack_arguments
+from korvet.storage.errors import LinkLost, RedisFault, StorageError
+from korvet.storage.link.slots import REDIRECTIONS
+from korvet.storage.log.append_replies import irregular_reply, read_numbers, read_outcome
+from korvet.storage.log.appends import AppendGroup
+from korvet.storage.log.producer_sequences import pack_sequences
+
+if TYPE_CHECKING:
+    from korvet.records.batch import AppendCommands
+    from korvet.storage.link.calls import Payload
+    from korvet.storage.log.append_replies import Outcome
+    from korvet.storage.log.appends import ProducedAppend
+    from korvet.storage.log.state import LogState
+
+_GUARD_FIXED_ARGUMENTS: Final = 17
+_XADD_FIXED_ARGUMENTS: Final = 4
+# Replies to a transaction apart from those to its XADDs: MULTI, the guard, the seal, EXEC.
+_GATE_REPLIES: Final = 4
+_MULTI: Final = pack("MULTI")
+_EXEC: Final = pack("EXEC")
+_OK: Final = b"+OK\r\n"
+_QUEUED: Final = b"+QUEUED\r\n"
+# The end of replies after which nothing was added: a command was refused when it was queued, the slot has
+# moved, or korvet_seal refused.
+_DISCARDED: Final = re.compile(
+    rb"\r\n-(EXECABORT|REFUSED|%s)[^\r\n]*\r\n\Z" % b"|".join(map(str.encode, REDIRECTIONS))
+)
+# Bytes at the end of the replies in which `_DISCARDED` is searched.
+_DISCARDED_BYTES: Final = 200
+# The guard's error, in EXEC's array or in its place.
+_GUARD_REFUSAL: Final = re.compile(rb"(?:\*\d+\r\n)?-([^\r\n]*)")
+# Bytes after the queue replies in which `_GUARD_REFUSAL` is searched.
+_REFUSAL_BYTES: Final = 400
+# Error codes after which the guard did nothing, for a reason that the script decides.
+_FALLBACK_CODES: Final = frozenset(("REFUSED", "ERR")) | REDIRECTIONS
+# Arguments from this size on are handed to the socket uncopied; smaller ones are joined with the command.
+_UNCOPIED_BYTES: Final = 4096
+# Groups in flight: Redis executes one while the next already waits in its buffer.
+_GROUPS_IN_FLIGHT: Final = 2
+# The size from which on a group is sent although others are in flight: some ms of Redis's time, during which
+# other clients wait.
+_GROUP_BYTES: Final = 128 << 10
+
+
+def script_decides(fault: StorageError) -> bool:
+    """Whether a guarded append that ended with this error did nothing and may succeed by script."""
+    return isinstance(fault, RedisFault) and fault.code in _FALLBACK_CODES
+
+
+class GuardedOwner(Protocol):
+    """The appender, which learns how groups ended."""
+
+    def group_appended(self, group: AppendGroup, outcome: Outcome) -> None:
+        """The group took effect; `outcome` is that of its first append."""
+
+    def group_failed(self, group: AppendGroup, fault: StorageError) -> None:
+        """The group did not take effect, or its outcome is unknown (LinkLost)."""
+
+    def guard_idle(self) -> None:
+        """No group is in flight any more."""
+
+
+class GuardedAppends:
+    """The guarded appends of one log, in flight and gathered."""
+
+    __slots__ = (
+        "_gate_command",
+        "_gathering",
+        "_guard_prefix",
+        "_in_flight",
+        "_owner",
+        "_seal",
+        "_state",
+        "link",
+    )
+
+    def __init__(self, state: LogState, gate: bytes, owner: GuardedOwner) -> None:
+        """`gate`: the key under which the stream is renamed; see Keyspace.gate."""
+        stream, index, meta, _ = state.keys
+        self._state = state
+        self._owner = owner
+        self._gate_command = gate_command(gate)
+        self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, state.bias)
+        self._seal = pack("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
+        self._in_flight: deque[AppendGroup] = deque()
+        self._gathering: AppendGroup | None = None
+        self.link = state.links.write
+        """The link of the groups in flight and gathered."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a group is in flight or gathered."""
+        return bool(self._in_flight) or self._gathering is not None
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether a group is gathered, to which the next append is added."""
+        return self._gathering is not None
+
+    @property
+    def first_in_flight(self) -> AppendGroup | None:
+        """The oldest group in flight."""
+        return self._in_flight[0] if self._in_flight else None
+
+    def append(self, append: ProducedAppend, form: AppendCommands) -> None:
+        """Send an append whose position is not before `next_position`: at once if Redis has nothing to do and
+        nothing follows, else with others later.
+        """
+        state = self._state
+        self.link = state.links.write
+        if self._gathering is not None and self._gathering.appends[0].epoch != append.epoch:
+            self._send_gathered()
+        group = self._gathering
+        if group is None:
+            group = AppendGroup(state.next_position)
+            if self._in_flight or append.followed:
+                self._gathering = group
+                self.link.loop.call_soon(self._turn_ended)
+        group.add(append, form)
+        state.next_position = form.position + form.record_count
+        if self._gathering is None:
+            self._send(group)
+        elif group.size_bytes >= _GROUP_BYTES:
+            self._send_gathered()
+
+    def take_gathered(self) -> AppendGroup | None:
+        """The gathered group, which is not sent then."""
+        group, self._gathering = self._gathering, None
+        return group
+
+    def _turn_ended(self) -> None:
+        if len(self._in_flight) < _GROUPS_IN_FLIGHT:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        # The guard would refuse it after an append that failed.
+        if self._gathering is not None and self._state.next_position >= 0:
+            group, self._gathering = self._gathering, None
+            self._send(group)
+
+    def _send(self, group: AppendGroup) -> None:
+        first = group.forms[0]
+        self._in_flight.append(group)
+        payload: Payload
+        if group.gated:
+            pieces = [_MULTI + self._guard_command(group)]
+            for form in group.forms:
+                pieces += (self._xadd_head(form), *form.pieces)
+            payload = (*pieces, self._seal)
+            self.link.send(payload, self._answered, group.entry_count + _GATE_REPLIES)
+        else:
+            payload = (self._guard_command(group), *first.pieces)
+            if first.size_bytes < _UNCOPIED_BYTES:
+                payload = b"".join(payload)
+            self.link.send(payload, self._answered)
+
+    def _guard_command(self, group: AppendGroup) -> bytes:
+        """The call of korvet_guard, up to the entry that it adds itself if the group is not gated."""
+        first = group.forms[0]
+        arguments = pack_arguments(
+            group.appends[0].epoch,
+            entry_id(group.previous_position - 1),
+            first.position,
+            entry_id(first.position + group.record_count - 1),
+            group.record_count,
+            group.entry_count,
+            pack_sequences(
+                [append.producer for append in group.appends], [form.record_count for form in group.forms]
+            ),
+            group.largest_bytes,
+            b"".join([b"%d %d %d %d;" % span for span in group.spans]),
+        )
+        fields = 0 if group.gated else first.first_argc
+        return b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + fields, self._guard_prefix, arguments)
+
+    def _xadd_head(self, form: AppendCommands) -> bytes:
+        """The beginning of the XADD of a batch's first entry, up to its fields."""
+        head = b"*%d\r\n" % (_XADD_FIXED_ARGUMENTS + form.first_argc)
+        return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
+
+    def _answered(self, replies: memoryview | StorageError) -> None:
+        group = self._in_flight[0]
+        if isinstance(replies, StorageError):
+            if group.gated:
+                # Without MULTI (which the user may not be allowed) each command took effect alone, or none.
+                replies = LinkLost(f"Redis did not take a transaction: {replies}")
+            self._failed(replies)
+            return
+        numbers = read_numbers(self._state, replies, group.entry_count if group.gated else 0)
+        if numbers is None:
+            self._failed(self._refusal_in(replies))
+            return
+        self._in_flight.popleft()
+        outcome = read_outcome(self._state, numbers, group.forms[0])
+        if outcome.appended.duplicate:
+            # Nothing was added: the groups after it have wrong positions.
+            self._state.next_position = -1
+        self._owner.group_appended(group, outcome)
+        self._group_ended()
+
+    def _failed(self, fault: StorageError) -> None:
+        """Groups in flight after the failed one are refused as well."""
+        group = self._in_flight.popleft()
+        self._state.next_position = -1
+        self._owner.group_failed(group, fault)
+        self._group_ended()
+
+    def _group_ended(self) -> None:
+        if len(self._in_flight) < _GROUPS_IN_FLIGHT:
+            self._send_gathered()
+        if not self._in_flight:
+            self._owner.guard_idle()
+
+    def _refusal_in(self, replies: memoryview) -> StorageError:
+        """The error in the replies to a guarded append that did not succeed."""
+        queued = _OK + _QUEUED * (self._in_flight[0].entry_count + 2)
+        # The guard's reply. Those to the XADDs do not matter.
+        first = b""
+        if bytes(replies[: len(queued)]) == queued:
+            first = bytes(replies[len(queued) : len(queued) + _REFUSAL_BYTES])
+        error = _GUARD_REFUSAL.match(first)
+        if error is not None:
+            # The guard's, or EXEC's if the slot moved after all commands were queued.
+            message = error[1].decode("utf-8", "replace")
+            return RedisFault(message, message.partition(" ")[0])
+        if _DISCARDED.search(bytes(replies[-_DISCARDED_BYTES:])):
+            return RedisFault("the transaction was discarded", "REFUSED")
+        return irregular_reply(self._state, replies)
+
+
+def gate_command(gate: bytes) -> bytes:
+    """The strings before the entry ID in an XADD through the gate."""
+    return pack_arguments("XADD", gate, "NOMKSTREAM")

@@ -1,0 +1,92 @@
+"""The commands of script appends and markers: calls of korvet_append, korvet_append_batch and korvet_mark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from korvet.records.kernel import pack, pack_arguments
+from korvet.storage.log.producer_sequences import pack_sequences
+
+if TYPE_CHECKING:
+    from korvet.records.batch import AppendArguments
+    from korvet.storage.keys import Keyspace
+    from korvet.storage.link.calls import Payload
+    from korvet.storage.log.appends import MarkerAppend, OwnAppend, ProducedAppend
+    from korvet.storage.log.layouts import Layout
+    from korvet.storage.log.state import LogState
+
+# Arguments of an append function apart from keys and records.
+_FIXED_ARGUMENTS: Final = 10
+
+
+class ScriptCommands:
+    """Packs the script appends of one log."""
+
+    __slots__ = ("_argc", "_keyspace", "_layout", "_prefix", "_state")
+
+    def __init__(self, state: LogState, keyspace: Keyspace, layout: Layout) -> None:
+        self._state = state
+        self._keyspace = keyspace
+        self._layout = layout
+        self._argc = _FIXED_ARGUMENTS + len(self._keys)
+        self._prefix = self._prefix_with(())
+
+    @property
+    def _keys(self) -> tuple[bytes, ...]:
+        """The keys of an append, apart from those of `_pending_keys`."""
+        return self._state.keys if self._state.topic.keeps_latest else self._state.keys[:3]
+
+    def _prefix_with(self, pending: tuple[bytes, ...]) -> bytes:
+        """The first strings of an append, after the number of its strings."""
+        state, topic = self._state, self._state.topic
+        keys = (*self._keys, *pending)
+        append_time = topic.log_append_time and state.bias == 1
+        return pack_arguments(
+            "FCALL",
+            self._layout.append_function,
+            len(keys),
+            *keys,
+            state.bias,
+            state.lead_cap_ms,
+            int(topic.keeps_latest),
+            int(append_time),
+        )
+
+    def _pending_keys(self, producer_id: int) -> tuple[bytes, ...]:
+        """The key that names the records of an open transaction, on topics that coordinators load."""
+        topic = self._state.topic
+        if not topic.keeps_latest:
+            return ()
+        return (self._keyspace.pending(topic.name, self._state.partition, producer_id),)
+
+    def append(self, append: ProducedAppend | OwnAppend, arguments: AppendArguments) -> Payload:
+        """The packed append of records in the form for the script."""
+        prefix, argc = self._prefix, self._argc + arguments.argc
+        producer = append.producer
+        if producer is not None and producer.transactional:
+            pending = self._pending_keys(producer.producer_id)
+            if pending:
+                prefix, argc = self._prefix_with(pending), argc + len(pending)
+        sequences = pack_sequences((producer,), (arguments.record_count,))
+        tail = pack_arguments(append.epoch, arguments.record_count, sequences)
+        return (b"*%d\r\n" % argc + prefix + tail, arguments.resp)
+
+    def mark(self, mark: MarkerAppend) -> bytes:
+        """The packed append of a marker."""
+        state, marker = self._state, mark.marker
+        pending = self._pending_keys(marker.producer_id)
+        latest = state.keys[3:] if pending else ()
+        keys = (*state.keys[:3], state.aborted_key, *latest, *pending)
+        return pack(
+            "FCALL",
+            "korvet_mark",
+            len(keys),
+            *keys,
+            state.bias,
+            mark.epoch,
+            marker.producer_id,
+            marker.producer_epoch,
+            marker.coordinator_epoch,
+            "commit" if marker.committed else "abort",
+            self._layout.marker(marker, state.links.clock.now_ms()),
+        )

@@ -1,0 +1,312 @@
+"""What this broker knows of one partition's log: keys, epochs, both ends, average sizes, the tail cache and
+the transactions. No I/O: replies of Redis come in as arguments.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from korvet.offsets.packing import SEQUENCE_BITS
+from korvet.records.batch import AppendCommands
+from korvet.records.control import control_batch
+from korvet.records.kernel import pack
+from korvet.records.native import native_rule
+from korvet.storage.log.listeners import Listeners
+from korvet.storage.log.tail_cache import TailCache
+from korvet.storage.log.transactions import Aborted, TransactionIndex
+from korvet.storage.log.values import BOUNDS_FRESH_S, DEFAULT_AVERAGE_BYTES, Bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.records.control import ControlMarker
+    from korvet.storage.errors import StorageError
+    from korvet.storage.link.commands import Commands
+    from korvet.storage.log.tail_cache import TailBudget
+    from korvet.storage.log.values import Appended, Form, Marked
+    from korvet.storage.topic import Topic
+
+log = logging.getLogger(__name__)
+
+# How far the offsets of a topic with storage.layout=batch may run ahead of Redis's clock. No time is taken
+# from its entry IDs, and a partition accepts more than the 1,024 records per ms that the clock has offsets
+# for.
+_BATCH_LEAD_CAP_MS: Final = 86_400_000
+# The weight of the newest batch in the average entry size.
+_AVERAGE_WEIGHT: Final = 0.25
+_NEVER: Final = float("-inf")
+
+
+def _ignore() -> None:
+    pass
+
+
+class LogState:
+    """The state of one partition's log. Its collaborators share one instance, in one event loop.
+
+    `log_start` and `log_end` are the known ends; before Redis's first reply both are 0 and `loaded` is False.
+    """
+
+    __slots__ = (
+        "_bounds_read_at",
+        "_dense_jump_logged",
+        "_end_known_at",
+        "_start_known_at",
+        "aborted_key",
+        "average_bytes",
+        "bias",
+        "bounds_call",
+        "epoch",
+        "keys",
+        "largest_bytes",
+        "lead_cap_ms",
+        "leader_epoch",
+        "links",
+        "listeners",
+        "loaded",
+        "log_end",
+        "log_start",
+        "meta",
+        "name",
+        "native",
+        "next_position",
+        "on_index_stale",
+        "partition",
+        "refusal",
+        "stream",
+        "tail",
+        "topic",
+        "transactions",
+    )
+
+    def __init__(
+        self,
+        commands: Commands,
+        tails: TailBudget,
+        topic: Topic,
+        partition: int,
+        epoch: int | None,
+        lead_cap_ms: int,
+    ) -> None:
+        """`epoch` and `lead_cap_ms`: see PartitionLog and `configure`."""
+        keyspace = commands.keyspace
+        self.partition = partition
+        self.keys = keyspace.partition_keys(topic.name, partition)
+        self.stream, _, self.meta, _ = self.keys
+        self.name = self.stream.decode()
+        """The stream's key, for messages."""
+        self.aborted_key = keyspace.aborted(topic.name, partition)
+        self.links = commands.links(self.stream)
+        self.bias = topic.bias
+        self.bounds_call = pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
+        """The packed call of korvet_bounds; its reply is for `take_bounds`."""
+        self.epoch = epoch
+        self.leader_epoch = epoch or 0
+        self.log_start = 0
+        self.log_end = 0
+        self.loaded = False
+        self.refusal: StorageError | None = None
+        """Why the log is closed; every use of it raises this. None while the log is open."""
+        self.next_position = -1
+        """The position after our last append, appends in flight included; -1 if it is unknown."""
+        self.average_bytes: float = DEFAULT_AVERAGE_BYTES
+        self.largest_bytes = 0
+        """The size of the largest known entry."""
+        self._bounds_read_at = _NEVER
+        # When a reply last stated the log start and the log end; replies to appends count.
+        self._start_known_at = _NEVER
+        self._end_known_at = _NEVER
+        self._dense_jump_logged = False
+        self.listeners = Listeners(self.name)
+        """Called when the log end, the last stable offset or the log start grows."""
+        self.on_index_stale: Callable[[], None] = _ignore
+        """Called when the index lacks entries that native clients added."""
+        self.tail = TailCache(tails)
+        self.transactions = TransactionIndex()
+        self.configure(topic, lead_cap_ms)
+
+    def configure(self, topic: Topic, lead_cap_ms: int) -> None:
+        """Take over the topic's configuration. `lead_cap_ms`: how far offsets may run ahead of Redis's clock
+        before appends end with Throttled, on topics with storage.layout=record.
+        """
+        self.topic = topic
+        self.native = native_rule(topic.native_format)
+        is_batch = topic.storage_layout == "batch"
+        self.lead_cap_ms = max(lead_cap_ms, _BATCH_LEAD_CAP_MS) if is_batch else lead_cap_ms
+
+    @property
+    def keeps_batches(self) -> bool:
+        """Whether the tail cache accepts what is appended."""
+        return self.refusal is None and self.tail.is_enabled
+
+    @property
+    def with_timestamps(self) -> bool:
+        """Whether batches are encoded with timestamps.
+
+        With LogAppendTime they are not: the entry ID is the time. But the entry IDs of dense topics are no
+        times; there the append overwrites the timestamps.
+        """
+        return self.bias == 1 or not self.topic.log_append_time
+
+    @property
+    def reads_append_time(self) -> bool:
+        """Whether records get their entry ID's ms as timestamp when they are read: with LogAppendTime, except
+        on dense topics.
+        """
+        return self.bias == 0 and self.topic.log_append_time
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The last stable offset as far as replies of Redis prove it."""
+        return max(self.transactions.last_stable_offset, self.log_start)
+
+    @property
+    def last_stable_offset_is_current(self) -> bool:
+        """Whether `last_stable_offset` is that of the whole known log; else Redis has to be asked
+        (`bounds_call`).
+        """
+        return self.transactions.proven_end >= self.log_end
+
+    def check_open(self) -> None:
+        """Raise the refusal if the log is closed."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    # What replies of Redis show.
+
+    def note_appended(self, outcome: Appended, form: Form, batch: bytes | None, *, index_stale: bool) -> None:
+        """Take over what an append changed.
+
+        `batch`: the bytes to cache for readers; None if readers would get different bytes, or caching is off.
+        `index_stale`: whether the index lacks entries of native clients.
+        """
+        if self.bias and self.loaded and outcome.previous_end > self.log_end and not self._dense_jump_logged:
+            self._dense_jump_logged = True
+            log.warning(
+                "%s: a native writer moved the dense offsets on to %d", self.name, outcome.previous_end
+            )
+        self._note_sizes(form)
+        if index_stale:
+            self.on_index_stale()
+        end = outcome.previous_end
+        if not outcome.duplicate:
+            count = form.record_count
+            end = outcome.base_offset + count
+            self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
+            self.transactions.appended(outcome.previous_end, end)
+        # The reply may be that of a whole group, which ends later.
+        self.note_ends(outcome.log_start, end, min(outcome.last_stable_offset, end))
+
+    def _note_sizes(self, form: Form) -> None:
+        entries = form.entry_count
+        self.average_bytes += (form.payload_bytes / entries - self.average_bytes) * _AVERAGE_WEIGHT
+        if isinstance(form, AppendCommands):
+            self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
+        elif entries == 1:
+            self.largest_bytes = max(self.largest_bytes, form.payload_bytes)
+
+    def note_read(self, size_bytes: int, entries: int) -> None:
+        """Take over the size of the entries that a read returned."""
+        self.average_bytes += (size_bytes / entries - self.average_bytes) * _AVERAGE_WEIGHT
+
+    def note_marked(
+        self, marker: ControlMarker, marked: Marked, log_start: int, *, index_stale: bool
+    ) -> None:
+        """Take over what a marker changed; `index_stale` as for `note_appended`."""
+        if index_stale:
+            self.on_index_stale()
+        previous_end, last_stable_offset = marked.previous_end, marked.last_stable_offset
+        if marked.offset < 0:
+            self.note_ends(log_start, previous_end, last_stable_offset)
+            return
+        aborted = None
+        if not marker.committed:
+            aborted = Aborted(marked.offset, marked.first_offset, marker.producer_id, last_stable_offset)
+        self.transactions.ended(previous_end, marked.offset, aborted)
+        # On dense topics an entry's ID is no time; readers get the ID's ms all the same.
+        entry_ms = (marked.offset + self.bias) >> SEQUENCE_BITS
+        batch = None
+        if self.keeps_batches:
+            batch = control_batch(marker, entry_ms, self.leader_epoch, base_offset=marked.offset)
+        self.tail.extend(marked.offset, 1, previous_end, batch)
+        self.note_ends(log_start, marked.offset + 1, last_stable_offset)
+
+    def take_bounds(self, reply: list[Any]) -> Bounds:
+        """Take over a parsed reply of korvet_bounds."""
+        start, end, entries, payload_bytes, largest, epoch, _, last_id, index_stale, deleted_end, stable = (
+            reply
+        )
+        self.largest_bytes = max(self.largest_bytes, largest)
+        if entries and not self.loaded:
+            self.average_bytes = payload_bytes / entries
+        self._bounds_read_at = time.monotonic()
+        if index_stale:
+            self.on_index_stale()
+        if not entries or end < self.tail.start:
+            self.tail.clear()
+        self.tail.cut(deleted_end)
+        self.note_ends(start, end, stable)
+        return Bounds(start, end, entries, payload_bytes, int(epoch) if epoch else None, last_id, stable)
+
+    def note_ends(self, start: int, end: int, last_stable_offset: int = -1) -> None:
+        """Take over log start and log end of one reply, and its last stable offset unless that is -1."""
+        has_begun_later = start > self.log_start
+        is_news = last_stable_offset >= 0 and self.transactions.observe_bounds(last_stable_offset, end)
+        if not self.loaded:
+            self.loaded = True
+            self.log_start = start
+            self.log_end = min(self.log_end, end)
+        self._start_known_at = self._end_known_at = time.monotonic()
+        if has_begun_later:
+            self.log_start = start
+            self.tail.cut(start)
+            self.transactions.cut(start)
+        if (has_begun_later or is_news) and end <= self.log_end:
+            self.listeners.wake()
+        self.grow_to(end)
+
+    def grow_to(self, end: int) -> None:
+        """Take over that the log reaches at least to `end`."""
+        if end > self.log_end:
+            self.log_end = end
+            self.listeners.wake()
+
+    def lost_track(self) -> None:
+        """Take over that the outcome of an append is unknown: the cached batches may end before it."""
+        self.tail.clear()
+        self._end_known_at = _NEVER
+
+    def forget(self) -> None:
+        """Take over that another server holds the log now, which may lack the last writes: both ends have to
+        be read again.
+        """
+        self.lost_track()
+        self.transactions.forget()
+        self.loaded = False
+
+    # How old that knowledge is.
+
+    @property
+    def has_fresh_bounds(self) -> bool:
+        """Whether both ends were read so recently that records deleted at the log start can be missed."""
+        return time.monotonic() - self._bounds_read_at <= BOUNDS_FRESH_S
+
+    def note_end_read(self) -> None:
+        """Take over that Redis confirmed the log end."""
+        self._end_known_at = time.monotonic()
+
+    def end_is_fresh(self, interval_s: float) -> bool:
+        """Whether Redis stated the log end within the last `interval_s`."""
+        return time.monotonic() <= self._end_known_at + interval_s
+
+    def start_needs_reading(self) -> bool:
+        """Whether the log start has been unread for so long that it should be read again. The next call
+        returns False: the caller reads it.
+        """
+        now_s = time.monotonic()
+        if now_s <= self._start_known_at + BOUNDS_FRESH_S:
+            return False
+        self._start_known_at = now_s
+        return True
