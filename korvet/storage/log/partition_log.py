@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PartitionLog:
-    """The log of one partition. Store.log makes it; use it from one event loop only.
+    """The log of one partition. Logs.get opens it; use it from one event loop only.
 
     An append whose connection breaks ends with LinkLost and may or may not have taken effect. Repeating it is
     safe for batches with a ProducerSequence, which are recognised; for others the outcome stays unknown.
@@ -66,7 +66,7 @@ class PartitionLog:
     def __init__(
         self, resources: LogResources, topic: Topic, partition: int, epoch: int | None = None
     ) -> None:
-        """Use Store.log. `epoch` is our leader epoch; without it nobody fences us."""
+        """Use Logs.get. `epoch` is our leader epoch; without it nobody fences us."""
         commands = resources.commands
         state = LogState(commands, resources.tails, topic, partition, epoch, resources.lead_cap_ms)
         self._resources = resources
