@@ -28,7 +28,7 @@ Connect: TypeAlias = "Callable[[KorvetServer], Client]"
 
 
 LEASE_MS = 1500
-# Nothing can have waited for the end of this one.
+# Longer than any test waits: nothing can have waited for the end of this lease.
 LONG_LEASE_MS = 30_000
 NOT_LEADER, NOT_COORDINATOR, FENCED_EPOCH = 6, 16, 74
 OFFSETS = "__consumer_offsets"
@@ -59,7 +59,7 @@ class Brokers:
         return self.all[node_id - 1]
 
     def wait_for(self, *node_ids: int, timeout_s: float = 15) -> None:
-        """Until each of these brokers says that just these are there."""
+        """Wait until each of these brokers reports exactly these brokers."""
 
         def agreed() -> bool:
             return all(live(self.node(node_id)) == set(node_ids) for node_id in node_ids)
@@ -67,7 +67,7 @@ class Brokers:
         until(agreed, timeout_s, f"brokers {node_ids} are there, and nobody else")
 
     def leaders(self, topic: str, node_id: int = 1) -> dict[int, int]:
-        """Partition -> node id, as a broker says."""
+        """Partition -> node id, as a broker reports it."""
         with Cluster(self.node(node_id).bootstrap) as cluster:
             return {int(p.partition_index): int(p.leader_id) for p in cluster.topic(topic).partitions}
 
@@ -150,7 +150,7 @@ def load(brokers: Brokers, topic: str) -> Iterator[tuple[list[LoadProducer], lis
 
 
 def get_on(senders: list[LoadProducer], members: list[LoadConsumer], what: str, count: int = 1000) -> None:
-    """Wait until every client has got on by so much from now."""
+    """Wait until every client has got `count` records further."""
     sent = [len(each.acknowledged) + count for each in senders]
     seen = [len(each.seen.values) + count for each in members]
     until(
@@ -166,7 +166,7 @@ def get_on(senders: list[LoadProducer], members: list[LoadConsumer], what: str, 
 def all_is_there(
     brokers: Brokers, topic: str, senders: list[LoadProducer], members: list[LoadConsumer]
 ) -> None:
-    """Every acknowledged record is in the log once, at the offset that was told; commits are kept."""
+    """Every acknowledged record is in the log once, at its acknowledged offset; commits are kept."""
     for each in senders:
         stored = read_all(brokers.bootstrap, topic, each.partition)
         assert [read.record.value for read in stored] == [

@@ -1,4 +1,4 @@
-"""What several tests of faults put between two parties."""
+"""Fixtures of the tests of faults: a proxy, connections, several brokers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def proxy() -> Iterator[CuttingProxy]:
-    """A proxy that leads nowhere yet: set its target_port."""
+    """A proxy without a target: set its target_port."""
     made = CuttingProxy()
     yield made
     made.close()
@@ -40,7 +40,7 @@ def connected() -> Iterator[Callable[[KorvetServer], Client]]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    """Two brokers that stay."""
+    """Two brokers, shared by the tests of a module."""
     brokers = Brokers(tmp_path_factory.mktemp("redis"), 2)
     yield brokers
     brokers.discard()

@@ -6,12 +6,12 @@ import uuid
 from typing import Any
 
 TOPIC = "some.topic"
-# The most elements that a request may have, but for a few.
+# Nearly the largest number of elements that a request may have.
 MANY = 95_000
 
 
 def name_of(number: int) -> str:
-    """Names that have nothing in common."""
+    """Names without a common prefix."""
     return uuid.uuid5(uuid.NAMESPACE_DNS, str(number)).hex
 
 

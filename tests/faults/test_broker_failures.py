@@ -65,7 +65,7 @@ def test_a_paused_broker_writes_nothing_when_it_comes_back(
         assert ask_produce(clients[0], "paused", each, b"before").error_code == 0
     os.kill(brokers.node(2).process.pid, signal.SIGSTOP)
     try:
-        # These wait in its receive buffers.
+        # These requests wait in its receive buffers.
         for client, where in zip(clients, (partition, idle), strict=False):
             data = [{"index": where, "records": batch([(b"k", b"late")])}]
             client.send(

@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 
 def transactional_id_at(brokers: Brokers, node_id: int, size: int = 0) -> str:
-    """A transactional id of at least that many bytes that this broker coordinates."""
+    """A transactional id of at least `size` bytes that this broker coordinates."""
     led = brokers.leaders("__transaction_state")
     names = (f"t{number}".ljust(size, "x") for number in range(1000))
     return next(name for name in names if led[partition_for(name, len(led))] == node_id)
 
 
 def committed(brokers: Brokers, topic: str) -> list[bytes]:
-    """What readers of committed records find in all partitions, up to the ends that they are told."""
+    """The committed records of all partitions, up to the ends that their readers are told."""
     client = consumer(brokers.bootstrap, "any", isolation_level="read_committed", enable_partition_eof=True)
     try:
         client.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
@@ -52,7 +52,7 @@ def test_a_transaction_over_partitions_of_several_brokers(
     create_topic(pair.bootstrap, topic, PARTITIONS)
     assert set(pair.leaders(topic).values()) == {1, 2}
     first = producer(pair.bootstrap, transactional_id="any")
-    first.init_transactions(60)  # makes the coordinator's topic
+    first.init_transactions(60)  # creates the coordinator's topic
     name = transactional_id_at(pair, coordinator, id_bytes)
     client = producer(pair.bootstrap, transactional_id=name)
     client.init_transactions(60)

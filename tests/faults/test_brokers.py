@@ -56,7 +56,7 @@ def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers) 
     for partition in range(PARTITIONS):
         send(client, topic, partition, records(partition))
     for node_id in (1, 2):
-        # Each of these groups has its coordinator elsewhere.
+        # Each of these groups has another coordinator.
         reader = consumer(pair.node(2).bootstrap, pair.group_at(node_id), auto_offset_reset="earliest")
         reader.subscribe([topic])
         found = [read.record.value for read in take(reader, PARTITIONS * 200)]
@@ -72,7 +72,7 @@ def test_clients_produce_to_all_partitions_and_consume_from_them(pair: Brokers) 
 
 
 def commits_of(brokers: Brokers, group: str) -> list[int]:
-    """Every offset that was ever committed by a group, in order."""
+    """Every offset that a group ever committed, in order."""
     stream = f"korvet:{OFFSETS}:{partition_for(group, 50)}"
     found = []
     for _, fields in brokers.store.client.xrange(stream):
@@ -85,7 +85,7 @@ def commits_of(brokers: Brokers, group: str) -> list[int]:
 
 
 def test_redis_groups_are_committed_once_by_their_coordinator(start: Callable[[int], Brokers]) -> None:
-    """Each broker tells of the groups that it coordinates, and of those of one that has died."""
+    """Each broker commits for the groups that it coordinates, and for those of a broker that has died."""
     brokers = start(2)
     groups = [brokers.group_at(1), brokers.group_at(2)]
     create_topic(brokers.bootstrap, "t", 1)
@@ -195,7 +195,7 @@ def test_topics_are_changed_at_any_broker(pair: Brokers) -> None:
 
         until(known, 20, "the other broker knows the setting")
         delete_topic(one, topic)
-        # Nothing of it is left, in the groups of both brokers, and it may be made again at once.
+        # Nothing of the topic is left in the groups of either broker, and it may be created again at once.
         assert not pair.store.client.keys(f"korvet:{topic}:*")
         for group in groups:
             assert all(name != topic for name, _ in committed_offsets(one, group))
@@ -238,10 +238,10 @@ def test_a_waiting_fetch_ends_when_its_partition_gets_another_leader(
         assert found.error_code == NOT_LEADER
     assert time.monotonic() - began < 30
 
-    # A clean end gives them back at once: the lease need not lapse.
+    # A clean end returns the partitions at once: the lease need not expire.
     version = brokers.store.client.hget("{korvet}:cluster", "assignment")
     os.kill(brokers.node(2).process.pid, signal.SIGTERM)
-    # However patient: before the lease would have ended.
+    # However long the broker waits: before the lease would have ended.
     brokers.wait_for(1, timeout_s=LONG_LEASE_MS / 6000)
     assert int(brokers.store.client.hget("{korvet}:cluster", "assignment")) == int(version) + 1
     until(lambda: not brokers.node(2).process.running, 20, "the other broker has ended")

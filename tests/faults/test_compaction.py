@@ -26,14 +26,14 @@ TOPIC = "compacted"
 STREAM = b"korvet:compacted:0"
 SHADOW = b"{korvet:compacted:0}:compact"
 KEYS = 400
-# However few records a compaction that was cut off has left.
+# However few records an interrupted compaction has left.
 CONFIGS = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
-# So slow that a compaction of the records of one round takes half a second.
+# So slow that a compaction of one round's records takes half a second.
 OPTIONS = ("--set", "log.cleaner.backoff.ms=50", "--set", "log.cleaner.io.max.bytes.per.second=300000")
 
 
 class Updates:
-    """Writes new values of the same keys, and remembers which were acknowledged."""
+    """Writes new values of the same keys, and records the acknowledged ones."""
 
     def __init__(self, server: KorvetServer, seed: int) -> None:
         self.server = server
@@ -43,7 +43,7 @@ class Updates:
         self.acknowledged: dict[bytes, int] = {}
 
     def write(self, count: int) -> None:
-        """Give the producer so many more."""
+        """Wait until the producer has sent `count` more."""
         for _ in range(count):
             key, number = b"key %d" % self.random.randrange(KEYS), self.written
             self.written += 1
@@ -66,7 +66,7 @@ class Updates:
         assert self.client.flush(60) == 0, self.server.tail()
 
     def check(self) -> None:
-        """All is there that was acknowledged, in order, but for what was superseded."""
+        """All acknowledged records are there, in order, except for superseded ones."""
         found = [
             (read.record.key, int(read.record.value or b""))
             for read in read_all(self.server.bootstrap, TOPIC)
@@ -122,7 +122,7 @@ def test_many_kills_while_a_partition_is_compacted(own_korvet, seed):
 
 
 class CompactingBrokers(Brokers):
-    """Two that compact slowly."""
+    """Two brokers that compact slowly."""
 
     def make(self, node_id: int) -> KorvetServer:
         made = super().make(node_id)

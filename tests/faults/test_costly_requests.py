@@ -44,7 +44,7 @@ def server() -> Iterator[KorvetServer]:
     server.discard()
 
 
-# By name, and from clients rather than brokers.
+# The newest version that names topics, and that clients send instead of brokers.
 OLDER = {"OffsetFetch": 9, "OffsetCommit": 9, "Produce": 12, "Fetch": 12}
 LONG = {name for name, (_, fields) in CASES.items() if len(repr(fields)) > 2_500_000}
 
@@ -68,7 +68,7 @@ def test_nobody_else_waits(server: KorvetServer, case: str) -> None:
 
 
 def test_many_clients_ask_for_much_at_once(server: KorvetServer) -> None:
-    """Each of the requests takes some 30 ms; all of them in one turn of the event loop would take 3 s."""
+    """Each request takes some 30 ms; all of them in one turn of the event loop would take 3 s."""
     partitions = [{"index": index, "records": None} for index in range(10_000)]
     request = frame(
         "Produce", 9, 1, acks=-1, timeout=1000, topic_data=[{"name": "none", "partition_data": partitions}]
@@ -95,7 +95,7 @@ def _takes_a_list(entry: registry.Api) -> bool:
 
 
 def test_commits_beside_many_redis_groups(server: KorvetServer) -> None:
-    """A partition whose stream has 20,000 Redis groups: each commit used to list all of them."""
+    """A partition whose stream has 20,000 Redis groups: a commit must not list all of them."""
     ask = connect(server)
     topic = name_of(1)
     pipeline = server.redis.pipeline(transaction=False)

@@ -21,7 +21,7 @@ CUTS_IN_FRAMES = 6
 
 @pytest.fixture
 def server(own_korvet, proxy):
-    """A server that tells clients the proxy's address as its own."""
+    """A server that advertises the proxy's address."""
     server = own_korvet(advertise=proxy.address)
     proxy.target_port = server.port
     create_topic(proxy.address, TOPIC, 1)
@@ -43,7 +43,7 @@ def test_producer_through_cuts(server, proxy, idempotent):
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_producer_cut_in_the_middle_of_frames(server, proxy, idempotent):
-    """Half requests leave nothing behind; a request whose response is lost is not written twice."""
+    """Half requests have no effect; a request whose response is lost is not written twice."""
     source = random.Random(5)
     load = LoadProducer(proxy.address, TOPIC, "cut", idempotent=idempotent)
     for round_number in range(CUTS_IN_FRAMES):
@@ -79,7 +79,7 @@ def test_consumers_through_cuts(server, proxy):
     """A group member reads every record once and in order, although its connections are cut all the time."""
     records = [Record(None, b"%d" % number, (), NOW_MS) for number in range(6_000)]
     offsets = send(producer(proxy.address), TOPIC, 0, records)
-    # librdkafka looks for its coordinator behind a fetch on the same connection, and often several times.
+    # librdkafka sends FindCoordinator after a fetch on the same connection, and often several times.
     quick = {"max_partition_fetch_bytes": 20_000, "fetch_wait_max_ms": 20}
     member = LoadConsumer(proxy.address, TOPIC, "cut-group", **quick)
     while len(member.seen.values) < len(records):

@@ -1,4 +1,6 @@
-"""Damaged fields in the hashes that brokers share, put there while a broker serves: all else goes on."""
+"""Damaged fields in the hashes that brokers share, written while a broker serves: everything else
+continues.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +31,13 @@ RECORDS = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(3)]
 
 
 def count_changes(server: KorvetServer) -> None:
-    """Brokers read the hashes again."""
+    """Wait until brokers have read the hashes again."""
     server.redis.hincrby("{korvet}:cluster", "catalogue", 1)
     server.redis.hincrby("{korvet}:cluster", "security", 1)
 
 
 def catalogue_is_followed(server: KorvetServer, number: int) -> None:
-    """The membership works: a topic that another broker would have made is known."""
+    """The membership works: a topic that another broker would have created is known."""
     name = f"later-{number}"
     stored = json.loads(server.redis.hget("{korvet}:topics", TOPIC))
     stored |= {"name": name, "topic_id": f"00000000-0000-0000-0000-{number + 1:012d}"}
@@ -46,7 +48,7 @@ def catalogue_is_followed(server: KorvetServer, number: int) -> None:
 
 
 def test_a_broker_goes_on_with_damaged_fields_in_every_hash(own_korvet: Callable[..., KorvetServer]) -> None:
-    # The hashes are looked at four times in this.
+    # The hashes are read four times in this period.
     server = own_korvet("--set", "broker.session.timeout.ms=1600")
     create_topic(server.bootstrap, TOPIC, 1)
     for number, (name, field, value) in enumerate(MALFORMED):
@@ -71,7 +73,7 @@ def test_a_bad_config_of_one_topic_keeps_no_other_from_its_retention(
     own_korvet: Callable[..., KorvetServer],
 ) -> None:
     server = own_korvet("--set", "log.retention.check.interval.ms=200")
-    # Retention goes by name.
+    # Retention goes by topic name.
     create_topic(server.bootstrap, "a-bad-one", 1)
     create_topic(server.bootstrap, TOPIC, 1)
     stored = json.loads(server.redis.hget("{korvet}:topics", "a-bad-one"))

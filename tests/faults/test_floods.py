@@ -1,4 +1,4 @@
-"""Clients that nobody knows yet and that send as much as they can: others do not wait for them."""
+"""Unauthenticated clients that send as much as they can: other clients do not wait for them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_nobody_waits_for_tagged_fields(own_korvet: Callable[..., KorvetServer],
 
 
 def flood(server: KorvetServer, request: bytes, ends_at: float, sent: list[int]) -> None:
-    """Send the request over and over, on a new connection each time that one is closed."""
+    """Send the request repeatedly, on a new connection each time that one is closed."""
     framed = struct.pack(">i", len(request)) + request
     while time.monotonic() < ends_at:
         with contextlib.suppress(OSError), socket.create_connection((server.host, server.port), 60) as made:

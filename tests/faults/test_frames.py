@@ -1,4 +1,4 @@
-"""Frames that no client sends: the connection they came on may end, everybody else notices nothing."""
+"""Frames that no client sends: their connection may end, and no other client notices anything."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRODUCE, FETCH, METADATA, API_VERSIONS = 0, 1, 3, 18
 
 @pytest.fixture
 def bystander(broker) -> Iterator[RawConnection]:
-    """A connection of somebody else; it still has to work when the test is over."""
+    """Another client's connection; it must still work when the test is over."""
     with RawConnection(broker.host, broker.port) as connection:
         assert connection.works()
         yield connection
@@ -68,7 +68,7 @@ def test_a_frame_too_short_for_its_header_closes_the_connection(connection, byst
 
 
 def test_one_log_line_per_bad_connection(korvet, broker, bystander):
-    """And not a traceback."""
+    """And without a traceback."""
     before = len(korvet.log.read_text())
     with RawConnection(broker.host, broker.port) as bad:
         bad.send(b"\x00\x03\x00\x0c\x00\x00\x00\x01\x00\x04")
@@ -80,7 +80,7 @@ def test_one_log_line_per_bad_connection(korvet, broker, bystander):
 
 @pytest.mark.parametrize("version", [5, 99, 32_767])
 def test_api_versions_of_an_unknown_version(broker, connection, bystander, version):
-    """Error 35 in a response of version 0, whatever the request looks like behind its header (KIP-511)."""
+    """Error 35 in a response of version 0, whatever follows the request's header (KIP-511)."""
     if advertised(broker.host, broker.port)[API_VERSIONS][1] >= version:
         pytest.skip(f"this server knows ApiVersions v{version}")
     answer = connection.ask(header(API_VERSIONS, version, 5) + b"\x00\x0aclientname\x08v1.2.3\x00")
@@ -122,7 +122,7 @@ def test_what_is_advertised_is_handled(korvet, broker, bystander):
 
 
 def mutations(source: random.Random, frame: bytes) -> Iterator[bytes]:
-    """A frame cut short, with flipped bytes, with an inflated length inside, with bytes behind its end."""
+    """A frame cut short, with flipped bytes, with an inflated length inside, with bytes after its end."""
     yield frame[: source.randint(8, len(frame) - 1)]
     for _ in range(3):
         damaged = bytearray(frame)
@@ -136,12 +136,12 @@ def mutations(source: random.Random, frame: bytes) -> Iterator[bytes]:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_damaged_requests(broker, bystander, client):
-    """Every captured request, damaged: each connection is answered or closed, and others go on."""
+    """Every captured request, damaged: each connection is answered or closed, and others continue."""
     source = random.Random(client)
     versions = advertised(broker.host, broker.port)
     for request in captured(client):
         low, high = versions.get(request.api_key, (0, -1))
-        # JoinGroup with a damaged session or rebalance timeout may rightly wait as long as it says.
+        # JoinGroup with a damaged session or rebalance timeout may wait for that timeout.
         if not low <= request.api_version <= high or request.api_key in (FETCH, 11, 14):
             continue
         for frame in mutations(source, request.frame):
@@ -153,7 +153,7 @@ def test_damaged_requests(broker, bystander, client):
 
 
 def test_half_frames_wait_and_cost_nobody_anything(broker, topic):
-    """200 connections that stop in the middle of a frame, and one that goes on byte by byte."""
+    """200 connections that stop in the middle of a frame, and one that continues byte by byte."""
     frame = api_versions_request(7)
     whole = struct.pack(">i", len(frame)) + frame
     halves = [RawConnection(broker.host, broker.port) for _ in range(200)]
@@ -186,7 +186,7 @@ def fetch_request(topic: str, offset: int, correlation_id: int) -> bytes:
 
 
 def test_a_client_that_does_not_read_its_answers(korvet, broker, topic):
-    """Its answers are not made ahead without bound, and others are served as before."""
+    """Responses are not prepared ahead without a limit, and other clients are served as before."""
     value = random.Random(1).randbytes(900_000)
     writer = producer(broker.bootstrap)
     first = send(writer, topic, 0, [Record(None, value, (), NOW_MS)] * 20)[0]
@@ -209,13 +209,13 @@ def test_a_client_that_does_not_read_its_answers(korvet, broker, topic):
     assert len(send(writer, topic, 0, numbered(5))) == 5
     for reader in readers:
         reader.socket.close()
-    # Three answers of 18 MB may be in the making at once, each in a few copies; 300 of them would be 5 GB.
+    # Three responses of 18 MB may be in preparation at once, each in a few copies; 300 of them would be 5 GB.
     assert peak - before < 600_000_000
     assert slowest < 2.0
 
 
 def ask_a_lot(reader: RawConnection, topic: str, offset: int) -> None:
-    """100 large fetches on one connection, none of them read."""
+    """100 large fetches on one connection, none of whose responses is read."""
     try:
         for number in range(100):
             reader.send(fetch_request(topic, offset, number))

@@ -1,4 +1,4 @@
-"""A disk without room: reads go on, records are refused meanwhile, and nothing acknowledged is lost."""
+"""A full disk: reads continue, records are refused, and nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
 MB = 1 << 20
 DISK_BYTES, RESERVE_BYTES = 64 * MB, 32 * MB
-# Several leases: what only lasts as long as one would be over.
+# Several leases: what lasts only as long as one lease would be over.
 LEASE_MS = 1_000
 LASTING_S = 4
 RECORD_BYTES = 8_000
 
 
 class Disk:
-    """A file system of a size of its own, in memory."""
+    """A file system with a size of its own, in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Disk:
 
 @pytest.fixture
 def korvet() -> Iterator[tuple[KorvetServer, Disk]]:
-    """A broker whose records are read from Redis always, with its data on a small disk."""
+    """A broker that always reads records from Redis, with its data on a small disk."""
     options = (
         f"disk.reserve.bytes={RESERVE_BYTES}",
         f"broker.session.timeout.ms={LEASE_MS}",
@@ -111,7 +111,7 @@ def lasts(check: Callable[[], bool], rounds: int = 40) -> None:
 
 
 def test_another_program_fills_the_disk(korvet: tuple[KorvetServer, Disk], client: Client) -> None:
-    """To the last byte, between two looks at it."""
+    """To the last byte, between two checks of the disk."""
     server, disk = korvet
     load = LoadProducer(server.bootstrap, TOPIC, "full", idempotent=True)
     until(lambda: len(load.acknowledged) > 500, 20, "records are taken")
@@ -131,7 +131,7 @@ def test_another_program_fills_the_disk(korvet: tuple[KorvetServer, Disk], clien
 
 
 def test_the_server_ends_on_a_full_disk(korvet: tuple[KorvetServer, Disk], client: Client) -> None:
-    """As it does when a write meets the full disk before it is refused; no byte is left for its start."""
+    """As when a write meets the full disk before it is refused; no byte is left for its start."""
     server, disk = korvet
     assert produce(client) == NONE
     disk.fill()
@@ -147,7 +147,7 @@ def test_the_server_ends_on_a_full_disk(korvet: tuple[KorvetServer, Disk], clien
 
 
 def test_records_fill_the_disk(korvet: tuple[KorvetServer, Disk], client: Client) -> None:
-    """Up to the reserve, from which groups go on; with more room all goes on."""
+    """Up to the reserve, from which groups continue; with more room everything continues."""
     server, disk = korvet
     load = LoadProducer(server.bootstrap, TOPIC, "x" * RECORD_BYTES, idempotent=True, in_flight=10)
     until(lambda: produce(client) == NOT_ENOUGH_REPLICAS, 60, "records are refused")

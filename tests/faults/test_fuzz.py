@@ -1,6 +1,6 @@
-"""A million damaged requests: each is answered or ends its connection, and nobody else notices anything.
+"""A million damaged requests: each is answered or ends its connection, and no other client notices anything.
 
-The seed is in the test's name; KORVET_TEST_SEED is the first one.
+The seed is in the test's name; KORVET_TEST_SEED sets the first one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WIRES = 32
 
 
 class Alarms(logging.Handler):
-    """Whatever is logged with a traceback or as an error."""
+    """Every log record with a traceback or of level ERROR."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -96,14 +96,14 @@ class InProcess:
         self._wires[number] = Wire(self._dispatcher)
 
     async def end(self) -> None:
-        """All clients go. Nothing of their requests may be left."""
+        """All clients disconnect. Nothing of their requests may be left."""
         for wire in self._wires:
             wire.lose()
             MADE.remove(wire)
         self._wires.clear()
 
         async def is_over() -> bool:
-            # What a connection keeps for its next request may refer to it.
+            # The state that a connection keeps for its next request may refer to it.
             gc.collect()
             return open_slots() == 0 and self._gives_back()
 
@@ -135,7 +135,7 @@ async def fuzz_in_process(redis_url: str, keyspace: str, frames: Iterator[Sent],
         listen=f"127.0.0.1:{free_port()}",
         keyspace=keyspace,
         group_initial_rebalance_delay_ms=0,
-        # On a busy machine the process may stand still for some seconds.
+        # On a busy machine the process may stall for some seconds.
         broker_session_timeout_ms=120_000,
     )
     ready = asyncio.Event()

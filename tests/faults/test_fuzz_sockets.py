@@ -1,6 +1,6 @@
 """Damaged requests over sockets, beside a client that produces and fetches all the time.
 
-The seed is in the test's name; KORVET_TEST_SEED is the first one.
+The seed is in the test's name; KORVET_TEST_SEED sets the first one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LENGTH = struct.Struct(">i")
 
 
 class Attacker:
-    """Sends damaged requests one after the other, each with a good one behind it."""
+    """Sends damaged requests one after the other, each followed by a good one."""
 
     def __init__(self, server: KorvetServer) -> None:
         self._server = server
@@ -50,7 +50,7 @@ class Attacker:
         await self.close()
 
     async def _send(self, frames: list[bytes]) -> None:
-        """Returns when the request behind the frames was answered or the connection closed."""
+        """Returns when the request after the frames was answered or the connection closed."""
         if self._writer is None:
             self._reader, self._writer = await asyncio.open_connection(self._server.host, self._server.port)
         try:
@@ -71,7 +71,7 @@ class Attacker:
 
 
 def fuzz(server: KorvetServer, count: int, seed: int) -> float:
-    """Returns how long, in seconds, the other client waited at the longest."""
+    """Returns the longest wait of the other client, in seconds."""
     frames = mutated(seed, count)
 
     async def attack() -> None:

@@ -1,4 +1,4 @@
-"""Passwords that are guessed over many connections of one address: others are served meanwhile."""
+"""Guessed passwords over many connections of one address: other clients are served."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Asking:
 
 @pytest.fixture
 def ports() -> Iterator[tuple[int, int]]:
-    """Of a listener that authenticates, and of one that does not."""
+    """The ports of a listener with authentication, and of one without."""
     server, sasl_port = KorvetServer(), free_port()
     for pair in (
         f"listeners=PLAINTEXT://127.0.0.1:{server.port},SASL_PLAINTEXT://127.0.0.1:{sasl_port}",

@@ -29,7 +29,7 @@ Kill = Callable[[KorvetServer], None]
 
 
 def kill_korvet(server: KorvetServer) -> None:
-    """The embedded server has to end with it, whatever it was doing."""
+    """The embedded server must end with it, whatever it was doing."""
     store = server.store_pid()
     server.kill()
     until(lambda: not alive(store), 15, "the embedded server ended with its owner")
@@ -37,7 +37,7 @@ def kill_korvet(server: KorvetServer) -> None:
 
 
 def kill_store(server: KorvetServer) -> None:
-    """korvet starts it anew, or ends and is started by whoever watches it."""
+    """korvet restarts it, or ends and is restarted by its supervisor."""
     before = server.store_pid()
     server.kill_store()
     server.drop_redis()
@@ -76,7 +76,7 @@ class Load:
         )
 
     def progress(self, what: str, count: int = 1_500) -> None:
-        """Wait until every client has got on by so much from now."""
+        """Wait until every client has got `count` records further."""
         marks = [len(self.plain.acknowledged) + count, len(self.once.acknowledged) + count]
         seen = [len(member.seen.values) for member in self.members]
 
@@ -161,7 +161,7 @@ def test_many_kills_under_load(own_korvet, layout):
 
 
 def heartbeat_error(server: KorvetServer, generation: int, member_id: str) -> int:
-    """What the coordinator answers to a heartbeat of this member in this generation."""
+    """The coordinator's answer to a heartbeat of this member in this generation."""
     body = _string(GROUP) + struct.pack(">i", generation) + _string(member_id)
     with RawConnection(server.host, server.port) as connection:
         response = decode_response(HEARTBEAT, 0, connection.ask(header(HEARTBEAT, 0, 1) + body))
@@ -173,14 +173,14 @@ def _string(text: str) -> bytes:
 
 
 def current_generation(server: KorvetServer, member_id: str) -> int | None:
-    """Found by asking: the coordinator accepts a heartbeat of the current generation only."""
+    """The current generation, found by heartbeats: the coordinator accepts only that one."""
     accepted = [n for n in range(1, 20) if heartbeat_error(server, n, member_id) == 0]
     return accepted[0] if accepted else None
 
 
 @pytest.mark.parametrize("what", KILLS)
 def test_members_stay_in_their_generation(own_korvet, what):
-    """A member that lives through a restart keeps its id, its generation and its partitions: no rejoin."""
+    """A member that survives a restart keeps its id, its generation and its partitions: no rejoin."""
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, PARTITIONS)
     members = [LoadConsumer(server.bootstrap, TOPIC, GROUP) for _ in range(PARTITIONS)]
@@ -211,7 +211,7 @@ def test_members_stay_in_their_generation(own_korvet, what):
 
 
 def commit(client: Consumer, offset: int) -> None:
-    """Commit; a coordinator that is still reading its log after a kill is asked again."""
+    """Commit; retry while the coordinator still reads its log after a kill."""
 
     def committed() -> bool:
         try:
@@ -263,14 +263,14 @@ def test_a_clean_stop_and_start_loses_nothing(own_korvet):
 
 
 def test_a_java_consumer_reads_on_when_its_fetch_session_is_gone(own_korvet, java, tmp_path):
-    """Sessions end with the broker (KIP-227): the client begins a new one, at the place where it was."""
+    """Sessions end with the broker (KIP-227): the client begins a new one at its position."""
     server = own_korvet()
     create_topic(server.bootstrap, TOPIC, 3)
     log = tmp_path / "consumer.log"
     reader = java.start(
         "console-consumer",
         *("--bootstrap-server", server.bootstrap, "--topic", TOPIC, "--from-beginning"),
-        # A client that forgets its only broker may forget its partitions, and join anew from the beginning.
+        # A client that forgets its only broker may forget its partitions, and join again from the beginning.
         *("--command-property", "metadata.recovery.strategy=none"),
         log=log,
     )

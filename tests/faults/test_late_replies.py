@@ -1,5 +1,5 @@
-"""The replies to appends come late, those to reads do not: read_committed shows no record of a transaction
-that is open or aborted, and all records of those that are committed.
+"""Replies to appends are late, replies to reads are not: read_committed returns no record of an open or
+aborted transaction, and all records of committed ones.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ TOPICS = {
 }
 PRODUCERS = 5
 RECORDS = 3
-# Of the transactions of each producer one in so many is committed.
+# One transaction in this many of each producer is committed.
 COMMITTED_EACH = 5
 
 
 class Reader:
-    """A consumer of one topic from its first record on, in a thread; `rereads` begins anew all the time."""
+    """A consumer of one topic from its first record on, in a thread; with `rereads` it begins again all
+    the time.
+    """
 
     def __init__(self, bootstrap: str, topic: str, isolation: str, *, rereads: bool = False) -> None:
         self.values: list[bytes] = []
@@ -73,7 +75,7 @@ class Reader:
 def served(
     own_korvet: Callable[..., KorvetServer], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[float], tuple[Server, str]]]:
-    """Starts a broker whose appends are answered late by so much: its Redis, and where clients connect."""
+    """Starts a broker whose appends are answered late; returns its Redis and its bootstrap address."""
     folder: Path = tmp_path_factory.mktemp("redis")
     store = Server(server_programs()[0], folder)
     with proxy_in_thread(store.socket) as (proxy, url):
@@ -90,7 +92,7 @@ def served(
 
 
 def run_transactions(bootstrap: str, number: int, count: int) -> list[bytes]:
-    """Aborts so many transactions, and commits some; returns the values that are committed."""
+    """Abort `count` transactions, and commit some; returns the committed values."""
     client = producer(bootstrap, transactional_id=f"late-{number}", linger_ms=0)
     client.init_transactions(60)
     committed = []
@@ -114,7 +116,7 @@ def run_transactions(bootstrap: str, number: int, count: int) -> list[bytes]:
 
 
 def write_natively(store: Server, stop: threading.Event) -> int:
-    """Adds entries to all topics until the end; returns how many to each."""
+    """Add entries to all topics until the end; returns the number for each."""
     count = 0
     while not stop.wait(0.01):
         count += 1

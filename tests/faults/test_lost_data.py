@@ -1,7 +1,7 @@
-"""Redis has lost what it held: its last writes, all of it, or the catalogue; or it may evict keys.
+"""Redis has lost its last writes, everything, or the catalogue; or it may evict keys.
 
-korvet gives no producer id twice, writes nothing into another keyspace, makes no topic anew, and says what
-happened.
+korvet never gives a producer id twice, writes nothing into another keyspace, does not create a topic again,
+and reports what happened.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def new_producer_id(server: KorvetServer) -> int:
 
 
 def produce(server: KorvetServer, value: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> int:
-    """Produce one record; its error code. producer: id, epoch, base sequence."""
+    """Produce one record; returns its error code. producer: id, epoch, base sequence."""
     data = [{"index": 0, "records": batch([(b"k", value)], producer=producer)}]
     topics = [{"name": TOPIC, "partition_data": data}]
     answer = asked(server, "Produce", 9, acks=-1, timeout=5000, topic_data=topics)
@@ -57,7 +57,7 @@ def produce(server: KorvetServer, value: bytes, producer: tuple[int, int, int] =
 
 
 def partitions(server: KorvetServer) -> tuple[int, int]:
-    """What Metadata says of the topic, which may be made by asking: error code and partitions."""
+    """Metadata's error code and number of partitions of the topic, which the request may create."""
     found = asked(server, "Metadata", 9, topics=[{"name": TOPIC}], allow_auto_topic_creation=True).topics[0]
     return int(found.error_code), len(found.partitions)
 
@@ -80,7 +80,7 @@ def server(own_korvet: Callable[..., KorvetServer]) -> KorvetServer:
 
 
 def test_a_producer_id_is_not_given_again_after_a_lost_tail(server: KorvetServer, tmp_path: Path) -> None:
-    """The append-only file loses all that came after the topic was made, as with appendfsync=everysec."""
+    """The append-only file loses everything after the topic's creation, as with appendfsync=everysec."""
     files = server.data_dir / "appendonlydir"
     shutil.copytree(files, tmp_path / "earlier")
     first = new_producer_id(server)

@@ -1,4 +1,4 @@
-"""More connections than there is room for, thousands at once, and such as are forgotten by their clients."""
+"""More connections than there is room for, thousands at once, and connections that their clients forget."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_connection_that_asks_nothing_is_closed_and_one_that_asks_is_not(impat
     not hasattr(resource, "prlimit"), reason="sets the limits of a running process: Linux only"
 )
 def test_no_more_files_to_open(server: KorvetServer) -> None:
-    """The kernel refuses to accept: who is connected goes on, others can connect when there is room again."""
+    """The kernel refuses to accept: open connections continue, new ones succeed when there is room again."""
     pid = server.process.pid
     opened = len(os.listdir(f"/proc/{pid}/fd"))
     with RawConnection(server.host, server.port) as bystander:

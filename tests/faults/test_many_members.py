@@ -34,7 +34,7 @@ SETTINGS = [
 ]
 FENCED = {ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch}
 LOADING = {ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available}
-# One process of members, which poll for as long as they live.
+# One process of members, which poll as long as they live.
 MEMBERS = """
 import sys
 from confluent_kafka import Consumer
@@ -97,7 +97,9 @@ class Wire:
 
 
 class Crowd:
-    """Members that beat in turn on one connection; after each answer nobody has what another one has."""
+    """Members that send heartbeats in turn on one connection; after each answer, two members never have
+    the same partition.
+    """
 
     def __init__(self, server: KorvetServer) -> None:
         self.server = server
@@ -131,7 +133,7 @@ class Crowd:
         return owned
 
     def settle(self) -> None:
-        """Everything is with somebody, evenly."""
+        """Every partition is assigned, evenly."""
 
         def settled() -> bool:
             self.beat()

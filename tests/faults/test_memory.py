@@ -1,4 +1,4 @@
-"""What one client's few bytes can cost: the broker's memory stays bounded, and other clients do not wait."""
+"""The cost of one client's few bytes: the broker's memory stays bounded, and other clients do not wait."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gzipped(pairs: list[tuple[bytes | None, bytes | None]], **options: Any) -> b
 
 @contextmanager
 def nobody_pays(server: KorvetServer) -> Iterator[OtherClient]:
-    """The broker's memory and the other client's waits have to stay bounded meanwhile."""
+    """The broker's memory and the other client's waits must stay bounded."""
     with OtherClient(server) as other:
         yield other
     peak = peak_bytes(server)
@@ -62,7 +62,7 @@ def nobody_pays(server: KorvetServer) -> Iterator[OtherClient]:
 
 
 def pipelined(server: KorvetServer, batches: list[bytes], topic: str) -> list[int]:
-    """The error codes of one request for each batch, all of them sent at once."""
+    """The error codes of one request per batch, all sent at once."""
     client = connect(server, timeout_s=300)
     with client.raw as raw:
         raw.send_all(
@@ -73,7 +73,7 @@ def pipelined(server: KorvetServer, batches: list[bytes], topic: str) -> list[in
 
 
 def _partition(answer: bytes) -> bytes:
-    """Where the one partition of a Produce response begins (v9), behind header, counts and the name."""
+    """The position of the one partition in a Produce response (v9), after header, counts and the name."""
     name = 4 + 1 + 1
     return answer[name + answer[name] + 1 :]
 
@@ -134,7 +134,7 @@ def test_clients_that_ask_for_cold_data_and_never_read(server: KorvetServer) -> 
             client.send("Fetch", 11, **asked)
         before = other.rounds
         until(lambda: other.rounds > before + 100, 60, "the other client goes on")
-        # Someone who asks for as much, and reads it, gets all of it.
+        # A client that asks for as much and reads it gets all of it.
         assert read_through(server, "cold") >= 60 * MIB
 
 
@@ -156,7 +156,7 @@ def read_through(server: KorvetServer, topic: str) -> int:
 
 
 def _offset_behind(records: bytes) -> int:
-    """The offset behind the last of whole record batches."""
+    """The offset after the last of whole record batches."""
     at = behind = 0
     while at < len(records):
         base, length = struct.unpack_from(">qi", records, at)
@@ -166,7 +166,7 @@ def _offset_behind(records: bytes) -> int:
 
 
 def test_old_clients_that_fetch_zstd(server: KorvetServer) -> None:
-    """Fetch below version 10 has its batches decompressed."""
+    """Fetch below version 10 decompresses its batches."""
     create_topic(server.bootstrap, "zstd", 1, {**LARGE, "storage.layout": "batch"})
     assert pipelined(server, [zstd([(None, bytes(50 * MIB))])] * 4, "zstd") == [0] * 4
     wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 100 * MIB}

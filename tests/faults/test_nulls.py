@@ -1,4 +1,6 @@
-"""Null in the place of each array and string of every API and version: an answer or an end, never silence."""
+"""Null for each array and string of every API and version: an answer or a closed connection, never
+silence.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ CASES = {name: [case for case in VERSIONS if NAMES[case[0]] == name] for name in
 
 
 def outcome(connection: RawConnection, frame: bytes) -> bytes | None:
-    """The answer; None where the connection was closed instead. Raises TimeoutError after the deadline."""
+    """The answer; None if the connection was closed instead. Raises TimeoutError after the deadline."""
     try:
         return connection.ask(frame)
     except ConnectionClosed:
@@ -41,8 +43,7 @@ def test_null_is_answered_or_ends_the_connection(broker: Broker, korvet: KorvetS
                 assert answer[:4] == struct.pack(">i", 7)
                 assert connection.works(), f"{name} v{case[1]}: {place.path} was null"
                 continue
-            # Without acks, which the body has as 0, nothing is to be answered: what is refused ends the
-            # connection.
+            # Without acks (0 in this body) there is no answer: a refusal closes the connection.
             assert not place.nullable or case[0] == PRODUCE, f"{name} v{case[1]}: {place.path} was null"
             connection.socket.close()
             connection = RawConnection(broker.host, broker.port, DEADLINE_S)
@@ -53,7 +54,7 @@ def test_null_is_answered_or_ends_the_connection(broker: Broker, korvet: KorvetS
 def test_null_topics_leave_nothing_behind_that_holds_others_back(
     broker: Broker, korvet: KorvetServer
 ) -> None:
-    """The bytes of such a request counted for ever, and more than a few of them stopped every producer."""
+    """The bytes of a refused request must not count any longer: a few of them would stop every producer."""
     null_topics = struct.pack(">h", -1) + struct.pack(">hi", 1, 1000) + struct.pack(">i", -1)
     for _ in range(5):
         with RawConnection(broker.host, broker.port, DEADLINE_S) as attacker:

@@ -1,4 +1,4 @@
-"""Slots that move, libraries that get lost and primaries that die under the load of Kafka clients."""
+"""Slots that move, lost libraries and dying primaries under the load of Kafka clients."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Load:
         assert (self.plain.failed, self.once.failed) == ({}, {})
 
     def check(self, *, lossless: bool) -> None:
-        """Everything acknowledged is there, in order, and what is sent once is there once."""
+        """Everything acknowledged is there, in order, and an idempotent producer's records are there once."""
         for producer in (self.plain, self.once):
             partition = 0 if producer is self.plain else 1
             log = read_all(self.server.bootstrap, TOPIC, partition)
@@ -128,7 +128,7 @@ def cut_links(cluster: RedisCluster) -> None:
 def test_primaries_and_replicas_change_places(
     own_korvet: Callable[..., KorvetServer], cluster: RedisCluster
 ) -> None:
-    """As their operators let them: nothing may be lost by it."""
+    """Planned moves by operators: nothing may be lost."""
     load = Load(own_korvet(redis_url=cluster.url))
     for number in range(3):
         primary, replica = cluster.nodes[number], cluster.nodes[number + 3]

@@ -1,4 +1,6 @@
-"""Redis out of a broker's reach, or another one behind its address: what clients are told, for how long."""
+"""Redis out of a broker's reach, or another server at its address: the errors that clients get, and for
+how long.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 TOPIC = "gone"
 TIMEOUT_MS = 2_000
 LEASE_MS = 2_000
-# Half-open connections are ended within that, and are made anew at once.
+# Half-open connections are replaced within this time.
 NOTICED_S = TIMEOUT_MS / 1000 * 1.25 + 1
 PARTITIONS = 8
 # LEADER_NOT_AVAILABLE, and no leader.
@@ -38,7 +40,7 @@ NOT_LEADER = 6
 
 
 class Store(Server):
-    """A server on a TCP port, which proxies reach."""
+    """A server on a TCP port, which proxies can reach."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -62,7 +64,7 @@ def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[],
 
 @pytest.fixture
 def start(proxy: CuttingProxy) -> Iterator[Callable[..., KorvetServer]]:
-    """Starts brokers that reach their Redis through the proxy, or directly where that is asked."""
+    """Starts brokers that reach their Redis through the proxy, or directly if a test asks for it."""
     made: list[KorvetServer] = []
 
     def start_one(store: Store, node_id: int = 1, *, directly: bool = False) -> KorvetServer:
@@ -79,14 +81,14 @@ def start(proxy: CuttingProxy) -> Iterator[Callable[..., KorvetServer]]:
 
 
 def acknowledged_soon(load: LoadProducer, within_s: float) -> float:
-    """Seconds until something more is acknowledged."""
+    """Seconds until another record is acknowledged."""
     began, before = time.monotonic(), len(load.acknowledged)
     until(lambda: len(load.acknowledged) > before, within_s, "the producer gets on")
     return time.monotonic() - began
 
 
 def check(load: LoadProducer) -> None:
-    """Nothing acknowledged is missing, nothing is in twice."""
+    """Nothing acknowledged is missing, nothing is in the log twice."""
     log = read_all(load.bootstrap, TOPIC)
     at = {read.offset: read.record.value for read in log}
     assert all(at.get(offset) == load.value(number) for number, offset in load.acknowledged.items())
@@ -96,7 +98,7 @@ def check(load: LoadProducer) -> None:
 
 
 def test_half_open_connections_are_noticed(new_store, start, proxy: CuttingProxy) -> None:
-    """The way to Redis swallows everything, without a word; new connections get through."""
+    """The network swallows everything to Redis silently; new connections get through."""
     server = start(new_store())
     create_topic(server.bootstrap, TOPIC, 1)
     load = LoadProducer(server.bootstrap, TOPIC, "half", idempotent=True)
@@ -135,7 +137,9 @@ def test_a_demoted_primary_is_left(new_store, start, proxy: CuttingProxy) -> Non
 
 
 def test_a_broker_without_its_lease_serves_nothing(new_store, start, connected, proxy: CuttingProxy) -> None:
-    """Cut off from Redis it would give old records for new, and name itself leader, while another leads."""
+    """A broker that is cut off from Redis could return stale records, and name itself leader, while
+    another leads.
+    """
     store = new_store()
     cut_off, other = start(store), start(store, 2, directly=True)
     create_topic(other.bootstrap, TOPIC, PARTITIONS)
@@ -147,7 +151,7 @@ def test_a_broker_without_its_lease_serves_nothing(new_store, start, connected, 
     proxy.freeze()
     frozen_s = time.monotonic()
     until(lambda: told_by(other, number) == (0, 2), 15, "the other one leads")
-    # At once: whoever asks the first one from now on must not be served, out of its cache neither.
+    # At once: a request to the first broker must not be served from now on, not even from its cache.
     assert fetched(asked, number) == NOT_LEADER
     assert told_by(cut_off, number) == NOBODY
     assert time.monotonic() - frozen_s > LEASE_MS / 1000 / 2
@@ -159,7 +163,7 @@ def test_a_broker_without_its_lease_serves_nothing(new_store, start, connected, 
 
 
 def test_a_lone_broker_serves_again_when_redis_is_back(new_store, start, proxy: CuttingProxy) -> None:
-    """It cannot know whether it is alone while it is cut off. A group goes on afterwards."""
+    """It cannot know whether it is alone while it is cut off. Its groups continue afterwards."""
     server = start(new_store())
     create_topic(server.bootstrap, TOPIC, 1)
     send(producer(server.bootstrap), TOPIC, 0, [Record(None, b"one", (), NOW_MS)])
@@ -185,7 +189,7 @@ def fetched(client: Client, number: int) -> int:
 
 
 def told_by(server: KorvetServer, number: int = 0) -> tuple[int, int]:
-    """Error and leader of a partition, as a broker says."""
+    """Error and leader of a partition, as a broker reports them."""
     return told_of_all(server)[number]
 
 
@@ -196,7 +200,7 @@ def told_of_all(server: KorvetServer) -> dict[int, tuple[int, int]]:
 
 
 def led_by_both(first: KorvetServer, second: KorvetServer) -> int:
-    """The number of a partition that the first one leads, plus 1, once both agree that each leads some."""
+    """The number of a partition that the first broker leads, plus 1, once both agree that each leads some."""
     told = told_of_all(first)
     if told != told_of_all(second) or {leader for _, leader in told.values()} != {1, 2}:
         return 0

@@ -1,4 +1,4 @@
-"""A Redis that answers with errors: each has its own meaning for clients, and one cause is one log line."""
+"""A Redis that answers with errors: each has its own Kafka error, and one cause is one log line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def produce(client: Client) -> int:
 
 
 def fetch(client: Client) -> int:
-    """The error of a fetch that Redis has to answer."""
+    """The error of a fetch that Redis must answer."""
     asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
     topics = [{"topic": TOPIC, "partitions": [asked]}]
     answer = client("Fetch", 12, max_bytes=1 << 20, session_epoch=-1, topics=topics)
@@ -77,7 +77,7 @@ def commit(client: Client, offset: int = 1) -> int:
 
 
 def committed(client: Client) -> tuple[int, int]:
-    """The error of an OffsetFetch, and what was committed."""
+    """The error of an OffsetFetch, and the committed offset."""
     answer = client("OffsetFetch", 5, group_id="g", topics=[{"name": TOPIC, "partition_indexes": [0]}])
     found = answer.topics[0].partitions[0].committed_offset if answer.topics else -1
     return int(answer.error_code), int(found)
@@ -86,10 +86,10 @@ def committed(client: Client) -> tuple[int, int]:
 def test_groups_are_read_while_redis_takes_no_writes(
     store: Server, korvet: KorvetServer, client: Client
 ) -> None:
-    """A commit is refused, to its sender alone; whoever looks for offsets gets them."""
+    """A commit is refused, to its client alone; OffsetFetch is answered."""
     assert commit(client) == NONE
     store.client.config_set("min-replicas-to-write", 1)
-    # The first one is told by the append that failed, or by the lease that was not renewed.
+    # The first line comes from the failed append, or from the lease that was not renewed.
     until(lambda: commit(client, 2) == LOADING, 10, "commits are refused")
     beat = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     assert client("Heartbeat", 4, **beat).error_code in {NONE, UNKNOWN_MEMBER}
@@ -104,7 +104,7 @@ def test_groups_are_read_while_redis_takes_no_writes(
 
 
 def test_too_few_replicas(store: Server, korvet: KorvetServer, client: Client) -> None:
-    """NOREPLICAS, for longer than a lease: nothing is written, and reads go on."""
+    """NOREPLICAS for longer than a lease: nothing is written, and reads continue."""
     assert produce(client) == commit(client) == NONE
     store.client.config_set("min-replicas-to-write", 1)
     for _ in range(COMMITS):
@@ -118,7 +118,7 @@ def test_too_few_replicas(store: Server, korvet: KorvetServer, client: Client) -
     assert produce(client) == NONE
     until(lambda: commit(client) == NONE, 10, "groups commit again")
     assert len(read_all(korvet.bootstrap, TOPIC)) == 2
-    # One cause, of which there were hundreds: a few lines, one for each part of the broker.
+    # One cause with hundreds of errors: a few lines, one for each part of the broker.
     assert korvet.tail(1_000_000).count("NOREPLICAS") < 10
 
 
@@ -153,7 +153,7 @@ def is_busy(client: Any) -> bool:
 
 
 def test_rights_that_are_taken_away(store: Server, client: Client) -> None:
-    """NOPERM: nothing that a client could do about it."""
+    """NOPERM: nothing that a client could change."""
     assert produce(client) == NONE
     store.client.acl_setuser("default", enabled=True, nopass=True, commands=["-fcall"], keys=["*"])
     assert produce(client) == STORAGE_ERROR

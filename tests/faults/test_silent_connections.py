@@ -1,4 +1,4 @@
-"""Connections that begin neither a TLS handshake nor an authentication count as all others, and end soon."""
+"""Connections without a TLS handshake or an authentication count like all others, and are closed soon."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Guarded:
             self.server.options += ["--set", pair]
 
     def shakes_hands(self) -> bool:
-        """Whether a TLS client gets in."""
+        """Whether a TLS client can connect."""
         context = ssl.create_default_context(cafile=str(self._trusted))
         try:
             with (
@@ -118,7 +118,7 @@ def test_an_address_cannot_have_more_connections_than_its_most(
     open_at(guarded.server.port, MOST_PER_IP, opened)
 
     def is_full() -> bool:
-        # Another one, for each that ended meanwhile.
+        # Another connection for each that was closed.
         open_at(guarded.server.port, 1, opened)
         return not guarded.shakes_hands()
 

@@ -1,4 +1,4 @@
-"""What may happen to Redis under a producer's load: other writers, lost libraries, cut links, all in turn."""
+"""Hazards of Redis under a producer's load: other writers, lost libraries, cut links, one after the other."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def burst_of_native_entries(redis):
     pipeline.execute()
 
 
-# In one step: the producer goes on meanwhile.
+# In one step: the producer continues during it.
 ADD_IN_THE_FUTURE = """
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1][1]
 return redis.call('XADD', KEYS[1], string.match(last, '%d+') + 300 .. '-0', 'native', '1')

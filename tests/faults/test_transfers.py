@@ -1,5 +1,5 @@
-"""Transfers between accounts as transactions, while korvet and its Redis are killed: each transfer that was
-asked for is made exactly once, and never half of one.
+"""Transfers between accounts as transactions, while korvet and its Redis are killed: each requested
+transfer happens exactly once, and never half of one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ PATIENCE_S = 120
 
 
 class Teller(threading.Thread):
-    """Makes its transfers in order. A transaction has some of them, a debit and a credit for each, and as the
-    offset of its group the number of the next one.
+    """Makes its transfers in order. A transaction has some of them, a debit and a credit for each, and
+    the number of the next transfer as its group's offset.
     """
 
     def __init__(self, server: KorvetServer, protocol: int, transfers: int) -> None:
@@ -57,7 +57,7 @@ class Teller(threading.Thread):
                 time.sleep(0.05)
 
     def work(self) -> None:
-        """A new producer, which completes or aborts what the one before has left, and goes on behind it."""
+        """A new producer, which completes or aborts the former one's transaction, and continues after it."""
         ask = connect(self.server)
         try:
             mover = Mover(ask, LEDGER, self.protocol, self.name)
@@ -83,7 +83,7 @@ class Teller(threading.Thread):
 
 
 def ledger(server: KorvetServer) -> list[bytes]:
-    """What readers of committed records find in all accounts, in no order."""
+    """The committed records of all accounts, in no order."""
     client = consumer(
         server.bootstrap, "auditor", isolation_level="read_committed", enable_partition_eof=True
     )

@@ -1,4 +1,4 @@
-"""What is kept by names that clients make up: so many bytes, not so many names."""
+"""Caches with keys that clients choose are bounded in bytes, not in keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_BYTES = 1 << 20
 
 
 def kept_by(ask: Callable[[str], object], length: int = LONG, names: int = NAMES) -> int:
-    """Bytes that are left in memory when `ask` was called with many names."""
+    """Bytes left in memory after `ask` was called with many names."""
     ask("first")
     tracemalloc.start()
     try:

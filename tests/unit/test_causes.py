@@ -34,7 +34,7 @@ def test_one_cause_is_one_line_and_a_count(caplog: pytest.LogCaptureFixture) -> 
             causes.warn("NOREPLICAS in slot 7", "again")
             return caplog.messages[-1] == "again"
 
-        # What is over and comes again is a line of its own.
+        # A cause that ended and returns is logged again.
         await asyncio.sleep(3 * PERIOD_S)
         assert await forgotten()
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, which source wins, and what is said of those that do not fit."""
+"""Settings: their sources, which source wins, and the messages about values that do not fit."""
 
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "super_users": "User:alice",
         "allow_everyone_if_no_acl_found": "true",
     }
-    # What makes sense with others only.
+    # Settings that require others.
     others = {
         "advertised_listeners": {"KORVET_LISTENERS": "PLAINTEXT://localhost:0"},
         "ssl_client_auth": {"KORVET_SSL_TRUSTSTORE_LOCATION": "ca.pem"},

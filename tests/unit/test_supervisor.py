@@ -1,4 +1,4 @@
-"""Background work: restarted after an exception, logged and counted; nothing's exception is swallowed."""
+"""Background work: restarted after an exception, logged and counted; no exception is swallowed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_work_that_is_cancelled_ends(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_work_that_awaited_something_cancelled_runs_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody has cancelled the work itself: it would be gone for good without a line in the log."""
+    """The work itself was not cancelled: it would be gone without a line in the log."""
 
     async def check() -> None:
         answers: list[asyncio.Future[None]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
@@ -107,7 +107,7 @@ def test_the_exception_of_a_task_that_nobody_awaits_is_logged(caplog: pytest.Log
 
 
 def test_every_task_is_supervised() -> None:
-    """create_task outside the supervisor would swallow the exception of what nobody awaits."""
+    """create_task outside the supervisor would swallow the exception of a task that nobody awaits."""
     found = []
     for path in sorted((ROOT / "korvet").rglob("*.py")):
         name = str(path.relative_to(ROOT))

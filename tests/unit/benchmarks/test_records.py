@@ -1,4 +1,4 @@
-"""The requests that the load clients send: what others read in them, and where errors lie."""
+"""The requests of the load clients: how others decode them, and the positions of errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds, ratios, and the three forms in which results are shown."""
+"""Rounds, ratios, and the three output forms of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands' client against brokers that misbehave: what the user is told."""
+"""The commands' client against brokers that misbehave: the messages for the user."""
 
 import socket
 import struct
@@ -13,7 +13,7 @@ from korvet.cli.client import ClientError, Cluster
 
 @contextmanager
 def broker(*answers: bytes) -> Iterator[str]:
-    """A listener whose connections get these answers, one per request, and are closed then."""
+    """A listener whose connections get these answers, one per request, and are closed after the last."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(20)
 

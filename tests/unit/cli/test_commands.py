@@ -1,4 +1,4 @@
-"""The shell around the commands: help, late loading, errors in one line."""
+"""The shell around the commands: help, late imports, errors in one line."""
 
 import importlib.metadata
 import json
@@ -61,7 +61,7 @@ def test_an_unknown_command_is_named() -> None:
 
 
 class _Point(importlib.metadata.EntryPoint):
-    """An entry point whose module misses a package."""
+    """An entry point whose module needs a missing package."""
 
     def load(self) -> click.Command:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark.sql")

@@ -1,4 +1,4 @@
-"""Lag as the commands show it: totals, unknown ones, times for people. Counting itself: tests/clients."""
+"""Lag as the commands show it: totals, unknown values, times for people. Counting itself: tests/clients."""
 
 from pathlib import Path
 

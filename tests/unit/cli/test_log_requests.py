@@ -1,4 +1,4 @@
-"""Records of a fetch answer: batches whole or cut off, control batches, compression, nulls."""
+"""Records of a Fetch response: batches whole or cut off, control batches, compression, nulls."""
 
 import gzip
 import struct
@@ -25,7 +25,7 @@ def field(data: bytes | None) -> bytes:
 
 
 def batch(records: list[LogRecord], attributes: int = 0) -> bytes:
-    """A record batch (magic 2) as Kafka's message format says; its checksum is not looked at here."""
+    """A record batch (magic 2) in Kafka's format; its checksum is not checked here."""
     base, first_ms = records[0].offset, records[0].timestamp_ms
     body = b""
     for record in records:

@@ -1,4 +1,4 @@
-"""What each of several broker processes is told."""
+"""The settings of each of several broker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sampling profiler: what it counts, and the lines that it writes."""
+"""The sampling profiler: its counts, and the lines that it writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINE = re.compile(r"[^ ;]+(;[^ ;]+)* \d+")
 
 
 def spin(sampler: Sampler, samples: int) -> None:
-    """Use CPU time until so many samples are taken."""
+    """Use CPU time until `count` samples are taken."""
     deadline = time.monotonic() + DEADLINE_S
     while sampler.samples < samples:
         assert time.monotonic() < deadline, f"{sampler.samples} samples"

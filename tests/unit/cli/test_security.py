@@ -1,4 +1,4 @@
-"""Client properties that the commands take."""
+"""Client properties that the commands accept."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which quotas there can be, which a filter finds, and how they are kept."""
+"""Valid quotas, filters, and the stored form."""
 
 from __future__ import annotations
 

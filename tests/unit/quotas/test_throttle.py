@@ -1,4 +1,4 @@
-"""Whose quota is whose, and when a client has to wait, on a clock of the test's own."""
+"""The quota of each client, and throttle times, on a clock of the test's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from korvet.quotas.throttle import SAMPLE_MS, ClientQuotas, Meter, MutationsExce
 
 NOW_MS = 5_000_000.0
 PRODUCED = "producer_byte_rate"
-# From the most particular to the least: each is the client's where none before it is there.
+# From the most to the least specific: each one applies if none before it exists.
 ORDER = [
     ({"user": "alice", "client-id": "app"}, ("alice", "app")),
     ({"user": "alice", "client-id": None}, ("alice", "app")),
@@ -60,7 +60,7 @@ def test_a_window_is_ten_whole_samples_at_first():
     assert meter.wait_ms(1000, NOW_MS) == 0
     meter.add(500, NOW_MS)
     assert meter.wait_ms(1000, NOW_MS) == 500
-    # The sample under way makes the window longer.
+    # The current sample makes the window longer.
     assert meter.wait_ms(1000, NOW_MS + 400) == 100
     assert meter.wait_ms(1000, NOW_MS + 500) == 0
 
@@ -156,7 +156,7 @@ def test_mutations_are_refused_once_permits_are_owed(quotas):
             mutations.count(count)
         return mutations.wait_ms
 
-    # Those of a window are there at first: 22, and what is begun with one left is done.
+    # The bucket starts with one window: 22 permits; a request that begins with one left is served.
     assert request(20, 1, 5) == 0
     with pytest.raises(MutationsExceeded):
         request(1)

@@ -1,4 +1,4 @@
-"""Decisions as Kafka's StandardAuthorizer makes them; filters; bindings that are refused."""
+"""Decisions as in Kafka's StandardAuthorizer; filters; refused bindings."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ R, W, D = Operation.READ, Operation.WRITE, Operation.DESCRIBE
         ([acl(R), acl(R, "*", deny=True, principal="User:*")], R, False),
         ([acl(R, "*"), acl(R, "t", deny=True, prefixed=True)], R, False),
         ([acl(R), acl(R, deny=True, host="10.0.0.2")], R, True),
-        # What implies that things may be seen; a denial implies nothing.
+        # Operations that imply DESCRIBE; a denial implies nothing.
         ([acl(R)], D, True),
         ([acl(W)], D, True),
         ([acl(Operation.DELETE)], D, True),

@@ -1,4 +1,4 @@
-"""Users that do not exist look in an authentication like those that do."""
+"""In an authentication, users that do not exist look like those that do."""
 
 from __future__ import annotations
 

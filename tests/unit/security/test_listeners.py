@@ -1,4 +1,4 @@
-"""Listeners as they are configured."""
+"""Listeners from the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Principals from distinguished names, and distinguished names from certificates as openssl makes them."""
+"""Principals from distinguished names, and distinguished names from certificates made by openssl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""SCRAM against the vectors of RFC 7677 and Kafka's rules; what is stored; messages in every wrong form."""
+"""SCRAM against the vectors of RFC 7677 and Kafka's rules; stored credentials; every kind of malformed
+message.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def begun() -> ScramServer:
 def proof_for(
     mechanism: ScramMechanism, password: str, first_bare: str, server_first: str, final: str
 ) -> str:
-    """The client's side of RFC 5802, reckoned here anew."""
+    """The client's side of RFC 5802, computed independently."""
     fields = dict(part.split("=", 1) for part in server_first.split(","))
     salted = hashlib.pbkdf2_hmac(
         mechanism.hash_name, password.encode(), base64.b64decode(fields["s"]), int(fields["i"])

@@ -1,4 +1,4 @@
-"""Topic names and configs: Kafka's rules and what is in force."""
+"""Topic names and configs: Kafka's rules, and the values in force."""
 
 from __future__ import annotations
 
