@@ -1,5 +1,5 @@
 """Consumer groups and topics in Spark: the data source `korvet`, decoded tables, reports, exports.
 
-Executors need korvet.offsets and korvet.spark, and pyarrow, numpy and redis; crc32c too where topics have
+Executors need korvet.offsets and korvet.spark, with pyarrow, numpy and redis; also crc32c for topics with
 storage.layout=batch.
 """

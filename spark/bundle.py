@@ -1,7 +1,9 @@
-"""What executors need of korvet, as one zip file for `--py-files`: korvet.offsets and korvet.spark, with the
-compiled kernel of this Python (korvet.spark.records.compiled).
+"""The zip file for `--py-files` with the part of korvet that executors need.
 
-python -m korvet.spark.bundle korvet.zip
+It contains korvet.offsets and korvet.spark, with the compiled kernel of this Python
+(korvet.spark.records.compiled):
+
+    python -m korvet.spark.bundle korvet.zip
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ FORMAT_MODULE = "pyspark_korvet.py"
 
 
 def is_bundled() -> bool:
-    """Whether korvet itself is imported from an archive, which executors have then."""
+    """Return whether korvet is imported from an archive. Executors then have that archive."""
     return not Path(korvet.__file__).parent.is_dir()
 
 
 def write_bundle(target: Path) -> Path:
-    """Write the zip; not possible where korvet itself is imported from one."""
+    """Write the zip file and return its path. korvet itself must not be imported from an archive."""
     package = Path(korvet.__file__).parent
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.write(package / "__init__.py", "korvet/__init__.py")

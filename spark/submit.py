@@ -1,8 +1,8 @@
-"""The program for `spark-submit`: `korvet export` and `korvet report` in the session that it starts.
+"""The program for `spark-submit`: `korvet export` and `korvet report` in its session.
 
     spark-submit --master spark://host:7077 .../korvet/spark/submit.py export orders --redis URL --to DIR
 
-The driver needs korvet installed; executors get what they need of it from the driver.
+korvet must be installed on the driver. Executors get their part of korvet from the driver.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # A program's own folder is the first that imports look into, and no module of this one is meant so.
+    # Python searches the program's folder first. Its modules are not top-level modules, so remove the folder.
     here = Path(__file__).resolve().parent
     sys.path[:] = [path for path in sys.path if Path(path or ".").resolve() != here]
 
@@ -19,7 +19,7 @@ import click
 
 from korvet.spark.cli import export, report
 
-main = click.Group("korvet", commands=[export, report], help="Exports and reports, by spark-submit.")
+main = click.Group("korvet", commands=[export, report], help="Exports and reports, run by spark-submit.")
 
 if __name__ == "__main__":
     main()

@@ -21,7 +21,7 @@ from korvet.spark.cli.options import (
     user_errors,
     with_redis,
 )
-from korvet.spark.export.all_tables import keep_tables, kept_table, seconds_of
+from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
 from korvet.spark.export.export import export_batch, export_stream
 from korvet.spark.export.tables import batch_table, growing_table, stream_table, table_named
 from korvet.spark.export.target import (
@@ -98,7 +98,7 @@ def _export(redis: RedisOptions, options: ExportOptions, master: str, notify: Ca
         notify(f"Exporting {options.subject}")
         if address is None:
             folder = _absolute(str(options.stored_in), PARQUET)
-            export_batch(kept_table(spark, folder, options.subject), target)
+            export_batch(stored_table(spark, folder, options.subject), target)
         elif options.is_stream:
             _follow(_Source(spark, address, options).stream(), target, options)
         else:
@@ -119,7 +119,7 @@ def _export_all_tables(
     notify("Starting Spark")
     with spark_session("korvet export", master) as spark, _interruptible():
         notify("Updating the tables")
-        keep_tables(spark, address, location, every_s=every_s, options=options.source_options)
+        update_tables(spark, address, location, every_s=every_s, options=options.source_options)
     click.echo(f"all tables: in {redacted(options.location)}")
 
 

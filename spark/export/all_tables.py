@@ -1,4 +1,4 @@
-"""All tables about groups kept in a folder for a keyspace: what `korvet export --all-tables` does."""
+"""All tables of a keyspace, stored in a folder and updated: `korvet export --all-tables`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
 
     from korvet.spark.source.address import Address
 
-# The first update has all there is, and a batch is held by Spark while its tables are made.
+# Records of one batch. The first update has all records, and Spark keeps a batch while it builds the tables.
 BATCH_RECORDS: Final = 5_000_000
 _INTERVAL = re.compile(r"(\d+)\s*(millisecond|second|minute|hour|day)s?")
 _UNITS_S = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-NOT_OURS: Final = {"topic", "topics", "subscribe", "subscribepattern", "assign"}
+# Options of the source that select topics; the tables have a fixed topic.
+TOPIC_OPTIONS: Final = {"topic", "topics", "subscribe", "subscribepattern", "assign"}
 
 
-def keep_tables(
+def update_tables(
     spark: SparkSession,
     address: Address,
     location: str,
@@ -38,22 +39,20 @@ def keep_tables(
     every_s: float | None = None,
     options: Mapping[str, str] | None = None,
 ) -> None:
-    """Bring the tables in a folder up to date with what is new, and add a snapshot as of now.
+    """Update the tables in a folder with the new records, and add a snapshot as of now.
 
-    Again every so many seconds, until interrupted, or once. `options` are the source's. Raises ExportError
-    when the folder holds anything else, SourceError as the source does, and what a query fails with; a later
-    call goes on from there.
+    every_s: repeat at this interval until interrupted; None updates once. options: of the source. Raises
+    ExportError if the folder contains anything else, SourceError as the source does, and a failed query's
+    error; a later call continues from there.
     """
-    foreign = NOT_OURS & {name.lower() for name in options or {}}
+    foreign = TOPIC_OPTIONS & {name.lower() for name in options or {}}
     if foreign:
-        raise SourceError(f"{', '.join(sorted(foreign))}: tables about groups are made of {OFFSETS_TOPIC}")
+        raise SourceError(f"{', '.join(sorted(foreign))}: the tables are always of {OFFSETS_TOPIC}")
     folder, reader = Folder(spark, location), RedisReader(address)
 
     def check(fresh: bool) -> None:
         if fresh and any(folder.files()):
-            raise ExportError(
-                f"{location} holds something else than tables kept up to date; choose another folder"
-            )
+            raise ExportError(f"{location} contains other files than stored tables; choose another folder")
 
     given = {"failOnDataLoss": "false", "maxRecordsPerTrigger": str(BATCH_RECORDS), **(options or {})}
     with claimed(folder.child(CHECKPOINT), f"tables of {reader.name}", check):
@@ -73,19 +72,19 @@ def keep_tables(
             time.sleep(max(0.0, began + every_s - time.monotonic()))
 
 
-def kept_table(spark: SparkSession, location: str, name: str) -> DataFrame:
-    """One table of such a folder. Raises ExportError for a table or a folder that there is not."""
+def stored_table(spark: SparkSession, location: str, name: str) -> DataFrame:
+    """Return one table of such a folder. Raises ExportError for an unknown table or an empty folder."""
     table_named(name)
     if not Folder(spark, location).child(CHECKPOINT).exists():
         raise ExportError(
-            f"{location} holds no tables: `korvet export --all-tables --to {location}` fills it"
+            f"{location} contains no tables: `korvet export --all-tables --to {location}` writes them"
         )
     return StoredTables(spark, location).read(name)
 
 
 def seconds_of(interval: str) -> float:
-    """An interval as Spark's triggers have them, `10 seconds` say. Raises ExportError for anything else."""
+    """Return the seconds of an interval like Spark's, for example `10 seconds`. Raises ExportError."""
     match = _INTERVAL.fullmatch(interval.strip().lower())
     if match is None:
-        raise ExportError(f"{interval!r} is no interval like `10 seconds` or `5 minutes`")
+        raise ExportError(f"{interval!r} is not an interval like `10 seconds` or `5 minutes`")
     return int(match[1]) * _UNITS_S[match[2]]

@@ -1,4 +1,4 @@
-"""What a continuous export keeps besides Spark's own checkpoint: its identity, and a lock on it."""
+"""The identity of a continuous export in its checkpoint, and the lock on the checkpoint."""
 
 from __future__ import annotations
 
@@ -22,55 +22,51 @@ if TYPE_CHECKING:
 
 IDENTITY = "korvet-export.json"
 LOCK = "korvet.lock"
-# A killed driver's JVM ends by itself within seconds, and may write until then.
-LOCK_PATIENCE_S = 60.0
+# Longest wait for the lock. A killed driver's JVM ends within seconds, and may write until then.
+LOCK_WAIT_S = 60.0
+# Pause between two attempts.
 LOCK_PAUSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which export a checkpoint belongs to.
-
-    `export_id` is made once, `fresh` says that it was made just now, `is_locked` that nobody else can go on
-    from the checkpoint meanwhile.
-    """
+    """The export that a checkpoint belongs to. is_locked: no other export can use the checkpoint now."""
 
     export_id: str
-    fresh: bool
     is_locked: bool
 
 
 @contextmanager
 def claimed(folder: Folder, what: str, check: Callable[[bool], None]) -> Iterator[Identity]:
-    """The checkpoint's identity, made when it has none, and locked where it is on a local disk.
+    """Return the checkpoint's identity, created if it has none, and locked if it is on a local disk.
 
-    `what` says what is exported to where, without passwords; `check` is told whether the checkpoint is fresh
-    before anything is written, and raises to keep it so. Raises ExportError when the checkpoint is another
-    export's, or in use for longer than a killed one would take to end.
+    what: origin and target of the export, without passwords. check: called with True for a new checkpoint,
+    before anything is written; it raises to refuse the export. Raises ExportError if the checkpoint belongs
+    to another export, or if it is in use for longer than a killed export takes to end.
     """
     file = folder.child(IDENTITY)
     fresh = not file.exists()
     if fresh and folder.child("metadata").exists():
-        raise ExportError(f"{folder.location} is the checkpoint of something else")
-    # Earlier releases noted passwords, too.
+        raise ExportError(f"{folder.location} is the checkpoint of another program")
+    # Checkpoints of earlier releases may contain passwords.
     if not fresh and (former := redacted(json.loads(file.read_text())["what"])) != what:
         raise ExportError(f"the checkpoint {folder.location} is of another export ({former}, not {what})")
     check(fresh)
     with _locked(folder) as is_locked:
         if fresh:
-            # FileExistsError when another export has begun from it meanwhile.
+            # Raises FileExistsError if another export has started with the checkpoint in between.
             file.write_text(json.dumps({"export_id": uuid.uuid4().hex, "what": what}))
-        yield Identity(json.loads(file.read_text())["export_id"], fresh, is_locked)
+        yield Identity(json.loads(file.read_text())["export_id"], is_locked)
 
 
 def has_progress(folder: Folder) -> bool:
-    """Whether a batch has been finished from this checkpoint."""
+    """Return whether a batch of this checkpoint is complete."""
     return any(folder.child("commits").files())
 
 
 @contextmanager
 def _locked(folder: Folder) -> Iterator[bool]:
-    """The lock is the JVM's: it is what writes, and it outlives a killed driver for a moment."""
+    """Lock the checkpoint in the JVM, because the JVM writes and outlives a killed driver for a moment."""
     path = folder.local_path()
     if path is None:
         yield False
@@ -79,7 +75,7 @@ def _locked(folder: Folder) -> Iterator[bool]:
     jvm: Any = folder.spark._jvm
     file = jvm.java.io.RandomAccessFile(str(Path(path) / LOCK), "rw")
     try:
-        deadline = time.monotonic() + LOCK_PATIENCE_S
+        deadline = time.monotonic() + LOCK_WAIT_S
         while not _try_lock(file):
             if time.monotonic() > deadline:
                 raise ExportError(f"another export is running from the checkpoint {folder.location}")

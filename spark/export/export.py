@@ -1,8 +1,7 @@
 """Exports: any frame to files, Delta, Iceberg or a database, once or continuously with a checkpoint.
 
-However an export ends, what it leaves never looks complete while it is not: folders appear under their name
-when they are whole, tables change in one commit. A continuous export has each row exactly once, killed and
-started again as often as you like.
+An incomplete export never looks complete: folders get their name when they are complete, and tables change in
+one commit. A continuous export writes each row exactly once, even if it is killed and restarted repeatedly.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# Below a folder that is exported to; hidden from readers of the folder.
+# Name in the target folder. Readers of the folder skip it, because it begins with an underscore.
 CHECKPOINT_NAME = "_checkpoint"
 SINK_LOG, DELTA_LOG, DONE = "_spark_metadata", "_delta_log", "_SUCCESS"
-# CSV that gives back what was written, whoever reads it (RFC 4180): quotes are doubled, where Spark puts a
-# backslash in front, spaces are kept, and an empty text is not a null.
+# CSV that every reader of RFC 4180 reads as written: quotes are doubled (Spark's default is a backslash),
+# spaces are kept, and an empty text is not null.
 CSV_OPTIONS = {
     "header": "true",
     "nullValue": "",
@@ -55,7 +54,7 @@ CSV_OPTIONS = {
 def export_batch(frame: DataFrame, target: Target) -> None:
     """Write all rows of the frame, once.
 
-    Raises ExportError when the target exists and the mode is `error`, or it can't be written so.
+    Raises ExportError if the target exists with the mode `error`, or if it can't be written.
     """
     target.check_columns(frame)
     held = target.as_held(frame)
@@ -78,17 +77,16 @@ def export_stream(
     checkpoint: str | None = None,
     trigger: Mapping[str, Any] | None = None,
 ) -> Iterator[StreamingQuery]:
-    """A query that writes the rows of a streaming frame as they come; stopped at the end of the block.
+    """Return a query that writes the rows of a streaming frame; stop it at the end of the block.
 
-    `what` names the rows' origin: a checkpoint goes on only with the same. `trigger` is as for Spark's
-    DataStreamWriter, `{"availableNow": True}` unless given. The checkpoint lies in the folder that is
-    written to unless it is given; tables need one. Raises ExportError when the checkpoint and the target do
-    not belong together.
+    what: name of the rows' origin; a checkpoint continues only with the same name. checkpoint: its folder, by
+    default in the target folder; a table needs one. trigger: of Spark's DataStreamWriter, by default
+    {"availableNow": True}. Raises ExportError if the checkpoint and the target are not of one export.
     """
     target.check_columns(frame)
     folder = checkpoint_folder(frame, target, checkpoint)
     if target.mode == OVERWRITE:
-        raise ExportError("a continuous export adds to what is there: choose another target, or remove it")
+        raise ExportError("a continuous export only adds rows: choose another target, or delete this one")
     sink = _SINKS.get(target.form, _FolderSink)(target)
 
     def check(fresh: bool) -> None:
@@ -105,7 +103,7 @@ def export_stream(
 
 
 def checkpoint_folder(frame: DataFrame, target: Target, checkpoint: str | None) -> Folder:
-    """Where the checkpoint lies. Raises ExportError when a table is the target and none is given."""
+    """Return the folder of the checkpoint. Raises ExportError if the target is a table and none is given."""
     if checkpoint is not None:
         return Folder(frame.sparkSession, checkpoint)
     if target.table is not None:
@@ -115,14 +113,14 @@ def checkpoint_folder(frame: DataFrame, target: Target, checkpoint: str | None) 
 
 @dataclass(frozen=True, slots=True)
 class _FolderSink:
-    """Spark's own sinks of files and of Delta: exactly once by their logs, which name batches by number."""
+    """Spark's sinks of files and Delta. Their logs contain batch numbers, so each batch counts once."""
 
     target: Target
 
     def check_start(self, checkpoint: Folder, *, fresh: bool) -> None:
-        """Raises ExportError when the folder and the checkpoint are not of one export.
+        """Raises ExportError if the folder and the checkpoint are not of one export.
 
-        The sinks skip batches that their log has: a new checkpoint would count from 0 again, and lose rows.
+        The sinks skip batches in their log. A new checkpoint would count from 0 again and lose rows.
         """
         target, folder, is_delta = self.target, self._folder(checkpoint), self.target.form == DELTA
         log = self._log(checkpoint)
@@ -130,16 +128,16 @@ class _FolderSink:
             _check_delta(checkpoint.spark)
         if fresh and log.exists() and not is_delta:
             raise ExportError(
-                f"{target.location} was exported with another checkpoint: go on from that one "
+                f"{target.location} was exported with another checkpoint: continue with that one "
                 "(--checkpoint), or choose another target"
             )
         may_add = is_delta and target.mode == APPEND
         if fresh and not may_add and (log.exists() or any(folder.files())):
-            raise _exists(target, "remove it, or choose another")
+            raise _exists(target, "delete it, or choose another")
         if not fresh and not log.exists() and has_progress(checkpoint):
             raise ExportError(
-                f"{target.location} is not what the checkpoint {checkpoint.location} goes on from: "
-                "remove both, or bring it back"
+                f"{target.location} is not the target of the checkpoint {checkpoint.location}: "
+                "delete both, or restore the target"
             )
 
     def start(self, writer: DataStreamWriter, identity: Identity, checkpoint: Folder) -> StreamingQuery:
@@ -160,18 +158,18 @@ class _FolderSink:
 
 @dataclass(frozen=True, slots=True)
 class _BatchSink:
-    """A sink that takes batches one by one and knows by their numbers which ones it has."""
+    """A sink that receives single batches and stores their numbers, so each batch counts once."""
 
     table: IcebergSink | JdbcSink
 
     def check_start(self, checkpoint: Folder, *, fresh: bool) -> None:
-        """Raises ExportError when the table and the checkpoint are not of one export."""
+        """Raises ExportError if the table and the checkpoint are not of one export."""
         target, exists = self.table.target, self.table.exists(checkpoint.spark)
         if fresh and exists and target.mode == ERROR:
-            raise ExportError(f"table {target.table} exists; choose the mode append, or another table")
+            raise ExportError(f"table {target.table} exists; use --mode append, or choose another table")
         if not exists and has_progress(checkpoint):
             raise ExportError(
-                f"table {target.table} is gone, which the checkpoint {checkpoint.location} goes on from: "
+                f"table {target.table} of the checkpoint {checkpoint.location} is gone: "
                 "start again with another checkpoint"
             )
 
@@ -191,7 +189,7 @@ _SINKS: dict[str, Callable[[Target], _FolderSink | _BatchSink]] = {
 
 
 def _remove_strays(folder: Folder, log: Folder) -> None:
-    """Remove what a killed run left of an unfinished batch, which only Spark passes over, by its log."""
+    """Delete files of an unfinished batch after a crash. Spark skips them by its log; other readers don't."""
     strays = {uri for uri in folder.files() if uri.rpartition("/")[2].startswith("part-")}
     if strays and log.exists():
         committed = folder.spark.read.format("text").load(folder.location).inputFiles()
@@ -201,11 +199,13 @@ def _remove_strays(folder: Folder, log: Folder) -> None:
 
 
 def _write_files(frame: DataFrame, target: Target) -> None:
-    """A folder that appears, whole, under its name. Appending removes the mark of completeness first."""
+    """Write a folder and rename it when it is complete. Appending deletes the file _SUCCESS first."""
     folder = Folder(frame.sparkSession, target.location)
     if target.mode == APPEND:
         if folder.child(SINK_LOG).exists():
-            raise ExportError(f"{target.location} is a continuous export's; rows added so would be hidden")
+            raise ExportError(
+                f"{target.location} is of a continuous export; Spark would not read the added rows"
+            )
         folder.child(DONE).delete()
         _save(frame, target, target.location, "append")
         return
@@ -250,9 +250,7 @@ def _write_delta(frame: DataFrame, target: Target) -> None:
 def _check_delta(spark: SparkSession) -> None:
     jvm: Any = spark._jvm
     if isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaPackage):
-        raise ExportError(
-            "this Spark session has no Delta: start it with the jars that `korvet jars delta` fetches"
-        )
+        raise ExportError("this Spark session has no Delta: start it with the jars of `korvet jars delta`")
 
 
 def _exists(target: Target, advice: str) -> ExportError:

@@ -1,7 +1,7 @@
 """Exports to Iceberg tables: Spark writes Parquet files, PyIceberg adds them to the table in one commit.
 
-Iceberg's own module for Spark does not load in Spark 4.2 and newer (it implements an interface that is a
-class by now). PyIceberg also knows the usual catalogs, from its configuration file or by options.
+Iceberg's module for Spark does not load in Spark 4.2 and newer, because it implements an interface that has
+become a class. PyIceberg supports the usual catalogs, by its configuration file or by options.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# A table property per continuous export: the newest batch that is in the table.
+# Prefix of a table property per continuous export: the number of its newest batch.
 PROGRESS = "korvet.export."
+# Prefix of the columns that split the written files by partition.
 _SPLIT = "korvet_partition_"
-# Whose exceptions tell of a catalog or its storage: PyIceberg's own, and of what it reaches them by.
+# Packages whose exceptions are about a catalog or its storage: PyIceberg, and the clients that it uses.
 _REACHES = frozenset({"pyiceberg", "sqlalchemy", "requests", "botocore", "thrift", "google", "pyarrow"})
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergSink:
-    """A table of an Iceberg catalog, made when it is not there. Raises ExportError without PyIceberg."""
+    """A table of an Iceberg catalog, created if it is missing. Raises ExportError without PyIceberg."""
 
     target: Target
 
     def write(self, frame: DataFrame) -> None:
-        """All rows in one commit; ExportError when the table exists and the mode is `error`."""
+        """Write all rows in one commit. Raises ExportError if the table exists with the mode `error`."""
         with _iceberg_errors(self.target):
             table = self._table(frame, may_exist=self.target.mode != ERROR)
             files = self._files(table, frame, "once-" + str(table.metadata.last_sequence_number))
@@ -49,7 +50,7 @@ class IcebergSink:
                     transaction.add_files(files, check_duplicate_files=False)
 
     def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
-        """The rows of one batch, unless they are there already. A repeated batch has the same rows."""
+        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows."""
         with _iceberg_errors(self.target):
             table = self._table(frame, may_exist=True)
             name = PROGRESS + export_id
@@ -62,7 +63,7 @@ class IcebergSink:
                     transaction.add_files(files, check_duplicate_files=False)
 
     def exists(self, spark: SparkSession) -> bool:
-        """Whether the table is there."""
+        """Return whether the table exists."""
         with _iceberg_errors(self.target):
             return bool(_catalog(self.target).table_exists(self._name))
 
@@ -87,12 +88,12 @@ class IcebergSink:
         return catalog.load_table(self._name)
 
     def _files(self, table: Any, frame: DataFrame, name: str) -> list[str]:
-        """Write the rows as Parquet below the table; the files' URIs. What a killed attempt left is replaced.
+        """Write the rows as Parquet files of the table; their URIs. Replaces files of an interrupted attempt.
 
-        A file has to be of one partition, and has to hold the columns that tell which.
+        Iceberg requires that a file has rows of one partition, and contains the partition columns.
         """
         folder = Folder(frame.sparkSession, f"{table.location()}/data/korvet/{name}")
-        # PyIceberg refuses the 96 bit times that Spark writes otherwise.
+        # PyIceberg refuses 96-bit timestamps, Spark's default.
         frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         columns = [table.schema().find_column_name(part.source_id) for part in table.spec().fields]
         copies = {f"{_SPLIT}{number}": sf.col(f"`{column}`") for number, column in enumerate(columns)}
@@ -100,28 +101,28 @@ class IcebergSink:
         if copies:
             writer = writer.partitionBy(*copies)
         writer.parquet(folder.location)
-        # Hadoop writes file:/path, others expect file:///path.
+        # Hadoop returns file:/path; other libraries expect file:///path.
         return [uri.replace("file:/", "file:///", 1) for uri in folder.files()]
 
 
 def _catalog(target: Target) -> Any:
-    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 (an extra: only for this format)
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 (an extra, only for this format)
 
     return load_catalog(target.location, **target.options)
 
 
 def _delete_all(transaction: Any) -> None:
-    from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 (an extra: only for this format)
+    from pyiceberg.expressions import AlwaysTrue  # noqa: PLC0415 (an extra, only for this format)
 
     with warnings.catch_warnings():
-        # An empty table is no surprise here.
+        # PyIceberg warns if the table is empty.
         warnings.simplefilter("ignore")
         transaction.delete(AlwaysTrue())
 
 
 @contextmanager
 def _iceberg_errors(target: Target) -> Iterator[None]:
-    """What a user can mend, in one line."""
+    """Turn errors that a user can fix into one line (ExportError)."""
     if find_spec("pyiceberg") is None:
         raise ExportError("the format iceberg needs PyIceberg: pip install 'korvet[iceberg]'")
     try:
@@ -129,7 +130,7 @@ def _iceberg_errors(target: Target) -> Iterator[None]:
     except ExportError:
         raise
     except Exception as error:
-        # ValueError: an unknown catalog, properties that lack something, columns that do not fit the table.
+        # ValueError: an unknown catalog, missing properties, or columns that don't match the table.
         is_known = isinstance(error, ValueError | OSError)
         if not is_known and type(error).__module__.partition(".")[0] not in _REACHES:
             raise

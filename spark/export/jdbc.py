@@ -1,7 +1,7 @@
 """Exports to a database: rows go to a staging table first, then into the target in one transaction.
 
-Spark's own JDBC writer commits task by task, so that a failed job leaves a part behind and a repeated one
-writes it twice. Here the rows of a batch and the note that it is done are committed together.
+Spark's JDBC writer commits task by task: a failed job leaves some of its rows, and a repeated job writes them
+twice. Here the rows of a batch and its number are committed together.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# One row per continuous export into this database: the newest batch that is in its table.
+# This table has one row per continuous export into the database: the number of its newest batch.
 PROGRESS_TABLE = "korvet_exports"
-# Spark finds a driver outside its own class path only by the name of its class.
+# Spark finds a driver outside its class path only by the name of its class.
 DRIVERS = {
     "derby": "org.apache.derby.jdbc.EmbeddedDriver",
     "duckdb": "org.duckdb.DuckDBDriver",
@@ -38,16 +38,16 @@ DRIVERS = {
 
 @dataclass(frozen=True, slots=True)
 class JdbcSink:
-    """A table of a database. Columns are those of the frame; the table is made when it is not there.
+    """A table of a database with the columns of the frame, created if it is missing.
 
-    Everything raises ExportError when the database or its driver can't be had, Py4JJavaError with the
-    database's own words when it refuses a statement.
+    Every method raises ExportError without the driver or a connection, and Py4JJavaError with the database's
+    message if the database refuses a statement.
     """
 
     target: Target
 
     def write(self, frame: DataFrame) -> None:
-        """All rows, in one transaction; ExportError when the table exists and the mode is `error`."""
+        """Write all rows in one transaction. Raises ExportError if the table exists with the mode `error`."""
         database = _Database(frame.sparkSession, self.target)
         if self.target.mode == ERROR and database.exists(database.table):
             raise ExportError(f"table {database.table} exists; {HOW_TO_REPLACE}")
@@ -59,7 +59,7 @@ class JdbcSink:
                 database.copy(connection, staging, frame)
 
     def append(self, frame: DataFrame, export_id: str, batch_id: int) -> None:
-        """The rows of one batch, unless they are there already. A repeated batch has the same rows."""
+        """Write the rows of one batch, unless the table has it. A repeated batch has the same rows."""
         database = _Database(frame.sparkSession, self.target)
         if batch_id <= database.progress(export_id):
             return
@@ -73,20 +73,20 @@ class JdbcSink:
                 database.copy(connection, staging, frame)
 
     def exists(self, spark: SparkSession) -> bool:
-        """Whether the table is there."""
+        """Return whether the table exists."""
         database = _Database(spark, self.target)
         return database.exists(database.table)
 
 
 @contextmanager
 def _staged(database: _Database, frame: DataFrame, suffix: str) -> Iterator[str]:
-    """The rows in a table of their own until the end of the block, however that ends."""
+    """The rows in a staging table, which is dropped at the end of the block."""
     staging = f"{database.table}_korvet_{suffix}"
     try:
         database.fill(staging, frame)
         yield staging
     except BaseException:
-        # What went wrong may be that there is no database any more.
+        # The database itself may have failed.
         with suppress(Py4JJavaError, ExportError):
             database.drop(staging)
         raise
@@ -94,7 +94,7 @@ def _staged(database: _Database, frame: DataFrame, suffix: str) -> Iterator[str]
 
 
 class _Database:
-    """Statements to one database, over connections that Spark opens as it does for its own writer."""
+    """Statements to one database, over connections that Spark opens as for its JDBC writer."""
 
     def __init__(self, spark: SparkSession, target: Target) -> None:
         assert target.table is not None
@@ -115,27 +115,27 @@ class _Database:
             raise _no_driver(self._url, error) from error
 
     def fill(self, table: str, frame: DataFrame) -> None:
-        """Replace a table by the frame's rows."""
+        """Replace a table with the frame's rows."""
         writer = frame.write.format("jdbc").mode("overwrite").option("url", self._url)
         writer.options(**self._options).option("dbtable", table).save()
 
     def make(self, table: str, frame: DataFrame) -> None:
-        """Make the table, empty, unless it exists."""
+        """Create the empty table unless it exists."""
         if not self.exists(table):
             self.fill(table, frame.limit(0))
 
     def exists(self, table: str) -> bool:
-        """Whether the database has the table."""
+        """Return whether the database has the table."""
         with self.transaction() as connection:
             return self._has(connection, self._dialect.getTableExistsQuery(table))
 
     def drop(self, table: str) -> None:
-        """Remove a table."""
+        """Drop a table."""
         with self.transaction() as connection:
             self.execute(connection, f"DROP TABLE {table}")
 
     def progress(self, export_id: str) -> int:
-        """The newest batch of an export that is in its table; -1 before the first."""
+        """Return the number of an export's newest batch; -1 before the first."""
         if not self.exists(PROGRESS_TABLE):
             with self.transaction() as connection:
                 self.execute(
@@ -153,13 +153,13 @@ class _Database:
         return -1
 
     def copy(self, connection: Any, staging: str, frame: DataFrame) -> None:
-        """All rows of the staging table into the target."""
+        """Copy all rows of the staging table into the target."""
         names = ", ".join(str(self._dialect.quoteIdentifier(name)) for name in frame.columns)
         self.execute(connection, f"INSERT INTO {self.table} ({names}) SELECT {names} FROM {staging}")
 
     @staticmethod
     def execute(connection: Any, sql: str) -> None:
-        """One statement without an answer."""
+        """Execute one statement without a result."""
         statement = connection.createStatement()
         try:
             statement.executeUpdate(sql)
@@ -181,7 +181,7 @@ class _Database:
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A connection whose statements are committed together at the end, or none of them."""
+        """Return a connection; commit its statements at the end of the block, or roll all of them back."""
         try:
             connection = self._connect.apply(-1)
         except Py4JJavaError as error:
@@ -209,11 +209,11 @@ def _is_sql_error(error: Py4JJavaError) -> bool:
 
 def _no_driver(url: str, error: Py4JJavaError) -> ExportError:
     cause = root_of(error.java_exception)
-    place = ":".join(url.split(":")[:2])
+    database = ":".join(url.split(":")[:2])
     text = f"{cause.getClass().getSimpleName()}: {cause.getMessage()}"
     if "ClassNotFound" in text or "No suitable driver" in text:
         return ExportError(
-            f"no JDBC driver for {place}: {NEEDS_JAR}, and the name of its class by --option driver=CLASS "
-            "where it is not a usual one"
+            f"no JDBC driver for {database}: {NEEDS_JAR}; for an uncommon driver, also give its class by "
+            "--option driver=CLASS"
         )
-    return ExportError(f"no connection to {place}: {text}")
+    return ExportError(f"no connection to {database}: {text}")

@@ -1,4 +1,4 @@
-"""The tables of `__consumer_offsets` from where it is kept: all of them as of now, or one as it grows."""
+"""The tables of `__consumer_offsets` as frames: any table as of a moment, or a growing one as a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from korvet.spark.source.address import Address
     from korvet.spark.tables.readers import TopicReader
 
-# Their rows come from one record each, so that they can be added as records come.
+# Tables whose rows come from one record each, so that rows can be added as records are added.
 GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
     "offset_commits": decode.offset_commits,
     "group_records": decode.group_records,
@@ -32,7 +32,7 @@ GROWING: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {
 
 
 def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: int) -> DataFrame:
-    """One table of the catalogue as of a moment. Raises SourceError, ExportError as what it calls does."""
+    """Return a table as of a moment. Raises ExportError for an unknown table, SourceError as the reader."""
     table_named(name)
     rules = health.Rules()
     source = reader.offsets_topic(spark)
@@ -51,7 +51,7 @@ def batch_table(spark: SparkSession, reader: TopicReader, name: str, as_of_ms: i
 def stream_table(
     spark: SparkSession, address: Address, name: str, options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """One table of GROWING as a stream. Raises ExportError for another, SourceError without the topic."""
+    """Return a table of GROWING as a stream. Raises ExportError for another table, SourceError."""
     table = growing_table(name)
     source = stream_topics(spark, address, [OFFSETS_TOPIC], options)
     rows = GROWING[name](source)
@@ -59,18 +59,17 @@ def stream_table(
 
 
 def growing_table(name: str) -> Table:
-    """The catalogue's entry of one of GROWING. Raises ExportError for another."""
+    """Return the declaration of a table of GROWING. Raises ExportError for another."""
     table = table_named(name)
     if name not in GROWING:
         raise ExportError(
-            f"{name} changes with what comes, it does not only grow: export it once, or continuously one of "
-            f"{', '.join(GROWING)}"
+            f"rows of {name} change: export it once, or export one of {', '.join(GROWING)} continuously"
         )
     return table
 
 
 def table_named(name: str) -> Table:
-    """The catalogue's entry. Raises ExportError for a table that is not in it."""
+    """Return the declaration of a table. Raises ExportError for an unknown table."""
     if name not in TABLES:
-        raise ExportError(f"no table {name}; there are {', '.join(TABLES)}")
+        raise ExportError(f"unknown table {name}; tables are {', '.join(TABLES)}")
     return TABLES[name]

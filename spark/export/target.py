@@ -1,4 +1,4 @@
-"""Where an export goes, and records as the target's format can hold them."""
+"""The target of an export, and the conversion of rows to what its format can store."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 PARQUET, DELTA, ICEBERG, CSV, JSON, JDBC = FORMATS = ("parquet", "delta", "iceberg", "csv", "json", "jdbc")
 ERROR, APPEND, OVERWRITE = MODES = ("error", "append", "overwrite")
-HOW_TO_REPLACE = "say --mode append or --mode overwrite, or choose another"
+HOW_TO_REPLACE = "use --mode append or --mode overwrite, or choose another target"
 BASE64, HEX, TEXT = BYTES_AS = ("base64", "hex", "text")
 
 
 class ExportError(ValueError):
-    """An export that can't be done as asked; the message says why and what to do, without passwords."""
+    """An export that can't be done. The message states the reason and a remedy, without passwords."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redacted(message))
@@ -31,11 +31,11 @@ class ExportError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to and how.
+    """The target of an export.
 
-    `location` is a folder (path or URI), for JDBC the URL, for Iceberg the name of the catalog as PyIceberg
-    knows it; `table` is the table there. `options` go to Spark's writer, for Iceberg to the catalog.
-    `bytes_as` says what becomes of bytes in CSV and JSON. Raises ExportError for what does not fit together.
+    location: a folder (path or URI); for JDBC the URL, for Iceberg the catalog's name in PyIceberg.
+    table: for JDBC and Iceberg. options: of Spark's writer, for Iceberg of the catalog.
+    bytes_as: encoding of bytes in CSV and JSON. Raises ExportError if these contradict.
     """
 
     location: str = field(repr=False)
@@ -50,43 +50,45 @@ class Target:
         for name, value, known in (
             ("format", self.form, FORMATS),
             ("mode", self.mode, MODES),
-            ("way to write bytes", self.bytes_as, BYTES_AS),
+            ("encoding of bytes", self.bytes_as, BYTES_AS),
         ):
             if value not in known:
-                raise ExportError(f"the {name} is one of {', '.join(known)}, not {value!r}")
+                raise ExportError(f"the {name} must be one of {', '.join(known)}, not {value!r}")
         if (self.table is None) == (self.form in {ICEBERG, JDBC}):
             raise ExportError(
                 f"the format {self.form} needs the name of a table"
                 if self.table is None
-                else f"the format {self.form} has no table names: it fills the folder {self.location}"
+                else f"the format {self.form} has no table names: it writes the folder {self.location}"
             )
         if self.form == JDBC and self.partition_by:
-            raise ExportError("tables of a database are partitioned by the database, not by an export")
+            raise ExportError(
+                "a database partitions its tables itself: leave out the columns to partition by"
+            )
         if self.form == ICEBERG and not all((self.table or "").rpartition(".")):
-            raise ExportError(f"{self.table} is no table of a catalog: its name is NAMESPACE.TABLE")
+            raise ExportError(f"{self.table} is not a table of a catalog: use NAMESPACE.TABLE")
         if self.form == JDBC and not self.location.startswith("jdbc:"):
             raise ExportError(
-                f"{self.location} is no database's URL: those begin with jdbc:, as jdbc:postgresql://host/name"
+                f"{self.location} is not the URL of a database, like jdbc:postgresql://host/name"
             )
 
     @property
     def name(self) -> str:
-        """What to call it, without options and passwords."""
+        """The target in messages, without options and passwords."""
         return f"{self.form} {redacted(self.location)}" + (f" table {self.table}" if self.table else "")
 
     def check_columns(self, frame: DataFrame) -> None:
-        """Raises ExportError when the frame lacks a column to partition by."""
+        """Raises ExportError if the frame lacks a column to partition by."""
         missing = [name for name in self.partition_by if name not in frame.columns]
         if missing:
             raise ExportError(
-                f"no column {', '.join(missing)} to partition by; there are {', '.join(frame.columns)}"
+                f"no column {', '.join(missing)} to partition by; columns are {', '.join(frame.columns)}"
             )
 
     def as_held(self, frame: DataFrame) -> DataFrame:
-        """The frame with the columns that the format can't hold made into those that it can.
+        """Return the frame with its columns converted to types of the format.
 
-        CSV and JSON have no bytes, CSV and databases no nested values: those become JSON. Databases get
-        strings without NUL, which some of them refuse.
+        CSV and JSON have no bytes. CSV and databases have no nested values; these become JSON. Strings for
+        databases lose their NUL characters, which some databases refuse.
         """
         if self.form in {PARQUET, DELTA, ICEBERG}:
             return frame

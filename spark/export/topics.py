@@ -1,4 +1,4 @@
-"""Topics as frames, as a batch or a stream, for exports."""
+"""Topics as frames for exports, as a batch or a stream."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def read_topics(
     spark: SparkSession, address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """All records of topics as they are now. Raises SourceError as check_topics does."""
+    """Return all records of topics as of now. Raises SourceError as check_topics does."""
     return spark.read.format(FORMAT).options(**check_topics(address, topics, options)).load()
 
 
 def stream_topics(
     spark: SparkSession, address: Address, topics: Sequence[str], options: Mapping[str, str] | None = None
 ) -> DataFrame:
-    """The records of topics as they come, from the beginning on unless options say otherwise.
+    """Return the records of topics as a stream, from the beginning unless `options` contain another start.
 
     Raises SourceError as check_topics does.
     """
@@ -42,9 +42,9 @@ def check_topics(
     *,
     streaming: bool = False,
 ) -> dict[str, str]:
-    """The options to read topics with. Spark is not needed for that.
+    """Return the source's options for topics, after a check that needs no Spark.
 
-    Raises SourceError when Redis does not answer, there is no such topic, or an option is none.
+    Raises SourceError if Redis does not answer, or a topic or an option does not exist.
     """
     given = options_of(address, {"topics": ",".join(topics), **(options or {})})
     address = SourceOptions.parse(given, streaming=streaming).address

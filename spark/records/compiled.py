@@ -1,4 +1,4 @@
-"""The compiled kernel, where there is one for this Python."""
+"""The compiled kernel; None if there is none for this Python."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def _found() -> ModuleType | None:
     except ModuleNotFoundError as missing:
         if missing.name != "cython":
             raise
-        return None  # the source alone, which then can't run
+        return None  # only the source is there, and it can't run without cython
     return found if found.ACCELERATED else None
 
 
 def _from_archive(archive: zipimport.zipimporter) -> ModuleType | None:
-    """Out of the archive that this module is from (`--py-files`), where Python itself looks for none.
+    """The kernel in this module's archive (`--py-files`); Python imports no extension modules from one.
 
-    None too for one that was made on another system.
+    None also for a kernel that was built on another system.
     """
     for suffix in EXTENSION_SUFFIXES:
         try:

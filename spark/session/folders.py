@@ -1,4 +1,4 @@
-"""Folders wherever Hadoop's file systems reach (local disks, HDFS, object stores), through Spark's JVM."""
+"""Folders on any of Hadoop's file systems (local disks, HDFS, object stores), through Spark's JVM."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A path and the session whose file systems know it. Java's exceptions come as Py4JJavaError."""
+    """A path on the file systems of a session. Java's exceptions are raised as Py4JJavaError."""
 
     spark: SparkSession
     location: str
 
     @classmethod
     def of_uri(cls, spark: SparkSession, uri: str) -> Folder:
-        """By a URI with escapes, as Spark names the files of a frame; `location` is as `files` gives it."""
+        """Return the folder of an escaped URI, as in DataFrame.inputFiles; its location is as in `files`."""
         jvm: Any = spark._jvm
         folder = cls(spark, str(jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(uri)).toString()))
         return cls(spark, str(folder._system.makeQualified(folder._path).toString()))
 
     def child(self, name: str) -> Folder:
-        """What lies in it by that name, there or not."""
+        """Return the path of that name in this folder, whether it exists or not."""
         return Folder(self.spark, f"{self.location.rstrip('/')}/{name}")
 
     def scratch(self) -> Folder:
-        """A hidden path beside it that nobody uses."""
+        """Return an unused hidden path in the same parent folder."""
         path = self._path
         name = f".{path.getName()}.{uuid.uuid4().hex[:12]}"
         return Folder(self.spark, str(self._jvm.org.apache.hadoop.fs.Path(path.getParent(), name).toString()))
 
     def exists(self) -> bool:
-        """Whether there is a file or a folder of this name."""
+        """Return whether a file or folder with this path exists."""
         return bool(self._system.exists(self._path))
 
     def delete(self) -> None:
-        """Remove it with all that is in it; nothing happens when it is not there."""
+        """Delete the folder and its content. Does nothing if it doesn't exist."""
         self._system.delete(self._path, True)
 
     def rename(self, target: Folder) -> None:
-        """Move it to a path that is free. Raises FileExistsError when it is not, OSError when it fails.
+        """Move the folder to an unused path. Raises FileExistsError if it is used, OSError if the move fails.
 
-        One step on file systems, as long as both are on one; object stores copy.
+        A move within one file system is atomic. Object stores copy.
         """
         if target.exists():
             raise FileExistsError(f"{target.location} exists")
@@ -55,7 +55,7 @@ class Folder:
             raise OSError(f"{self.location} could not be renamed to {target.location}")
 
     def read_text(self) -> str:
-        """The content of a small file."""
+        """Return the content of a small file."""
         stream = self._system.open(self._path)
         try:
             return bytes(stream.readAllBytes()).decode()
@@ -63,7 +63,7 @@ class Folder:
             stream.close()
 
     def write_text(self, text: str) -> None:
-        """Make a small file that is never there in part; OSError when there is one."""
+        """Create a small file atomically. Raises FileExistsError if it exists, OSError on failure."""
         scratch = self.scratch()
         stream = self._system.create(scratch._path)
         try:
@@ -73,7 +73,7 @@ class Folder:
         scratch.rename(self)
 
     def files(self) -> Iterator[str]:
-        """The URIs of the files below it that readers see, at any depth."""
+        """Yield the URIs of the files in the folder that are not hidden, at any depth."""
         system, root = self._system, self._path
         if not system.exists(root):
             return
@@ -86,7 +86,7 @@ class Folder:
                 yield uri
 
     def local_path(self) -> str | None:
-        """Its path on this machine's disks; None when it is elsewhere."""
+        """Return the path on a local disk; None on another file system."""
         path = self._system.makeQualified(self._path).toUri()
         return str(path.getPath()) if path.getScheme() == "file" else None
 
@@ -105,5 +105,5 @@ class Folder:
 
 
 def _is_hidden(name: str) -> bool:
-    """What Spark, and most readers of folders of files, pass over."""
+    """Whether Spark, like most readers of folders, skips a file of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)

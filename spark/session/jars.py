@@ -1,7 +1,7 @@
-"""Jars that PySpark lacks (the Kafka connector, Delta): fetched once by Maven or Ivy, pinned, verified.
+"""Jars that PySpark lacks (the Kafka connector, Delta): downloaded once by Maven or Ivy, pinned, verified.
 
-Spark's own `spark.jars.packages` would also pull what pyspark already has (a Hadoop client of 50 MB), so
-files are fetched one by one, without what they depend on.
+Files are downloaded one by one, without their dependencies. Spark's `spark.jars.packages` would also download
+dependencies that pyspark already has (a Hadoop client of 50 MB).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _COORDINATES = re.compile(r"[\w.-]+:[\w.-]+:[\w.-]+")
 
 
 class JarsMissing(RuntimeError):
-    """The jars are not there, can't be fetched, or are not the ones pinned; the message says what to do."""
+    """A jar is missing, can't be downloaded, or is not the pinned one. The message states a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One pinned file by its Maven coordinates."""
+    """One pinned file, by its Maven coordinates."""
 
     group: str
     artifact: str
@@ -42,12 +42,12 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name in a Maven repository."""
+        """The file's name in a Maven repository."""
         return f"{self.artifact}-{self.version}.jar"
 
 
-# These four were tried together on pyspark 4.2.0 and 4.3.0. Kafka's client is the connector's own version;
-# the token provider's interface has not changed since 4.0.0.
+# These four were tested together on pyspark 4.2.0 and 4.3.0. kafka-clients has the version that the connector
+# depends on; the interface of the token provider has not changed since 4.0.0.
 _KAFKA = (
     Jar(
         "org.apache.spark",
@@ -74,7 +74,7 @@ _KAFKA = (
         "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
     ),
 )
-# Made for Spark 4.2; its parser is the ANTLR of pyspark.
+# Built for Spark 4.2. Its parser is pyspark's ANTLR.
 _DELTA = (
     Jar(
         "io.delta",
@@ -91,7 +91,7 @@ _DELTA = (
 )
 KAFKA, DELTA = "kafka", "delta"
 JARS = {KAFKA: _KAFKA, DELTA: _DELTA}
-# What a session needs besides the jars.
+# Settings of a session that uses the jars.
 SETTINGS: dict[str, dict[str, str]] = {
     KAFKA: {},
     DELTA: {
@@ -102,7 +102,7 @@ SETTINGS: dict[str, dict[str, str]] = {
 
 
 def jars_folder() -> Path:
-    """Where the jars are kept: KORVET_JARS_DIR, else below the user's cache folder."""
+    """Return the folder of the jars: KORVET_JARS_DIR, else a folder in the user's cache folder."""
     chosen = os.environ.get("KORVET_JARS_DIR")
     if chosen:
         return Path(chosen)
@@ -110,14 +110,14 @@ def jars_folder() -> Path:
 
 
 def find_jars(folder: Path | None = None, name: str = KAFKA) -> list[Path]:
-    """The verified jars of a set in JARS. Raises JarsMissing when one is absent or not the one pinned."""
+    """Return the verified jars of a set in JARS. Raises JarsMissing for a missing or different jar."""
     folder = folder or jars_folder()
     paths = [folder / jar.file_name for jar in JARS[name]]
     absent = [path.name for path in paths if not path.is_file()]
     if absent:
         raise JarsMissing(
             f"{', '.join(absent)} not in {folder}: run `{_command(name)}` once (it needs a Maven repository),"
-            " or copy the files there from a machine that has one"
+            " or copy the files there from another machine"
         )
     for jar, path in zip(JARS[name], paths, strict=True):
         _verify(jar, path)
@@ -127,11 +127,10 @@ def find_jars(folder: Path | None = None, name: str = KAFKA) -> list[Path]:
 def fetch_jars(
     folder: Path | None = None, name: str = KAFKA, *, timeout_s: float = FETCH_TIMEOUT_S
 ) -> Iterator[tuple[Jar, str]]:
-    """Fetch what a set lacks; yields each jar with `present` or `fetched`, so an interrupted run goes on.
+    """Download the missing jars of a set. Yields each jar with `present` or `fetched`.
 
-    Each way of fetching a jar has `timeout_s` seconds.
-
-    Raises JarsMissing when a jar can't be fetched or its SHA-256 is another.
+    An interrupted download continues in the next call. Maven and Ivy have `timeout_s` seconds each per jar.
+    Raises JarsMissing if a jar can't be downloaded or has another SHA-256.
     """
     folder = folder or jars_folder()
     for jar in JARS[name]:
@@ -144,13 +143,13 @@ def fetch_jars(
 
 
 def fetch_package(coordinates: str, folder: Path | None = None) -> Path:
-    """One jar by its Maven coordinates (`group:artifact:version`), fetched unless it is there.
+    """Return a jar by its Maven coordinates (`group:artifact:version`), downloaded if it is missing.
 
-    For JDBC drivers, say. It comes without what it depends on, and nothing but Maven's own checksum says that
-    it is the right one. Raises JarsMissing for malformed coordinates or when it can't be fetched.
+    Meant for jars like JDBC drivers: without dependencies, and verified only by Maven's checksum. Raises
+    JarsMissing if the coordinates are malformed or the download fails.
     """
     if not _COORDINATES.fullmatch(coordinates):
-        raise JarsMissing(f"{coordinates!r} are no Maven coordinates: they are group:artifact:version")
+        raise JarsMissing(f"{coordinates!r} are not Maven coordinates: use group:artifact:version")
     group, artifact, version = coordinates.split(":")
     jar, folder = Jar(group, artifact, version, sha256=""), folder or jars_folder()
     target = folder / jar.file_name
@@ -158,7 +157,7 @@ def fetch_package(coordinates: str, folder: Path | None = None) -> Path:
 
 
 def _fetch_into(folder: Path, jar: Jar, timeout_s: float) -> Path:
-    """Fetch beside the target and rename, so that an interrupted download is never taken for the jar."""
+    """Download next to the target and rename, so that an incomplete file never has the jar's name."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
         fetched = _fetch(jar, Path(scratch), timeout_s)
@@ -172,7 +171,7 @@ def _command(name: str) -> str:
 
 
 def sha256(path: Path) -> str:
-    """The file's SHA-256 in hex."""
+    """Return the file's SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(READ_BYTES):
@@ -189,7 +188,7 @@ def _verify(jar: Jar, path: Path) -> None:
 
 
 def _fetch(jar: Jar, scratch: Path, timeout_s: float) -> Path:
-    """The jar in a scratch folder, by the first way that works."""
+    """The jar in a scratch folder, by the first tool that works."""
     failures = []
     for name, command in _ways(jar, scratch):
         try:
@@ -202,13 +201,13 @@ def _fetch(jar: Jar, scratch: Path, timeout_s: float) -> Path:
         if found:
             return found[0]
     raise JarsMissing(
-        f"{jar.file_name} can't be fetched; is there a way to a Maven repository? ({'; '.join(failures)}). "
-        f"Offline, copy it to {jars_folder()} from a machine that has it"
+        f"{jar.file_name} can't be downloaded; is a Maven repository reachable? ({'; '.join(failures)}). "
+        f"If this machine is offline, copy the file to {jars_folder()} from another one"
     )
 
 
 def _ways(jar: Jar, scratch: Path) -> Iterator[tuple[str, list[str]]]:
-    """Maven, which knows the user's mirrors, when it is there; Ivy comes with pyspark."""
+    """The commands to try: Maven, which knows the user's mirrors, if installed; then pyspark's Ivy."""
     ways: tuple[tuple[str, Callable[[Jar, Path], list[str] | None]], ...] = (("mvn", _maven), ("ivy", _ivy))
     for name, way in ways:
         command = way(jar, scratch)

@@ -1,6 +1,6 @@
-"""What a Kafka cluster has, asked by Kafka's admin client in Spark's own JVM: topics and how far they reach.
+"""Topics of a Kafka cluster and their extents, from Kafka's admin client in Spark's JVM.
 
-The connector itself can't say it: asked for a topic that does not exist it waits, then fails the job.
+The connector can't report them: for a topic that doesn't exist it waits, then fails the job.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ REQUEST_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The offsets of one partition: `first` .. `end` - 1, up to the first open transaction."""
+    """The offsets of one partition, first .. end - 1, up to the first open transaction."""
 
     first: int
     end: int
 
 
 class Cluster:
-    """Questions to one Kafka cluster. All raise SourceError when it does not answer."""
+    """Requests to one Kafka cluster. All raise SourceError if it does not answer."""
 
     def __init__(self, jvm: Any, admin: Any, bootstrap: str) -> None:
         self._kafka = jvm.org.apache.kafka
@@ -44,7 +44,7 @@ class Cluster:
         self._bootstrap = bootstrap
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """The partitions of those topics that exist (Metadata); asking creates none."""
+        """Return the partitions of the topics that exist (Metadata). Creates no topic."""
         wanted = set(topics)
         with _failures(self._bootstrap):
             options = self._kafka.clients.admin.ListTopicsOptions().listInternal(True)
@@ -58,7 +58,7 @@ class Cluster:
             }
 
     def extents(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Extent]:
-        """Where these partitions begin and end (ListOffsets, read_committed); all must exist."""
+        """Return the extents of partitions (ListOffsets, read_committed). All must exist."""
         with _failures(self._bootstrap):
             spec, committed = self._kafka.clients.admin.OffsetSpec, self._levels.READ_COMMITTED
             first = self._offsets(topic_partitions, spec.earliest(), committed)
@@ -69,7 +69,7 @@ class Cluster:
         }
 
     def ends(self, topic_partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        """Where these partitions end, open transactions included (ListOffsets); all must exist."""
+        """Return the log end offsets of partitions (ListOffsets, read_uncommitted). All must exist."""
         with _failures(self._bootstrap):
             latest = self._kafka.clients.admin.OffsetSpec.latest()
             return self._offsets(topic_partitions, latest, self._levels.READ_UNCOMMITTED)
@@ -98,16 +98,14 @@ class Cluster:
 
 @contextmanager
 def cluster_of(spark: SparkSession, bootstrap: str) -> Iterator[Cluster]:
-    """The cluster at the bootstrap servers, until the end of the block.
+    """Return the cluster at the bootstrap servers, until the end of the block.
 
-    Raises JarsMissing when the session has no Kafka client, SourceError for servers that can't be meant.
+    Raises JarsMissing if the session has no Kafka client, SourceError for unusable servers.
     """
     jvm: Any = spark._jvm
     client = jvm.org.apache.kafka.clients.admin.AdminClient
     if isinstance(client, JavaPackage):
-        raise JarsMissing(
-            "this Spark session has no Kafka client: start it with the jars that `korvet jars` fetches"
-        )
+        raise JarsMissing("this Spark session has no Kafka client: start it with the jars of `korvet jars`")
     settings = jvm.java.util.Properties()
     settings.setProperty("bootstrap.servers", bootstrap)
     settings.setProperty("default.api.timeout.ms", str(API_TIMEOUT_MS))

@@ -1,6 +1,6 @@
-"""Texts without the passwords of the URLs in them: for messages, logs, and what is kept on disk.
+"""Hides the passwords of URLs in texts, for messages, logs and files.
 
-It hides rather too much than too little: a port goes with a password if the two cannot be told apart.
+In doubt it hides more: it hides a port too if the port could be part of the password.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 
 HIDDEN = "***"
 
-# scheme://user:password@host; the password may have any character, an @ included.
+# scheme://user:password@host; the password may contain any character, including @.
 _USERS = re.compile(r"(://[^:/?#\s]*:)\S*@")
-# Drivers of Oracle: jdbc:oracle:thin:user/password@host.
+# Oracle's drivers: jdbc:oracle:thin:user/password@host.
 _ORACLE = re.compile(r"(\boracle:\w+:[^/\s@]*/)\S*@", re.IGNORECASE)
-# NAME=VALUE in a query, after a semicolon, in parentheses. SQL Server has values in braces.
+# NAME=VALUE in a query, after a semicolon or in parentheses. SQL Server writes values in braces.
 _NAMED = re.compile(
     r"""([\w.-]*(?:password|passwd|passphrase|pwd|secret|token|credential|signature|
         (?:api|access|account|shared|private)[._-]?key)[\w.-]*|\bsig)
@@ -24,7 +24,7 @@ _NAMED = re.compile(
 
 
 def redacted(text: str) -> str:
-    """The text with *** for each password, secret key and token of a URL in it."""
+    """Return the text with *** in place of each password, secret key and token of a URL."""
     text = _ORACLE.sub(rf"\1{HIDDEN}@", text)
     text = _NAMED.sub(rf"\1\2{HIDDEN}", text)
     return _USERS.sub(rf"\1{HIDDEN}@", text)

@@ -1,6 +1,4 @@
-"""A local Spark session with what korvet's tables need:
-this Python in the workers, UTC, large Arrow batches.
-"""
+"""A Spark session for korvet's tables: this Python in the workers, UTC, large Arrow batches."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 MIN_JAVA = 17
 JAVA_TIMEOUT_S = 30
-# Spark's own logging is for clusters; here a failure reaches the user as an exception.
+# Spark's default logging is meant for clusters. Here an exception reports a failure to the user.
 _QUIET_LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -38,11 +36,11 @@ logger.util.level = off
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-# Of these the ones of another Spark or Java set-up would leak into ours.
+# Environment variables of another Spark or Java installation that would change this one.
 _FOREIGN_VARIABLES = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "JDK_JAVA_OPTIONS")
 
 
-# What korvet's tables rely on wherever they run.
+# Settings that korvet's tables rely on, in every session.
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
@@ -53,18 +51,16 @@ _LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "4",
 }
-# Set for programs that spark-submit starts: the JVM is there already.
+# spark-submit sets this variable: the JVM runs already.
 SUBMITTED_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class JavaMissing(RuntimeError):
-    """No Java that can run Spark; the message says what was found and what to do."""
+    """There is no Java that can run Spark. The message states what was found and a remedy."""
 
 
 def java_command() -> str:
-    """The `java` that Spark will start:
-    JAVA_HOME's, else the one on PATH. Raises JavaMissing when there is none.
-    """
+    """Return the `java` that Spark will start: JAVA_HOME's, else the one on PATH. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     if home:
         command = Path(home) / "bin" / "java"
@@ -80,9 +76,9 @@ def java_command() -> str:
 
 
 def check_java() -> int:
-    """The major version of the Java that Spark will start.
+    """Return the major version of the Java that Spark will start.
 
-    Raises JavaMissing when it is absent or too old.
+    Raises JavaMissing if it is missing or too old.
     """
     command = java_command()
     try:
@@ -93,7 +89,7 @@ def check_java() -> int:
         raise JavaMissing(f"{command} does not run: {error}") from error
     version = parse_java_version(done.stderr + done.stdout)
     if version is None:
-        raise JavaMissing(f"{command} -version says nothing about its version")
+        raise JavaMissing(f"{command} -version prints no version")
     if version < MIN_JAVA:
         raise JavaMissing(
             f"{command} is Java {version}; Spark needs Java {MIN_JAVA} or newer (set JAVA_HOME)"
@@ -102,7 +98,7 @@ def check_java() -> int:
 
 
 def parse_java_version(text: str) -> int | None:
-    """The major version in the output of `java -version` ("1.8.0_402" is 8); None when there is none."""
+    """Return the major version in the output of `java -version` ("1.8.0_402" is 8); None without one."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:
         return None
@@ -118,11 +114,11 @@ def build_session(
     conf: Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> SparkSession:
-    """A Spark session with the format `korvet` registered, this machine its driver.
+    """Return a Spark session with the format `korvet` registered, and this machine as its driver.
 
-    On a cluster, executors get korvet from the driver and run the same path of Python. `jars` are added to
-    the class path of driver and executors (the Kafka connector's, say); `conf` is applied last. Raises
-    JavaMissing when there is no Java 17 or newer.
+    jars: added to the class path of driver and executors, for example the Kafka connector. conf: Spark
+    settings that override all others. On a cluster, executors get korvet from the driver and use the same
+    path of Python. Raises JavaMissing without Java 17 or newer.
     """
     check_java()
     settings = {
@@ -156,12 +152,12 @@ def _start(app: str, master: str, settings: dict[str, str], logging_conf: Path |
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit runs this program: then the master, jars and memory are its affair."""
+    """Return whether spark-submit runs this program. It then sets the master, jars and memory."""
     return SUBMITTED_VARIABLE in os.environ
 
 
 def submitted_session(app: str) -> SparkSession:
-    """The session of a program that spark-submit runs, with the format `korvet` registered."""
+    """Return the session of a program that spark-submit runs, with the format `korvet` registered."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 (imports Py4J: not needed on executors)
 
     builder = SparkSession.builder.appName(app)
@@ -171,7 +167,7 @@ def submitted_session(app: str) -> SparkSession:
 
 
 def _prepared(session: SparkSession) -> SparkSession:
-    """Registered, and with korvet on the executors of a cluster."""
+    """The session with the format registered, and with korvet on the executors of a cluster."""
     context = session.sparkContext
     if not str(context.master).startswith("local"):
         import tempfile  # noqa: PLC0415 (only here, not on executors)
@@ -179,7 +175,7 @@ def _prepared(session: SparkSession) -> SparkSession:
         from korvet.spark.bundle import is_bundled, write_bundle  # noqa: PLC0415 (as above)
 
         if not is_bundled():
-            # Executors that start later fetch it from there, too.
+            # Executors that start later download it from this folder, too.
             folder = tempfile.mkdtemp(prefix="korvet-spark-")
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             context.addPyFile(str(write_bundle(Path(folder) / "korvet.zip")))
@@ -189,10 +185,10 @@ def _prepared(session: SparkSession) -> SparkSession:
 
 @contextmanager
 def _launch_environment(*, quiet: bool) -> Iterator[Path | None]:
-    """The environment that the JVM is started with, and its workers inherit; this process gets its own back.
+    """Set the environment of the JVM and its workers, and restore this process's at the end of the block.
 
-    The directory that holds the package is put on the workers' path, so that a source tree works without
-    being installed.
+    The parent directory of the package is added to the workers' path, so that a source tree works without
+    installation. Yields the file of the logging configuration, None if not `quiet`.
     """
     import tempfile  # noqa: PLC0415 (only here, not on executors)
 

@@ -13,15 +13,15 @@ from korvet.spark.source.errors import SourceError
 
 DEFAULT_URL = "redis://127.0.0.1:6379"
 DEFAULT_KEYSPACE = "korvet"
-# What is before a URL's nodes, and these: host:port,host:port.
+# The part of a URL before its nodes; the nodes, host:port,host:port.
 _NODES = re.compile(r"(?P<before>[^/?#]*//(?:[^/?#]*@)?)(?P<nodes>[^/?#]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """A secret, or where each process that connects finds it: a file, an environment variable.
+    """A secret: its value, or the file or environment variable from which each process reads it.
 
-    Its value is in no repr and no message. Raises SourceError where there is more than one of the three.
+    No repr and no message contains the value. Raises SourceError if more than one of the three is given.
     """
 
     name: str = "redis.password"
@@ -31,10 +31,10 @@ class Secret:
 
     def __post_init__(self) -> None:
         if sum(one is not None for one in (self.value, self.file, self.variable)) > 1:
-            raise SourceError(f"give one of {self.name}, {self.name}File and {self.name}Env")
+            raise SourceError(f"give only one of {self.name}, {self.name}File and {self.name}Env")
 
     def reveal(self) -> str | None:
-        """The secret; None where there is none. Raises SourceError for one that can't be read here."""
+        """Return the secret; None without one. Raises SourceError if this process can't read it."""
         if self.file is not None:
             try:
                 return Path(self.file).read_text(encoding="utf-8").rstrip("\r\n")
@@ -45,8 +45,8 @@ class Secret:
             found = os.environ.get(self.variable)
             if found is None:
                 raise SourceError(
-                    f"{self.name}Env names {self.variable}, which this process (a driver's or an executor's) "
-                    "does not have"
+                    f"{self.name}Env names {self.variable}, which is not set in this process "
+                    "(the driver or an executor)"
                 )
             return found
         return self.value
@@ -54,7 +54,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How rediss:// checks the server and shows who it is: PEM files, read by each process that connects."""
+    """TLS of rediss://: PEM files to verify the server and to authenticate, which each process reads."""
 
     ca_file: str | None = None
     certificate_file: str | None = None
@@ -63,7 +63,7 @@ class Tls:
     check_hostname: bool = True
 
     def arguments(self) -> dict[str, Any]:
-        """For redis-py. Raises SourceError for a file or a secret that is not there."""
+        """Return the arguments for redis-py. Raises SourceError for a missing file or secret."""
         named = {
             "redis.ssl.ca": self.ca_file,
             "redis.ssl.cert": self.certificate_file,
@@ -71,7 +71,7 @@ class Tls:
         }
         for option, file in named.items():
             if file is not None and not os.access(file, os.R_OK):
-                raise SourceError(f"{option}: there is no readable file {file}")
+                raise SourceError(f"{option}: the file {file} doesn't exist or can't be read")
         return {
             "ssl_cert_reqs": "required",
             "ssl_ca_certs": self.ca_file,
@@ -83,9 +83,9 @@ class Tls:
 
 
 def split_url(url: str) -> list[SplitResult]:
-    """The parts of a Redis URL, once for each node that it names.
+    """Return the parts of a Redis URL, once for each of its nodes. Raises ValueError.
 
-    Python's urlsplit takes no IPv6 address behind a comma. Raises ValueError.
+    Python's urlsplit accepts no IPv6 address after a comma.
     """
     found = _NODES.match(url)
     if found is None:
@@ -98,7 +98,7 @@ def split_url(url: str) -> list[SplitResult]:
 class Address:
     """A Redis server, or nodes of a cluster, and the keyspace in it.
 
-    The password is apart from the URL. Hosts of several nodes are separated by commas.
+    The URL contains no password. Commas separate several nodes. Raises SourceError for an invalid address.
     """
 
     url: str = DEFAULT_URL
@@ -116,21 +116,21 @@ class Address:
             raise SourceError("the redis URL can't be parsed") from None
         if password is not None or "password" in query:
             raise SourceError(
-                "leave the password out of the redis URL (plans and logs show it): use redis.password"
+                "the redis URL must not contain a password (plans and logs show it): use redis.password"
             )
         if parts.scheme not in {"redis", "rediss", "unix"}:
-            raise SourceError("the redis URL starts with redis://, rediss:// or unix://")
+            raise SourceError("the redis URL must start with redis://, rediss:// or unix://")
         if query - {"db"}:
-            raise SourceError("the redis URL has nothing but db behind its question mark")
+            raise SourceError("the redis URL may have only db after its question mark")
         if user and self.user:
-            raise SourceError("the user is in the redis URL or in redis.user, not in both")
+            raise SourceError("give the user in the redis URL or by redis.user, not both")
         if self.tls is not None and parts.scheme != "rediss":
             raise SourceError("the options redis.ssl.* need a redis URL that starts with rediss://")
         if not self.keyspace or any(brace in self.keyspace for brace in "{}"):
-            raise SourceError(f"{self.keyspace!r} is no keyspace name: it is not empty and holds no braces")
+            raise SourceError(f"{self.keyspace!r} is not a keyspace name: empty, or with braces")
 
     def arguments(self) -> dict[str, Any]:
-        """What redis-py needs beside the URL. Raises SourceError for a file or a secret that is not there."""
+        """Return redis-py's arguments besides the URL. Raises SourceError for a missing file or secret."""
         found: dict[str, Any] = {}
         password = self.password.reveal()
         if password is not None:
@@ -142,12 +142,12 @@ class Address:
         return found
 
     def server_urls(self) -> list[str]:
-        """A URL for each node named."""
+        """Return a URL for each node."""
         nodes = split_url(self.url)
         return [self.url] if len(nodes) == 1 else [urlunsplit(parts) for parts in nodes]
 
     def stream(self, topic: str, partition: int) -> str:
-        """The key of a partition's stream."""
+        """Return the key of a partition's stream."""
         return f"{self.keyspace}:{topic}:{partition}"
 
     @property

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10
 REPLY_TIMEOUT_S = 60
-# A key that is sent after more often than this is chased in circles.
+# Redirections (MOVED, ASK) that one command follows; more of them are a circle.
 MOST_REDIRECTIONS = 5
 Node = tuple[str, int]
 Arguments = tuple[str | bytes | int, ...]
 
 
 class Connection:
-    """One raw connection, or in a cluster one for each node, which a command's key tells.
+    """One raw connection; in a cluster one to each node, selected by the command's key.
 
-    Raises SourceError when Redis can't be reached, RedisError when it refuses a command.
+    Raises SourceError if Redis can't be reached, RedisError if it refuses a command.
     """
 
     def __init__(self, address: Address) -> None:
@@ -48,13 +48,13 @@ class Connection:
             **address.arguments(),
         }
         self._address = address
-        # Connections whose pages can't be told from what is behind them: the user may not ECHO.
-        self._mute: set[Any] = set()
+        # Connections that redis-py parses, because the user may not ECHO or hiredis is missing.
+        self._parsed_by_redis_py: set[Any] = set()
         self._first = self._reach()
         self._nodes: dict[Node, Any] = {}
-        # The connections on which replies are to come, in order, and to what.
-        self._asked: deque[tuple[Any, Arguments]] = deque()
-        # (first slot, last slot, node); empty where there is no cluster.
+        # Commands without a reply yet, in order, each with its connection.
+        self._unanswered: deque[tuple[Any, Arguments]] = deque()
+        # (first slot, last slot, node); empty without a cluster.
         self._map: list[tuple[int, int, Node]] = []
         self._map_is_old = True
 
@@ -74,7 +74,7 @@ class Connection:
         raise SourceError(f"no usable Redis at {self._address.url}: {reason}") from None
 
     def _open(self, node: Node | None) -> Any:
-        """A new connection; to the server of the URL where no node is named."""
+        """A new connection to the node; if `node` is None, to the server in the URL."""
         pool: Any = redis.ConnectionPool.from_url(self._url, **self._options)
         if node is not None:
             if pool.connection_kwargs.pop("path", None) is not None:
@@ -86,9 +86,9 @@ class Connection:
             raw.send_command("ECHO", END_OF_PAGE)
             raw.read_response(disable_decoding=True)
         except ResponseError:
-            self._mute.add(raw)
+            self._parsed_by_redis_py.add(raw)
         if not HAS_HIREDIS:
-            self._mute.add(raw)
+            self._parsed_by_redis_py.add(raw)
         return raw
 
     def _read_map(self) -> None:
@@ -97,7 +97,7 @@ class Connection:
         try:
             found = self._first.read_response(disable_decoding=True)
         except ResponseError:
-            # No cluster.
+            # Redis is not a cluster.
             return
         asked = urlsplit(self._url).hostname or "localhost"
         self._map = [
@@ -106,7 +106,7 @@ class Connection:
         ]
 
     def _raw_for(self, key: str | bytes | int) -> Any:
-        if self._map_is_old and not self._asked:
+        if self._map_is_old and not self._unanswered:
             self._read_map()
         if not self._map:
             return self._first
@@ -119,53 +119,55 @@ class Connection:
         return self._nodes[node]
 
     def close(self) -> None:
-        """Close the sockets; calling it again does nothing."""
+        """Close the sockets. A second call does nothing."""
         for raw in (self._first, *self._nodes.values()):
             raw.disconnect()
 
     def send(self, *arguments: str | bytes | int) -> None:
-        """Send one command; its reply is the next one that `reply` gives."""
+        """Send one command. `reply` returns the replies in the order of the commands."""
         raw = self._raw_for(_key_of(arguments))
         raw.send_command(*arguments)
-        self._asked.append((raw, arguments))
+        self._unanswered.append((raw, arguments))
 
     def reply(self) -> Any:
-        """The reply of the oldest command not yet answered, bytes undecoded.
+        """Return the reply to the oldest unanswered command, without decoding bytes.
 
         Raises ResponseError for an error reply.
         """
         return self._take(lambda raw: raw.read_response(disable_decoding=True))
 
     def send_for_page(self, *arguments: str | bytes | int) -> None:
-        """Send a command that is answered by entries; its reply is the next one that `page` gives."""
+        """Send a command that returns entries. `page` returns the replies in the order of the commands."""
         raw = self._raw_for(_key_of(arguments))
-        behind = [] if raw in self._mute else [("ECHO", END_OF_PAGE)]
-        raw.send_packed_command(raw.pack_commands([arguments, *behind]))
-        self._asked.append((raw, arguments))
+        end = [] if raw in self._parsed_by_redis_py else [("ECHO", END_OF_PAGE)]
+        raw.send_packed_command(raw.pack_commands([arguments, *end]))
+        self._unanswered.append((raw, arguments))
 
     def page(self) -> Page:
-        """The reply of the oldest command not yet answered. Raises ResponseError for an error reply."""
+        """Return the page for the oldest unanswered command. Raises ResponseError for an error reply."""
 
         def read(raw: Any) -> Any:
-            return raw.read_response(disable_decoding=True) if raw in self._mute else read_page(raw)
+            if raw in self._parsed_by_redis_py:
+                return raw.read_response(disable_decoding=True)
+            return read_page(raw)
 
         found: Page | list[Entry] = self._take(read)
         return found if isinstance(found, Page) else Page.of(found)
 
     def _take(self, read: Callable[[Any], Any]) -> Any:
-        raw, arguments = self._asked.popleft()
+        raw, arguments = self._unanswered.popleft()
         try:
             return read(raw)
         except AskError as error:
             return self._reply_elsewhere(arguments, error)
         except (LinkError, LinkTimeout) as error:
             raise SourceError(
-                f"the connection to Redis at {self._address.url} broke while {arguments[0]!r} of "
-                f"{_key_of(arguments)!r} was under way: {error}"
+                f"the connection to Redis at {self._address.url} failed during {arguments[0]!r} of "
+                f"{_key_of(arguments)!r}: {error}"
             ) from None
 
     def _reply_elsewhere(self, arguments: Arguments, error: AskError) -> Any:
-        """Ask the node that a key has moved to (MOVED), or is moving to (ASK), on a connection of its own."""
+        """Send the command on a new connection to the key's new node: moved (MOVED) or moving (ASK)."""
         self._map_is_old = True
         for _ in range(MOST_REDIRECTIONS):
             raw = self._open((error.host, error.port))
@@ -182,12 +184,12 @@ class Connection:
         raise error
 
     def call(self, *arguments: str | bytes | int) -> Any:
-        """One command and its reply."""
+        """Send one command and return its reply."""
         self.send(*arguments)
         return self.reply()
 
     def pipeline(self, commands: Sequence[Arguments]) -> list[Any]:
-        """Many commands in one go; an error reply is raised after all replies are read."""
+        """Send the commands together and return their replies. Raises the first error after all replies."""
         replies = self.replies(commands)
         for reply in replies:
             if isinstance(reply, ResponseError):
@@ -195,14 +197,14 @@ class Connection:
         return replies
 
     def replies(self, commands: Sequence[Arguments]) -> list[Any]:
-        """Many commands in one go; an error reply is among what comes back."""
+        """Send the commands together and return their replies, error replies included."""
         by_raw: dict[Any, list[Arguments]] = {}
         raws = [self._raw_for(_key_of(command)) for command in commands]
         for raw, command in zip(raws, commands, strict=True):
             by_raw.setdefault(raw, []).append(command)
         for raw, some in by_raw.items():
             raw.send_packed_command(raw.pack_commands(some))
-        self._asked.extend(zip(raws, commands, strict=True))
+        self._unanswered.extend(zip(raws, commands, strict=True))
         replies: list[Any] = []
         for _ in commands:
             try:
@@ -218,7 +220,7 @@ def _key_of(arguments: Arguments) -> str | bytes | int:
 
 @contextmanager
 def connected(address: Address) -> Iterator[Connection]:
-    """A connection that is closed at the end of the block."""
+    """Return a connection that is closed at the end of the block."""
     connection = Connection(address)
     try:
         yield connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SourceError(ValueError):
-    """Something the user asked of the korvet source can't be done; the message says what and what to do."""
+    """A request to the source that can't be fulfilled. The message states the problem and a remedy."""
 
 
 class DataLoss(SourceError):

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from korvet.spark.source.connection import Arguments, Connection
     from korvet.spark.source.topics import TopicInfo
 
-# Korvet's meta hash has its numbers as big-endian doubles in the field `log`; the third is the log start. In
-# the field `gap_end` is the position of the first entry that compaction left.
+# A partition's meta hash has its numbers in the field `log`, as big-endian doubles; the third is the log
+# start. The field `gap_end` is the position of the first entry that compaction kept.
 _LOG_NUMBERS = struct.Struct(">14d")
 _LOG_START = 2
 TopicPartition = tuple[str, int]
@@ -30,11 +30,11 @@ TopicPartition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How far one partition reaches at one moment (XINFO STREAM).
+    """The extent of one partition at one moment (XINFO STREAM).
 
-    The log starts at 0 until something is gone, then at the first record there is. It ends behind the last
-    record there ever was. `first_offset` is that of the first record, log_end where there is none. `added`
-    counts the entries that there ever were, `entries` those that are left, `batch` records of the last one.
+    log_start: 0 until a record is deleted, then the offset of the first remaining record. log_end: the offset
+    after the last record ever added. first_offset: the first record's offset; log_end without records.
+    entries: entries that remain. added: entries ever added. batch: number of records in the last entry.
     """
 
     stream: str
@@ -58,16 +58,16 @@ class Extent:
 
     @property
     def records(self) -> int:
-        """About how many records there are: if all entries were like the last one."""
+        """Approximate number of records, as if all entries had as many as the last one."""
         return self.entries * self.batch
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """A part of one partition: the offsets start_offset .. end_offset - 1, about `records` of them.
+    """A part of one partition: the offsets start_offset .. end_offset - 1, with about `records` records.
 
-    `first_id` is the entry with which it began when it was planned: where that is gone, something is lost.
-    Outcomes of transactions are looked for below `log_end`.
+    first_id: ID of the first entry at the time of planning; if that entry is gone, records are lost.
+    Outcomes of transactions are searched below log_end.
     """
 
     stream: str
@@ -85,7 +85,7 @@ def extents(
     topics: Sequence[TopicInfo],
     wanted: Collection[TopicPartition] | None = None,
 ) -> list[Extent]:
-    """How far the partitions of these topics reach, in order; of those `wanted` where some are named."""
+    """Return the extents of the topics' partitions in order; with `wanted`, of these partitions only."""
     topic_partitions = [
         (topic, partition)
         for topic in topics
@@ -115,12 +115,12 @@ def _extent(empty: Extent, info: Mapping[bytes, Any], meta: Any) -> Extent:
     end = _end_offset(info[b"last-generated-id"], bias)
     first, last = info[b"first-entry"], info[b"last-entry"]
     first_offset = start_offset(first, bias) if first else end
-    log, gap = meta if isinstance(meta, list) else (None, None)
+    log, gap_end = meta if isinstance(meta, list) else (None, None)
     start = 0
     if log is not None and len(log) == _LOG_NUMBERS.size:
         start = min(end, int(_LOG_NUMBERS.unpack(log)[_LOG_START]))
-    # What compaction took before the entry `gap_end` moves no log start.
-    if (start or added > entries) and first_offset + bias > int(gap or -1):
+    # Entries that compaction deleted before `gap_end` don't move the log start.
+    if (start or added > entries) and first_offset + bias > int(gap_end or -1):
         start = max(start, first_offset)
     batch = batch_records(last[1], end - 1) or 1 if last else 1
     return replace(

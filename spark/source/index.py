@@ -1,10 +1,10 @@
-"""Korvet's sparse index of a partition: finds offsets by count or time without reading the records between.
+"""Korvet's sparse index of a partition: offsets by count or time without reading the records between.
 
-`{stream}:index` is a sorted set: a point's score is the offset of a record, its member "position, records
-before it, time of its append in ms, largest timestamp before it, largest timestamp of the span that ends
-there, ..." with "-" for what is not known. Points are about 256 records or a second apart. What was written
-natively may have none yet: nothing here relies on it for what is read, only for where to look and how to
-divide.
+`{stream}:index` is a sorted set. The score of a point is a record's offset, its member "position, records
+before it, append time in ms, largest timestamp before it, largest timestamp of the span that ends there, ..."
+with "-" for an unknown value. Points are about 256 records or one second apart. Entries of native
+applications may have no points yet. The source uses the index only to search and to divide, never to
+decide what is read.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
     from korvet.spark.source.connection import Connection
 
+# Points per ZRANGE.
 POINTS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A record's offset, how many records there were before it, and times in ms, None where not known."""
+    """A record's offset, the number of records before it, and times in ms (None if unknown)."""
 
     offset: int
     before: int
@@ -34,7 +35,7 @@ class Point:
 
 
 class Index:
-    """The points of one partition, as they are when asked for."""
+    """The points of one partition at the time of each call."""
 
     def __init__(self, connection: Connection, key: str) -> None:
         self._connection = connection
@@ -42,21 +43,21 @@ class Index:
         self.points: int = connection.call("ZCARD", key)
 
     def floor(self, offset: int) -> Point | None:
-        """The last point at or before an offset."""
+        """Return the last point at or before an offset; None without one."""
         found = self._connection.call(
             "ZREVRANGEBYSCORE", self._key, str(offset), "-inf", "WITHSCORES", "LIMIT", 0, 1
         )
         return _points(found)[0] if found else None
 
     def last(self) -> Point | None:
-        """The last point."""
+        """Return the last point; None without points."""
         found = self._connection.call("ZREVRANGE", self._key, 0, 0, "WITHSCORES")
         return _points(found)[0] if found else None
 
     def last_where(self, tests: Sequence[Callable[[Point], bool]]) -> list[tuple[int, Point] | None]:
-        """For each test, which holds up to some point and for none behind it, the rank of that point and it.
+        """Return, for each test, the last point that passes it, with its rank; None if no point passes.
 
-        One round trip for each halving, whatever the number of tests.
+        A test must pass up to some point and fail after it (binary search). All tests share the round trips.
         """
         low, high = [-1] * len(tests), [self.points] * len(tests)
         found: list[tuple[int, Point] | None] = [None] * len(tests)
@@ -76,7 +77,7 @@ class Index:
                     high[at] = middle
 
     def after(self, rank: int) -> Iterator[Point]:
-        """The points from a rank on."""
+        """Yield the points from a rank on."""
         while True:
             reply = self._connection.call("ZRANGE", self._key, rank, rank + POINTS_AT_ONCE - 1, "WITHSCORES")
             points = _points(reply)
@@ -86,7 +87,7 @@ class Index:
             rank += POINTS_AT_ONCE
 
     def older_than(self, time_ms: int) -> tuple[int, Point] | None:
-        """The last point before which no record has this timestamp or a later one, and its rank."""
+        """Return the last point before which all timestamps are below `time_ms`, with its rank."""
 
         def older(point: Point) -> bool:
             return point.largest_before_ms is None or point.largest_before_ms < time_ms
@@ -95,7 +96,7 @@ class Index:
 
 
 def _points(reply: list[bytes]) -> list[Point]:
-    """The points of a reply; SourceError for what is none."""
+    """The points in a reply. Raises SourceError for a malformed point."""
     return [_point(member, score) for member, score in zip(reply[::2], reply[1::2], strict=True)]
 
 
@@ -111,7 +112,9 @@ def _point(member: bytes, score: bytes) -> Point:
         )
     except (ValueError, IndexError):
         shown = member[:100].decode("ascii", "replace")
-        raise SourceError(f"{shown!r} is no point of korvet's index: somebody wrote to the index") from None
+        raise SourceError(
+            f"{shown!r} is not a point of korvet's index: another program wrote to the index"
+        ) from None
 
 
 def _known(text: bytes) -> int | None:

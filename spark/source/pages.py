@@ -16,20 +16,21 @@ if TYPE_CHECKING:
     from korvet.spark.source.connection import Connection
     from korvet.spark.source.extents import StreamRange
 
-# The first page is small, since its entries may be large; then pages grow to what fits the target.
+# Entries of the first page. It is small because its entries may be large.
 FIRST_PAGE_ENTRIES = 64
+# Entries of a later page. Pages grow up to this number, or to the target size.
 MAX_PAGE_ENTRIES = 2000
 PAGE_TARGET_BYTES = 4 << 20
 
 
 def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
-    """The entries of a range, page by page (XRANGE), a batch that begins in it and ends behind it included.
-    The next page is asked for before the caller works on this one.
+    """Yield the entries of a range, page by page (XRANGE). A batch that starts in the range belongs to it.
 
-    The pages hold about PAGE_TARGET_BYTES, judged by the page before. Close the generator before
-    the connection is used for anything else. Where the range says which entry it begins with, each page
-    is asked for from the last entry of the one before: while that is there, nothing behind it was trimmed.
-    Raises DataLoss once something was.
+    A page has about PAGE_TARGET_BYTES, estimated from the previous page. The next page is requested before
+    the current one is yielded, so close the generator before any other use of the connection.
+
+    If the range has a first_id, each request starts at the last entry of the previous page: as long as that
+    entry exists, no entry after it was trimmed. Raises DataLoss if it was.
     """
     if part.end_offset <= part.start_offset:
         return
@@ -40,7 +41,7 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
     def ask(start: str | bytes) -> None:
         connection.send_for_page("XRANGE", part.stream, start, end, "COUNT", asked)
 
-    def ask_behind(last_id: bytes) -> None:
+    def ask_after(last_id: bytes) -> None:
         ask(last_id if guarded else b"(" + last_id)
 
     ask(entry_id(part.start_offset, part.origin.bias))
@@ -54,9 +55,9 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
                 _check_start(connection, part, begins_with or b"")
             if len(page) == asked:
                 asked = _next_count(page, asked) + guarded
-                # Before anybody looks into this one, since that takes a while.
+                # Requested before this page is parsed, so that Redis works in that time.
                 supposed = page.probable_last_id()
-                ask_behind(supposed)
+                ask_after(supposed)
                 more = True
             empty = not len(page)
             if repeats and complete:
@@ -66,30 +67,30 @@ def pages(connection: Connection, part: StreamRange) -> Generator[Page]:
                 yield page
             if more and page.last_id != supposed:
                 connection.page()
-                ask_behind(page.last_id)
+                ask_after(page.last_id)
             begins_with = None if empty else page.last_id
     finally:
         if more:
             connection.page()
-    behind: list[Entry] = connection.call(
+    following: list[Entry] = connection.call(
         "XRANGE", part.stream, entry_id(part.end_offset, part.origin.bias), "+", "COUNT", 1
     )
-    if behind and _begins_before(behind[0], part):
-        yield Page.of(behind)
+    if following and _starts_before_end(following[0], part):
+        yield Page.of(following)
 
 
 def _check_start(connection: Connection, part: StreamRange, missing: bytes) -> None:
-    """Raises DataLoss unless an entry before the missing one is left: then that one alone was deleted."""
+    """Raises DataLoss unless an entry before the missing one exists, so that only that one was deleted."""
     first: list[Entry] = connection.call("XRANGE", part.stream, "-", "(" + missing.decode(), "COUNT", 1)
     if not first:
         raise DataLoss(
-            f"{part.origin.topic}-{part.origin.partition} was trimmed or deleted while it was read: entry "
-            f"{missing.decode()} of stream {part.stream} is gone with all before it"
+            f"{part.origin.topic}-{part.origin.partition} was trimmed or deleted during the read: entry "
+            f"{missing.decode()} of stream {part.stream} and all entries before it are gone"
         )
 
 
-def _begins_before(entry: Entry, part: StreamRange) -> bool:
-    """Whether an entry that ends behind a range is a batch that begins in it."""
+def _starts_before_end(entry: Entry, part: StreamRange) -> bool:
+    """Whether an entry that ends after a range is a batch that starts in it."""
     try:
         last_offset = offset_of(entry[0], part.origin.bias)
     except AddressError:

@@ -1,4 +1,4 @@
-"""From positions to ranges to tasks: where a read begins and ends, how it is divided. Runs in the driver."""
+"""From positions to ranges to tasks: where a read starts and ends, and its parts. Runs in the driver."""
 
 from __future__ import annotations
 
@@ -29,29 +29,30 @@ if TYPE_CHECKING:
     from korvet.spark.source.settings import Positions, SourceOptions
     from korvet.spark.source.topics import TopicInfo
 
-# Ranges of fewer records share a task, since a task costs more than reading them.
+# Ranges of fewer records share a task, because starting a task takes longer than reading them.
 TASK_RECORDS = 100_000
-# A transaction is ended by its coordinator after this long at the latest (transaction.max.timeout.ms).
+# Longest transaction in ms: the coordinator aborts it then (transaction.max.timeout.ms).
 MAX_TRANSACTION_MS = 15 * 60_000
-# Where transactions are coordinated: without it nobody but hand-made entries has any.
+# The topic of the transaction coordinator. Without it, only hand-written entries can have transactions.
 TRANSACTION_TOPIC = "__transaction_state"
+# Entries at the end of a partition in which transactions are searched.
 TAIL_ENTRIES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The topics that a read takes, and how far each of their partitions reaches now."""
+    """The topics of a read, and the current extent of each of their partitions."""
 
     topics: Mapping[str, TopicInfo]
     extents: Mapping[TopicPartition, Extent]
     transactional: bool
-    """Whether the keyspace coordinates transactions."""
+    """Whether the keyspace has a topic of the transaction coordinator."""
 
 
 def select(connection: Connection, options: SourceOptions, *, missing: bool = False) -> Selection:
-    """What there is of the topics that are to be read; `missing`: without an error for one that is not there.
+    """Return the topics to read that exist.
 
-    Raises SourceError for a topic or partition that does not exist.
+    missing: leave out a missing topic without an error. Raises SourceError for a missing topic or partition.
     """
     wanted = options.topics
     known = load_topics(connection, options.address, wanted.names)
@@ -70,13 +71,13 @@ def select(connection: Connection, options: SourceOptions, *, missing: bool = Fa
     return Selection(
         {topic.name: topic for topic in topics},
         {extent.topic_partition: extent for extent in found},
-        # Also if its field can't be read.
+        # HEXISTS, because the catalogue entry may be unreadable.
         bool(connection.call("HEXISTS", options.address.topics_key, TRANSACTION_TOPIC)),
     )
 
 
 def check_named(positions: Positions, selection: Selection) -> None:
-    """Raises SourceError for a position of a partition that is not read."""
+    """Raises SourceError for the position of a partition that is not read."""
     for topic, partition in positions.named:
         if (topic, partition) not in selection.extents:
             raise SourceError(
@@ -85,7 +86,7 @@ def check_named(positions: Positions, selection: Selection) -> None:
 
 
 def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
-    """The offset at which to begin. Raises SourceError where no record is that new and that is an error."""
+    """Return the start offset. Raises SourceError if no record is that new, unless `no_match` is latest."""
     time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
         wanted = positions.offset_of(extent.topic_partition)
@@ -94,13 +95,13 @@ def begin(connection: Connection, positions: Positions, extent: Extent) -> int:
     if found is None and positions.no_match == "error":
         raise SourceError(
             f"{positions.option}: {extent.origin.topic}-{extent.origin.partition} has no record with "
-            f"timestamp {time_ms} or later; startingOffsetsByTimestampStrategy=latest begins at the end there"
+            f"timestamp {time_ms} or later; startingOffsetsByTimestampStrategy=latest starts at the end there"
         )
     return extent.log_end if found is None else found
 
 
 def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
-    """The offset before which to end, not behind the log's end."""
+    """Return the end offset (exclusive), at most the log end."""
     time_ms = positions.time_of(extent.topic_partition)
     if time_ms is None:
         wanted = positions.offset_of(extent.topic_partition)
@@ -110,22 +111,22 @@ def finish(connection: Connection, positions: Positions, extent: Extent) -> int:
 
 
 def check_loss(extent: Extent, start: int) -> None:
-    """Raises DataLoss where records from `start` on may be gone."""
+    """Raises DataLoss if records from `start` on may be gone."""
     topic, partition = extent.topic_partition
     if start < extent.log_start:
         raise DataLoss(
-            f"{topic}-{partition} begins at offset {extent.log_start} by now: what was between {start} "
-            "and there is gone"
+            f"{topic}-{partition} begins at offset {extent.log_start} now: the records from offset {start} "
+            "to there are gone"
         )
     if start > extent.log_end:
         raise DataLoss(
-            f"{topic}-{partition} ends at offset {extent.log_end}, before {start}: it was made anew, or its "
-            "newest records are lost"
+            f"{topic}-{partition} ends at offset {extent.log_end}, before {start}: it was created again, "
+            "or its newest records are lost"
         )
 
 
 def whole(connection: Connection, extent: Extent, start: int, end: int) -> StreamRange:
-    """A part of a partition as a range, its number of records judged by the index, else by the offsets."""
+    """Return a part of a partition as a range; its records are estimated by the index, else by offsets."""
     first, last = max(start, extent.first_offset), min(end, extent.log_end)
     records = extent.records
     if first > extent.first_offset or last < extent.log_end:
@@ -146,17 +147,17 @@ def _estimate(connection: Connection, extent: Extent, first: int, last: int) -> 
 
 
 def usable_index(connection: Connection, extent: Extent) -> Index | None:
-    """The partition's index; None where it has none, or one of a stream that is gone."""
+    """Return the partition's index; None without one, or if it belongs to an earlier stream."""
     index = Index(connection, extent.index)
     last = index.last()
     return None if last is None or last.offset >= extent.log_end else index
 
 
 def first_since(connection: Connection, extent: Extent, time_ms: int) -> int | None:
-    """The offset of the first record with this timestamp or a later one; None where there is none.
+    """Return the offset of the first record with a timestamp of at least `time_ms`; None without one.
 
-    Looks at the spans of the index that may hold it, and at all that the index does not know; where entry
-    IDs tell the timestamps, behind the ID of that time.
+    Reads the spans of the index that may contain the record, and all records after the index. If entry IDs
+    are the timestamps, reads from the ID of that time on.
     """
     if extent.origin.append_times:
         start = min(extent.log_end, max(extent.log_start, time_ms << SEQUENCE_BITS))
@@ -178,7 +179,7 @@ def _part(extent: Extent, start: int, end: int) -> StreamRange:
 
 
 def _points_since(index: Index, time_ms: int) -> Iterator[Point]:
-    """The points from the last one on before which all is older: what is before that one is no candidate."""
+    """The points from the last one before which all records are older. Only later records can match."""
     found = index.older_than(time_ms)
     rank = found[0] if found else 0
     for at, point in enumerate(index.after(rank)):
@@ -197,10 +198,10 @@ def _scan_since(connection: Connection, part: StreamRange, time_ms: int) -> int 
 
 
 def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> int:
-    """An offset before which no record has this timestamp or a later one, `start` or behind it.
+    """Return an offset of at least `start` before which no timestamp is `time_ms` or later.
 
-    By what the index knows alone, unless entry IDs tell the timestamps: else these need not follow the
-    entries' times.
+    Uses the entry IDs if these are the timestamps, else only the index: producers' timestamps need not follow
+    the times of entries.
     """
     if extent.origin.append_times:
         return max(start, time_ms << SEQUENCE_BITS)
@@ -212,10 +213,10 @@ def since(connection: Connection, extent: Extent, start: int, time_ms: int) -> i
 def stable_end(
     connection: Connection, options: SourceOptions, selection: Selection, part: StreamRange
 ) -> int:
-    """Where a range of a read_committed query ends: before the first record of an open transaction.
+    """Return the end of a range of a read_committed query, before the first record of an open transaction.
 
-    All records that the longest possible transaction can hold are looked at, where there are transactions:
-    the keyspace coordinates them, or the newest entries tell.
+    If the keyspace or the newest entries have transactions, reads all records that the longest possible
+    transaction can contain.
     """
     if not options.read_committed or part.end_offset <= part.start_offset:
         return part.end_offset
@@ -229,7 +230,7 @@ def stable_end(
 
 
 def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
-    """Whether some of the last entries of a range are of transactions."""
+    """Return whether some of the last entries of a range are part of transactions."""
     bias = part.origin.bias
     start, end = entry_id(part.start_offset, bias), "(" + entry_id(part.end_offset, bias)
     page = connection.call("XREVRANGE", part.stream, end, start, "COUNT", TAIL_ENTRIES)
@@ -237,7 +238,7 @@ def tail_is_transactional(connection: Connection, part: StreamRange) -> bool:
 
 
 def _longest_transaction(connection: Connection, extent: Extent, part: StreamRange) -> int:
-    """An offset of the range before which no transaction can have begun that is open at its end."""
+    """An offset of the range; a transaction that is open at the end of the range started at or after it."""
     if not extent.origin.bias:
         cutoff = part.end_offset - (MAX_TRANSACTION_MS << SEQUENCE_BITS)
         return max(part.start_offset, cutoff)
@@ -251,16 +252,16 @@ def _longest_transaction(connection: Connection, extent: Extent, part: StreamRan
 
 
 def records_per_task(options: SourceOptions, ranges: Sequence[StreamRange]) -> int:
-    """How many records a task is to read at most, about, so that there are as many tasks as are asked for."""
+    """Return the approximate number of records per task that gives at least minPartitions tasks."""
     total = sum(part.records for part in ranges)
     return max(1, min(options.partition_records, -(-total // options.min_partitions)))
 
 
 def divide(connection: Connection, ranges: Sequence[StreamRange], records: int) -> list[StreamRange]:
-    """The ranges in pieces of about so many records each.
+    """Return the ranges in pieces of about `records` records each.
 
-    Where the index knows how many records lie before an offset, by that; elsewhere by halving the IDs between
-    the first and the last entry of what is left, again and again, since gaps hold no records.
+    Divides by the index as far as it reaches. Halves the rest repeatedly, by entry ID between its first and
+    last entry, because gaps contain no records.
     """
     divided: list[StreamRange] = []
     for part in ranges:
@@ -285,7 +286,7 @@ def _pieces(connection: Connection, part: StreamRange, target: int) -> list[Stre
 
 
 def _counted(index: Index, part: StreamRange) -> tuple[Point, Point] | None:
-    """The first and the last point in a range, where they are worth dividing by."""
+    """The first and the last index point in a range; None if they don't divide it."""
     first, last = index.floor(part.start_offset), index.floor(part.end_offset - 1)
     if first is None and index.points:
         first = next(index.after(0), None)
@@ -328,7 +329,7 @@ def _halved(connection: Connection, part: StreamRange, pieces: int) -> list[Stre
 
 
 def _tight(connection: Connection, stream: str, bias: int, start: int, end: int) -> tuple[int, int] | None:
-    """From the first entry in a range to behind its last one; None where there is no entry."""
+    """The offsets from the first entry in a range to after its last one; None without entries."""
     low, high = entry_id(start, bias), "(" + entry_id(end, bias)
     first, last = connection.pipeline(
         [("XRANGE", stream, low, high, "COUNT", 1), ("XREVRANGE", stream, high, low, "COUNT", 1)]
@@ -341,8 +342,10 @@ def _tight(connection: Connection, stream: str, bias: int, start: int, end: int)
 def tighten(
     connection: Connection, ranges: Sequence[StreamRange], selection: Selection, *, guard: bool
 ) -> list[StreamRange]:
-    """The ranges that hold records. With `guard` each remembers the entry with which it begins, but for
-    topics of which a compaction may take any.
+    """Return the ranges that contain records.
+
+    guard: record the first entry of each range, except on compacted topics, where compaction may delete any
+    entry.
     """
     commands = [
         ("XRANGE", part.stream, entry_id(part.start_offset, part.origin.bias), "+", "COUNT", 1)
@@ -350,7 +353,7 @@ def tighten(
     ]
     kept = []
     for part, reply in zip(ranges, connection.pipeline(commands), strict=True):
-        # A batch that begins in a range and ends behind it is read with the range.
+        # A batch that starts in a range and ends after it belongs to the range.
         if reply and start_offset(reply[0], part.origin.bias) < part.end_offset:
             first = reply[0][0]
             inside = offset_after(first, part.origin.bias) <= part.end_offset
@@ -362,7 +365,7 @@ def tighten(
 def tasks(
     connection: Connection, options: SourceOptions, selection: Selection, ranges: Sequence[StreamRange]
 ) -> Sequence[InputPartition]:
-    """The tasks that read these ranges."""
+    """Return the tasks that read the ranges."""
     records = records_per_task(options, ranges)
     pieces = divide(connection, ranges, records)
     pieces = tighten(connection, pieces, selection, guard=options.fail_on_data_loss)

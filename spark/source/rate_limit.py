@@ -1,4 +1,4 @@
-"""Rate limits in records: how many there are in a range about, and which offset lies so many records on."""
+"""Rate limits in records: shares of partitions, and the offset that is a number of records further."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 
 def shares(available: Mapping[TopicPartition, int], records: int) -> dict[TopicPartition, int]:
-    """So many records, divided among partitions in proportion to what each has, about; what rounding leaves
-    goes to those that have most.
+    """Return the partitions' shares of `records`, in proportion to their available records.
+
+    The remainder of rounding goes to the partitions with the most records.
     """
     total = max(1, sum(available.values()))
     found = {topic_partition: count * records // total for topic_partition, count in available.items()}
@@ -34,10 +35,10 @@ def shares(available: Mapping[TopicPartition, int], records: int) -> dict[TopicP
 
 
 def advance(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
-    """The offset of the range that lies so many records on, or its end where it holds no more; and how many
-    records are before it, those included that are gone by now.
+    """Return the offset that is `records` records after the start of the range, and the records before it.
 
-    Jumps by the index as far as that goes, then walks over the entries.
+    The offset is at most the end of the range. The records include deleted ones. Uses the index as far as it
+    reaches, then reads entries.
     """
     reached, counted = _jump(connection, part, records)
     with closing(pages(connection, replace(part, start_offset=reached, first_id=None))) as found:
@@ -53,7 +54,7 @@ def advance(connection: Connection, part: StreamRange, records: int) -> tuple[in
 
 
 def _jump(connection: Connection, part: StreamRange, records: int) -> tuple[int, int]:
-    """The furthest point of the index not beyond so many records: its offset, the records before it."""
+    """Offset of the last index point within `records` records, and the number of records before it."""
     index = Index(connection, f"{{{part.stream}}}:index")
     floor = index.floor(part.start_offset)
     if floor is None:
@@ -79,7 +80,7 @@ def _count(connection: Connection, part: StreamRange) -> int:
 
 
 def _extent(entry: Entry, bias: int) -> tuple[int, int]:
-    """First and last offset of an entry's records; an empty extent for one that has none."""
+    """First and last offset of an entry's records; an empty extent for an entry without an offset."""
     first = start_offset(entry, bias)
     try:
         return first, offset_of(entry[0], bias)

@@ -1,4 +1,4 @@
-"""The options of the source `korvet`, checked. What Spark's Kafka source has too is named as there."""
+"""The options of the source `korvet`, checked. Options that Spark's Kafka source also has keep its names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EARLIEST = -2
 LATEST = -1
-# More records than this make a task slow to repeat; with far fewer, starting tasks is most of the work.
+# Records of one task. A task of more is slow to repeat; with far fewer, most of the time is task start-up.
 DEFAULT_PARTITION_RECORDS = 1_000_000
 MAX_INT64 = (1 << 63) - 1
 
@@ -58,7 +58,7 @@ OPTIONS = (
     *STREAM_OPTIONS,
     "pushdown",
 )
-# Options of other sources that mean nothing here, and what to use.
+# Options of other sources, and the options that replace them here.
 _INSTEAD = {
     "kafka.bootstrap.servers": "redis",
     "path": "topic",
@@ -75,9 +75,9 @@ Limits = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where to begin or to end: an offset, EARLIEST or LATEST; or the first record from a time (ms) on.
+    """Where a read starts or ends: an offset, EARLIEST, LATEST, or the first record at or after a time (ms).
 
-    What is not named individually is at `default`, or at `timestamp` where that is set.
+    A partition without its own position has `timestamp` if that is set, else `default`.
     """
 
     option: str
@@ -88,25 +88,25 @@ class Positions:
     no_match: Literal["error", "latest"] = "latest"
 
     def time_of(self, topic_partition: TopicPartition) -> int | None:
-        """The time that decides for a partition; None where an offset does."""
+        """Return the time for a partition; None if its position is an offset."""
         topic, partition = topic_partition
         return self.timestamps.get(topic, {}).get(partition, self.timestamp)
 
     def offset_of(self, topic_partition: TopicPartition) -> int:
-        """The offset for a partition for which no time decides."""
+        """Return the offset for a partition whose position is not a time."""
         topic, partition = topic_partition
         return self.offsets.get(topic, {}).get(partition, self.default)
 
     @property
     def named(self) -> list[TopicPartition]:
-        """All partitions that are named individually."""
+        """All partitions with their own position."""
         named = (self.offsets, self.timestamps)
         return [(topic, part) for limits in named for topic in limits for part in limits[topic]]
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics to read: named ones, those that a pattern matches as a whole, or named partitions."""
+    """The topics to read: by name, by a pattern that matches the whole name, or by partition."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -133,9 +133,9 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool = False) -> SourceOptions:
-        """From Spark's option map (names in any case).
+        """Parse Spark's option map (names in any case).
 
-        Raises SourceError for what is unknown, missing, malformed, or has no meaning in such a read.
+        Raises SourceError for an option that is unknown, missing, malformed or invalid for this read.
         """
         given = {name.lower(): value for name, value in options.items()}
         _check_names(given, streaming=streaming)
@@ -143,7 +143,7 @@ class SourceOptions:
         topics = _topics(given)
         starting, ending = _positions(given, topics, "starting"), _positions(given, topics, "ending")
         if starting.default == LATEST and not streaming:
-            raise SourceError("startingOffsets can't be latest in a batch: there is nothing behind the end")
+            raise SourceError("startingOffsets can't be latest in a batch: there is nothing after the end")
         most, least = read.count("maxRecordsPerTrigger"), read.count("minRecordsPerTrigger")
         if most is not None and least is not None and least > most:
             raise SourceError(f"minRecordsPerTrigger ({least}) is above maxRecordsPerTrigger ({most})")
@@ -183,19 +183,19 @@ def _check_names(given: Mapping[str, str], *, streaming: bool) -> None:
     out_of_place = [name for name in foreign if name.lower() in given]
     if out_of_place:
         kind = "a stream, which has no end" if streaming else "a batch"
-        raise SourceError(f"{', '.join(out_of_place)}: no option of {kind}")
+        raise SourceError(f"{', '.join(out_of_place)}: not an option of {kind}")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Single options by type."""
+    """Parsers of single options by type."""
 
     given: Mapping[str, str]
 
     def boolean(self, name: str, *, default: bool) -> bool:
         text = self.given.get(name.lower(), str(default)).strip().lower()
         if text not in {"true", "false"}:
-            raise SourceError(f"{name} is true or false, not {text!r}")
+            raise SourceError(f"{name} must be true or false, not {text!r}")
         return text == "true"
 
     def count(self, name: str) -> int | None:
@@ -204,13 +204,13 @@ class _Reading:
             return None
         number = _integer(text)
         if number is None or not 0 < number <= MAX_INT64:
-            raise SourceError(f"{name} is a number above 0, not {text!r}")
+            raise SourceError(f"{name} must be a number above 0, not {text!r}")
         return number
 
     def choice(self, name: str, choices: tuple[str, ...]) -> str:
         text = self.given.get(name.lower(), choices[0]).strip().lower()
         if text not in choices:
-            raise SourceError(f"{name} is one of {', '.join(choices)}, not {text!r}")
+            raise SourceError(f"{name} must be one of {', '.join(choices)}, not {text!r}")
         return text
 
     def duration_ms(self, name: str, default_ms: int) -> int:
@@ -219,7 +219,7 @@ class _Reading:
             return default_ms
         match = _DURATION.fullmatch(text.strip().lower())
         if match is None:
-            raise SourceError(f"{name} is a duration like 500ms, 30s or 15m, not {text!r}")
+            raise SourceError(f"{name} must be a duration like 500ms, 30s or 15m, not {text!r}")
         return int(match[1]) * _UNITS_MS[match[2]]
 
 
@@ -247,10 +247,10 @@ def _address(given: Mapping[str, str]) -> Address:
 
 
 def options_of(address: Address, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The options that lead to an address: the reverse of how SourceOptions reads them.
+    """Return the options of an address, the inverse of SourceOptions.parse.
 
-    Options in `more` go before, in any case; a password among them, in whichever of its forms, replaces the
-    address's.
+    Options in `more` take precedence (names in any case). A password among them, in any of its three forms,
+    replaces the address's password.
     """
     given = {"redis": address.url, "keyspace": address.keyspace, **_secret_options(address.password)}
     if address.user is not None:
@@ -296,16 +296,16 @@ def _topics(given: Mapping[str, str]) -> Topics:
         try:
             re.compile(text)
         except re.error as error:
-            raise SourceError(f"subscribePattern is no regular expression: {error}") from None
+            raise SourceError(f"subscribePattern is not a regular expression: {error}") from None
         return Topics(pattern=text)
     if option == "assign":
         return _assigned(text)
     if option == "topic" and "," in text:
-        raise SourceError(f"topic is one name, not {text!r}; topics takes several")
+        raise SourceError(f"topic must be one name, not {text!r}; use topics for several")
     names = text.split(",")
     names = list(dict.fromkeys(name.strip() for name in names))
     if not all(names):
-        raise SourceError(f"the option {option} holds an empty name")
+        raise SourceError(f"the option {option} contains an empty name")
     return Topics(names=tuple(names))
 
 
@@ -318,7 +318,7 @@ def _assigned(text: str) -> Topics:
         topic_partitions.update((topic, number) for number in numbers)
         if not numbers or len(numbers) < len(listed):
             raise SourceError(
-                'assign is JSON like {"orders": [0, 1]}, with a list of partitions for each topic'
+                'assign must be JSON like {"orders": [0, 1]}, with a list of partitions for each topic'
             )
     if not document:
         raise SourceError("assign names no topic")
@@ -326,7 +326,7 @@ def _assigned(text: str) -> Topics:
 
 
 def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting", "ending"]) -> Positions:
-    """Of several options the time for all comes first, then times, then offsets, as in the Kafka source."""
+    """The positions. Precedence as in the Kafka source: one time for all, times, offsets."""
     default = EARLIEST if end == "starting" else LATEST
     name = f"{end}Offsets"
     strategy: Literal["error", "latest"] = "latest"
@@ -340,7 +340,7 @@ def _positions(given: Mapping[str, str], topics: Topics, end: Literal["starting"
         name = f"{end}Timestamp"
         timestamp = _integer(given[name.lower()])
         if timestamp is None or timestamp < 0:
-            raise SourceError(f"{name} is a time in ms since 1970, not {given[name.lower()]!r}")
+            raise SourceError(f"{name} must be a time in ms since 1970, not {given[name.lower()]!r}")
     elif f"{end}offsetsbytimestamp" in given:
         name = f"{end}OffsetsByTimestamp"
         timestamps = _limits(name, given[name.lower()], "1700000000000")
@@ -381,7 +381,7 @@ def _check_values(name: str, limits: Limits, least: int, what: str) -> None:
 def _check_selected(found: Positions, topics: Topics) -> None:
     for topic in {topic_partition[0] for topic_partition in found.named} if topics.names else ():
         if topic not in topics.names:
-            raise SourceError(f"{found.option} names the topic {topic}, which is not one that is read")
+            raise SourceError(f"{found.option} names the topic {topic}, which is not read")
     for topic_partition in found.named if topics.topic_partitions is not None else ():
         if topics.topic_partitions is not None and topic_partition not in topics.topic_partitions:
             raise SourceError(
@@ -395,13 +395,13 @@ def _limits(name: str, text: str, example: str) -> dict[str, dict[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for topic, parts in document.items():
         if not isinstance(parts, dict):
-            raise SourceError(f"{name}: {topic} has no object of partitions; it is JSON like {example}")
+            raise SourceError(f"{name}: {topic} has no object of partitions; use JSON like {example}")
         found[topic] = {}
         for partition, value in parts.items():
             number = _integer(partition)
             if number is None or type(value) is not int:
                 raise SourceError(
-                    f"{name}: {partition!r}: {value!r} of {topic} are not numbers; it is JSON like {example}"
+                    f"{name}: {partition!r}: {value!r} of {topic} are not numbers; use JSON like {example}"
                 )
             found[topic][number] = value
     return found
@@ -414,5 +414,5 @@ def _document(name: str, text: str, example: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise SourceError(f"{name} is{words} JSON like {example}, not {text[:100]!r}")
+        raise SourceError(f"{name} must be{words} JSON like {example}, not {text[:100]!r}")
     return document

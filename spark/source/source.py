@@ -1,9 +1,9 @@
-"""The Spark data source `korvet`: topics straight from Redis Streams, in the columns of Spark's Kafka source.
+"""The Spark data source `korvet`: topics from Redis Streams, in the columns of Spark's Kafka source.
 
     spark.dataSource.register(KorvetDataSource)
     spark.read.format("korvet").option("redis", "redis://host:6379").option("topic", "orders").load()
 
-The driver takes the end of every partition when it plans, so a task that runs twice reads the same records.
+The driver reads the end of every partition during planning, so a task that runs twice reads the same records.
 """
 
 from __future__ import annotations
@@ -75,14 +75,14 @@ _COMPARISONS = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanO
 
 
 class KorvetReader(DataSourceReader):
-    """Reads topics as they are at planning."""
+    """Reads the records that exist at the time of planning."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks of this read. Raises SourceError for a topic that does not exist, DataLoss."""
+        """Return the tasks of this read. Raises SourceError for a missing topic, DataLoss."""
         options = self._options
         with connected(options.address) as connection:
             selection = select(connection, options)
@@ -97,7 +97,7 @@ class KorvetReader(DataSourceReader):
             start = begin(connection, options.starting, extent)
             if options.fail_on_data_loss:
                 check_loss(extent, start)
-            # An entry may hold deleted records before the log start.
+            # The first entry may be a batch that contains deleted records before the log start.
             start = max(start, extent.log_start)
             end = finish(connection, options.ending, extent)
             if start < end:
@@ -106,16 +106,16 @@ class KorvetReader(DataSourceReader):
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
+        """Yield the task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
         yield from read_task(self._options, partition, schema)
 
 
 class KorvetPushdownReader(KorvetReader):
-    """Also takes filters on topic, partition, offset and timestamp; only with the option pushdown=true.
+    """Also applies filters on topic, partition, offset and timestamp, with the option pushdown=true.
 
-    Spark fails every read of a reader that has pushFilters while spark.sql.python.filterPushdown.enabled is
-    false, which is its default: hence two classes.
+    It is a separate class because Spark fails every read of a reader with the method pushFilters if
+    spark.sql.python.filterPushdown.enabled is false, the default.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -123,7 +123,7 @@ class KorvetPushdownReader(KorvetReader):
         self._pushed: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Keep the filters that limit what is read; give back those that this does not apply exactly."""
+        """Keep the filters that limit the read; return those that the reader doesn't apply exactly."""
         for pushed in filters:
             exact = _is_exact(pushed)
             if exact or _is_limit(pushed):
@@ -144,7 +144,7 @@ class KorvetPushdownReader(KorvetReader):
     def _narrowed(
         self, connection: Connection, selection: Selection, part: StreamRange, pushed: Filter
     ) -> StreamRange:
-        """The part of a range that a pushed filter leaves."""
+        """The part of a range that can contain rows of a pushed filter."""
         if isinstance(pushed, IsNotNull) or part.start_offset >= part.end_offset:
             return part
         name = pushed.attribute[0]  # type: ignore[attr-defined]
@@ -159,8 +159,8 @@ class KorvetPushdownReader(KorvetReader):
             return replace(part, start_offset=start, end_offset=end)
         values = tuple(pushed.value) if isinstance(pushed, In) else (pushed.value,)  # type: ignore[attr-defined]
         if name != "offset":
-            place = part.origin.topic if name == "topic" else part.origin.partition
-            return part if place in values else replace(part, end_offset=part.start_offset)
+            value = part.origin.topic if name == "topic" else part.origin.partition
+            return part if value in values else replace(part, end_offset=part.start_offset)
         first, last = _offset_limits(pushed, values)
         start = part.start_offset if first is None else max(part.start_offset, first)
         end = part.end_offset if last is None else min(part.end_offset, last + 1)
@@ -173,7 +173,7 @@ def _column(pushed: Filter) -> str | None:
 
 
 def _is_exact(pushed: Filter) -> bool:
-    """Whether the ranges of offsets that a filter leaves hold nothing that it does not let through."""
+    """Whether the offset ranges of a filter contain only rows that pass the filter."""
     name = _column(pushed)
     if isinstance(pushed, IsNotNull):
         return name in NEVER_NULL
@@ -190,8 +190,9 @@ def _is_limit(pushed: Filter) -> bool:
 
 
 def _time_limits(pushed: Filter) -> tuple[int | None, int | None]:
-    """Of the times in ms that a filter on the timestamp lets through the smallest one, and what they are all
-    below; None where there is no such limit, or it is not known.
+    """The lower limit (inclusive) and upper limit (exclusive), in ms, of the timestamps that pass a filter.
+
+    None without a limit, or if it isn't known.
     """
     value = pushed.value  # type: ignore[attr-defined]
     if not isinstance(value, datetime) or value.tzinfo is None:
@@ -207,7 +208,7 @@ def _time_limits(pushed: Filter) -> tuple[int | None, int | None]:
 
 
 def _offset_limits(pushed: Filter, values: tuple[int, ...]) -> tuple[int | None, int | None]:
-    """First and last offset that a filter on the offset lets through."""
+    """First and last offset that pass a filter on the offset; None without a limit."""
     if isinstance(pushed, EqualTo | In):
         return min(values), max(values)
     (value,) = values
@@ -217,33 +218,33 @@ def _offset_limits(pushed: Filter, values: tuple[int, ...]) -> tuple[int | None,
 
 
 class KorvetDataSource(DataSource):
-    """`format("korvet")`. Options: see korvet.spark.source.settings and docs/spark.md."""
+    """`format("korvet")`. docs/spark.md describes its options, korvet.spark.source.settings parses them."""
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format(...)`."""
+        """Return the name for `format(...)`."""
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of Spark's Kafka source, headers included unless includeHeaders=false."""
+        """Return the columns of Spark's Kafka source; without headers if includeHeaders=false."""
         given = {name.lower(): value for name, value in self.options.items()}
         left_out = given.get("includeheaders", "").lower() == "false"
         return SCHEMA.partition(", headers")[0] if left_out else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch reader. Raises SourceError for bad options and columns."""
+        """Return a batch reader. Raises SourceError for invalid options and columns."""
         options = SourceOptions.parse(self.options)
         check_schema(schema)
         return KorvetPushdownReader(options, schema) if options.pushdown else KorvetReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
-        """A micro-batch reader. Raises SourceError for bad options and columns."""
+        """Return a micro-batch reader. Raises SourceError for invalid options and columns."""
         check_schema(schema)
         return KorvetStreamReader(SourceOptions.parse(self.options, streaming=True), schema)
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises SourceError for a column, asked for with schema(...), that the source does not have."""
+    """Raises SourceError for a column in schema(...) that the source doesn't have."""
     for field in schema:
         kind = field.dataType.simpleString()
         if COLUMNS.get(field.name) != kind:

@@ -1,4 +1,4 @@
-"""The streaming side of the source: positions in checkpoints, rate limits, loss between two batches."""
+"""The streaming reader of the source: positions in checkpoints, rate limits, data loss between batches."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next offset to read, and how many entries were ever added before it where that is known.
+    """The next offset to read, and the number of entries ever added before it, if known.
 
-    The count tells a trim of what was read already from a loss: offsets have gaps.
+    Offsets have gaps. The number distinguishes a trim of entries that were already read from data loss.
     """
 
     offset: int
@@ -57,7 +57,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Positions of all partitions, with the topics' ids: a checkpoint has them as JSON.
+    """Positions of all partitions, with the topics' IDs. A checkpoint contains them as JSON:
 
     {"orders": {"id": "0b3c...", "offsets": {"0": 1234}, "added": {"0": 7}}}
     """
@@ -67,7 +67,7 @@ class Progress:
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> Progress:
-        """From a checkpoint's JSON."""
+        """Return the progress in a checkpoint's JSON."""
         ids = {topic: parts["id"] for topic, parts in document.items()}
         positions = {
             (topic, int(partition)): Position(int(offset), parts["added"].get(partition))
@@ -77,7 +77,7 @@ class Progress:
         return cls(ids, positions)
 
     def dump(self) -> dict[str, Any]:
-        """As JSON; the same positions give the same text, since Spark compares that."""
+        """Return the progress as JSON. Equal progress gives equal text, because Spark compares the text."""
         document: dict[str, Any] = {
             topic: {"id": self.ids[topic], "offsets": {}, "added": {}} for topic in sorted(self.ids)
         }
@@ -90,7 +90,7 @@ class Progress:
 
 
 class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as they grow. New partitions, and topics that a pattern finds, are read from the start."""
+    """Reads records as they are added; new partitions, and new topics of a pattern, from their start."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._triggered_s: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """Where a query without a checkpoint begins. Raises SourceError, DataLoss."""
+        """Return the start of a query without a checkpoint. Raises SourceError, DataLoss."""
         options = self._options
         with connected(options.address) as connection:
             selection = select(connection, options)
@@ -114,7 +114,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Progress(_ids(selection), positions).dump()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 (Spark's name)
-        """maxRecordsPerTrigger, else minRecordsPerTrigger."""
+        """Return the limit of maxRecordsPerTrigger, else of minRecordsPerTrigger."""
         if self._options.trigger_records is not None:
             return ReadMaxRows(self._options.trigger_records)
         if self._options.least_trigger_records is not None:
@@ -122,7 +122,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's name)
-        """What is there now is what the query reads."""
+        """Limit the query to the records that exist now."""
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             self._goal = Progress(
@@ -134,7 +134,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """The ends of all partitions now, for the query's progress."""
+        """Return the current ends of all partitions, for the query's progress."""
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
             ends = {
@@ -144,7 +144,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Progress(_ids(selection), ends).dump()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 (Spark's name)
-        """How far the next batch reads; `start` itself where it is to wait. Raises SourceError, DataLoss."""
+        """Return the end of the next batch; `start` if the batch must wait. Raises SourceError, DataLoss."""
         begun = Progress.load(start)
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
@@ -187,19 +187,19 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waited_s is not None and waited_s * 1000 < self._options.trigger_delay_ms
 
     def _check_topics(self, begun: Progress, selection: Selection) -> None:
-        """Raises DataLoss for topics that are gone, or are others by now."""
+        """Raises DataLoss for a topic that was deleted, or deleted and created again."""
         if not self._options.fail_on_data_loss:
             return
         for topic, topic_id in begun.ids.items():
             if topic not in selection.topics:
-                raise DataLoss(f"topic {topic} is gone: it was deleted while the query was at work")
+                raise DataLoss(f"topic {topic} is gone: it was deleted while the query ran")
             if selection.topics[topic].topic_id != topic_id:
-                raise DataLoss(f"topic {topic} was deleted and made anew since the query read it last")
+                raise DataLoss(f"topic {topic} was deleted and created again since the query last read it")
 
     def _fresh(
         self, connection: Connection, begun: Progress, selection: Selection
     ) -> dict[TopicPartition, tuple[StreamRange, Position]]:
-        """What there is to read behind the positions, and where each partition ends."""
+        """The ranges after the positions, and the end of each partition."""
         found = {}
         for topic_partition, extent in selection.extents.items():
             end = Position(extent.log_end, extent.added)
@@ -224,9 +224,9 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def _stable_end(self, connection: Connection, selection: Selection, part: StreamRange) -> int:
-        """Where a batch of a read_committed query ends: before the first record of an open transaction.
+        """The end of a batch of a read_committed query, before the first record of an open transaction.
 
-        All before `part` is decided already, so what has begun behind it is all that can be open.
+        All transactions that started before `part` have ended, so only later ones can be open.
         """
         topic_partition = (part.origin.topic, part.origin.partition)
         if not self._options.read_committed or part.end_offset <= part.start_offset:
@@ -242,7 +242,7 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return part.end_offset if first is None else max(part.start_offset, min(first, part.end_offset))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks between two positions. Raises SourceError, DataLoss."""
+        """Return the tasks between two positions. Raises SourceError, DataLoss."""
         begun, ended = Progress.load(start), Progress.load(end)
         with connected(self._options.address) as connection:
             selection = select(connection, self._options, missing=True)
@@ -274,12 +274,12 @@ class KorvetStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _range(connection, extent, Position(start, first.added), last)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
+        """Yield the task's records as Arrow batches, one per page. Raises SourceError, DataLoss."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
         yield from read_task(self._options, partition, schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the checkpoint holds the position, and reading leaves no trace in Redis."""
+        """Do nothing: Spark's checkpoint contains the position, and Redis keeps no state of a read."""
 
 
 def _ids(selection: Selection) -> dict[str, str]:
@@ -287,7 +287,7 @@ def _ids(selection: Selection) -> dict[str, str]:
 
 
 def _position(extent: Extent, offset: int) -> Position:
-    """A position at one of the log's ends knows how many entries are before it."""
+    """The position of an offset. The number of entries before it is known at both ends of the log."""
     if offset == extent.log_end:
         return Position(offset, extent.added)
     if offset <= extent.first_offset:
@@ -296,13 +296,13 @@ def _position(extent: Extent, offset: int) -> Position:
 
 
 def _start(begun: Progress, selection: Selection, topic_partition: TopicPartition) -> Position | None:
-    """Where a partition goes on; None for one that is new."""
+    """The position where a partition continues; None for a new partition."""
     same = begun.ids.get(topic_partition[0]) == selection.topics[topic_partition[0]].topic_id
     return begun.positions.get(topic_partition) if same else None
 
 
 def _range(connection: Connection, extent: Extent, first: Position, last: Position) -> StreamRange:
-    """A range; entries that are one record each are counted by what was added between its ends."""
+    """A range. If each entry is one record, the entries added between its ends are the number of records."""
     if first.added is not None and last.added is not None and extent.batch == 1:
         records = max(0, last.added - first.added)
         return StreamRange(extent.stream, extent.origin, first.offset, last.offset, records, extent.log_end)
@@ -314,7 +314,7 @@ def _range(connection: Connection, extent: Extent, first: Position, last: Positi
 def _limited(
     connection: Connection, begun: Progress, part: StreamRange, end: Position, records: int
 ) -> Position:
-    """Where a partition's share of a limited batch ends."""
+    """The end of a partition's share in a limited batch."""
     topic_partition = (part.origin.topic, part.origin.partition)
     before = begun.positions.get(topic_partition, Position(part.start_offset))
     if not records:

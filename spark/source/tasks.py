@@ -1,4 +1,4 @@
-"""What a task does: reads its ranges into Arrow batches. Runs in the executors."""
+"""A Spark task: it reads its ranges into Arrow batches. Runs in the executors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from korvet.spark.records.entries import columns_of
 from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import DataLoss
 from korvet.spark.source.pages import pages
-from korvet.spark.source.transactions import Outcomes, markers_behind
+from korvet.spark.source.transactions import Outcomes, markers_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,15 +34,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Task(InputPartition):
-    """What one Spark task reads: parts of one or more streams, one after the other."""
+    """The ranges that one Spark task reads, of one or more streams."""
 
     ranges: tuple[StreamRange, ...]
 
 
 def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartition]:
-    """Ranges to tasks: short ones share one of at most so many records, in order.
+    """Return the ranges as tasks, in order. Short ranges share a task of at most `task_records` records.
 
-    At least one task: Spark invents a foreign one otherwise.
+    Returns at least one task, because Spark would add a task of its own type otherwise.
     """
     tasks: list[InputPartition] = []
     shared: list[StreamRange] = []
@@ -61,11 +61,11 @@ def plan(ranges: Sequence[StreamRange], task_records: int) -> list[InputPartitio
 def read_task(
     options: SourceOptions, partition: InputPartition, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read a task's ranges. The cyclic garbage collector rests meanwhile.
+    """Read a task's ranges, with Python's cyclic garbage collector disabled.
 
-    Pages are hundreds of thousands of short-lived tuples without a cycle, and walking them costs half of
-    the read. The worker process lives on for other tasks, so the collector's state is put back whatever
-    happens. Raises SourceError, DataLoss.
+    Pages are hundreds of thousands of short-lived tuples without cycles; visiting them takes half of the
+    time. Other tasks run later in the same worker process, so the collector's state is always restored.
+    Raises SourceError, DataLoss.
     """
     if not isinstance(partition, Task):
         raise TypeError(f"not a task of this source: {partition!r}")
@@ -94,7 +94,7 @@ def _read_range(
                 _report_damage(options, part, columns.damaged[0])
             if options.read_committed and columns.producers is not None:
                 if outcomes is None:
-                    # The first connection has a page under way.
+                    # The first connection has a requested page.
                     outcomes = _outcomes(stack.enter_context(connected(options.address)), part)
                 batch = batch.filter(pa.array(_visible(columns, outcomes)))
             if batch.num_rows:
@@ -102,9 +102,9 @@ def _read_range(
 
 
 def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> None:
-    """Raises DataLoss unless what can't be read is to be left out."""
+    """Raises DataLoss, or logs a warning with failOnDataLoss=false."""
     entry = entry_id(offset, part.origin.bias)
-    text = f"{part.stream}: entry {entry} is a damaged record batch (wrong CRC, length or place)"
+    text = f"{part.stream}: entry {entry} is a damaged record batch (wrong CRC, length or offset)"
     if options.fail_on_data_loss:
         raise DataLoss(text)
     log.warning("%s: it is left out", text)
@@ -113,7 +113,7 @@ def _report_damage(options: SourceOptions, part: StreamRange, offset: int) -> No
 def _outcomes(connection: Connection, part: StreamRange) -> Outcomes:
     def ahead(offset: int) -> Iterator[list[Marker]]:
         rest = replace(part, start_offset=offset, end_offset=part.log_end, first_id=None)
-        return markers_behind(connection, rest)
+        return markers_in(connection, rest)
 
     return Outcomes(ahead)
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from korvet.spark.source.connection import Connection
 
 OFFSETS_TOPIC = "__consumer_offsets"
-# As many as a broker takes for a topic.
-_MOST_PARTITIONS = 1_000_000
+# Partitions of a topic; brokers accept no more.
+_MAX_PARTITIONS = 1_000_000
+# What an unreadable catalogue entry can raise.
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 log = logging.getLogger(__name__)
 
@@ -37,12 +38,12 @@ class TopicInfo:
     native_field: bytes | None
     compacted: bool = False
     topic_id: str = ""
-    """Tells a topic from an earlier one of its name; empty where the catalogue has none."""
+    """Differs from an earlier topic of the same name; empty if the catalogue has no ID."""
     append_times: bool = False
-    """Whether the times in entry IDs are the records' timestamps."""
+    """Whether the time in an entry ID is the record's timestamp."""
 
     def origin(self, partition: int) -> Origin:
-        """What all records of one partition share."""
+        """Return what all records of one partition share."""
         bias = 1 if self.dense else 0
         return Origin(
             self.name, partition, bias, self.timestamp_type, self.native_field, append_times=self.append_times
@@ -50,22 +51,22 @@ class TopicInfo:
 
 
 def check_keyspace(connection: Connection, address: Address) -> None:
-    """Raises SourceError where Redis holds nothing of the keyspace: no korvet has worked on it."""
+    """Raises SourceError if Redis has no key of the keyspace, so no broker has used it."""
     keys = (address.topics_key, f"{{{address.keyspace}}}:cluster")
     if not connection.call("EXISTS", *keys):
         raise SourceError(
-            f"there is no keyspace {address.keyspace!r} in Redis at {address.url}: name the one that "
-            "`korvet serve` works on, by --keyspace, or another Redis"
+            f"there is no keyspace {address.keyspace!r} in Redis at {address.url}: give the keyspace of "
+            "`korvet serve` by --keyspace, or another Redis"
         )
 
 
 def load_topics(
     connection: Connection, address: Address, named: Collection[str] = ()
 ) -> dict[str, TopicInfo]:
-    """All topics of the keyspace (HGETALL of the catalogue), by name.
+    """Return all topics of the keyspace by name (HGETALL of the catalogue).
 
-    A topic that cannot be read is left out with a warning, as brokers do. Raises SourceError if it is one of
-    those `named`.
+    A topic with an unreadable catalogue entry is left out with a warning, as brokers do. Raises SourceError
+    if that topic is in `named`.
     """
     flat = connection.call("HGETALL", address.topics_key)
     topics = {}
@@ -78,7 +79,7 @@ def load_topics(
                 f"{address.topics_key}: topic {shown!r} can't be read: {str(error) or type(error).__name__}"
             )
             if shown in named:
-                raise SourceError(f"{problem} (`korvet doctor` names such topics)") from error
+                raise SourceError(f"{problem} (`korvet doctor` lists such topics)") from error
             _warn_once(f"{problem}; it is left out")
             continue
         if topic is not None:
@@ -88,7 +89,7 @@ def load_topics(
 
 @lru_cache(maxsize=1000)
 def _warn_once(text: str) -> None:
-    """A stream reads the catalogue for every micro-batch."""
+    """Log a warning once, although a stream reads the catalogue for every micro-batch."""
     log.warning("%s", text)
 
 
@@ -96,17 +97,17 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
     """The topic; None for one that is being deleted. Raises one of _UNREADABLE."""
     document = json.loads(text)
     if document.get("name", name) != name:
-        raise ValueError(f"it holds a topic of another name, {document['name']!r}")
+        raise ValueError(f"it contains a topic with another name, {document['name']!r}")
     if document.get("deleting"):
         return None
     partitions = int(document["partitions"])
-    if not 1 <= partitions <= _MOST_PARTITIONS:
-        raise ValueError(f"{partitions} partitions: it has to be from 1 to {_MOST_PARTITIONS}")
+    if not 1 <= partitions <= _MAX_PARTITIONS:
+        raise ValueError(f"{partitions} partitions: must be from 1 to {_MAX_PARTITIONS}")
     configs: Mapping[str, str] = document.get("configs") or {}
     policy = configs.get("cleanup.policy", "")
     assignment = document.get("offset_assignment") or configs.get("offset.assignment") or "clock"
     if assignment not in {"clock", "dense"}:
-        raise ValueError(f"{assignment!r} is no offset assignment")
+        raise ValueError(f"{assignment!r} is not an offset assignment")
     timestamp_type = configs.get("message.timestamp.type", "CreateTime")
     dense, appended = assignment == "dense" or name == OFFSETS_TOPIC, timestamp_type == "LogAppendTime"
     return TopicInfo(
@@ -123,7 +124,7 @@ def _topic_info(name: str, text: bytes) -> TopicInfo | None:
 
 
 def select_topics(topics: Mapping[str, TopicInfo], names: Sequence[str], address: Address) -> list[TopicInfo]:
-    """The named topics. Raises SourceError that names those which do not exist."""
+    """Return the named topics. Raises SourceError with the names that don't exist."""
     missing = [name for name in names if name not in topics]
     if missing:
         known = ", ".join(sorted(topics)) or "none"

@@ -1,8 +1,8 @@
-"""Which records of transactions count (isolationLevel=read_committed), as far as the entries tell.
+"""Which records of transactions count with isolationLevel=read_committed, judged by the entries alone.
 
-A record of a transaction counts once the next marker of its producer says commit. Markers are looked for
-ahead of what is read, each entry once. A partition is stable up to the first record of a transaction that no
-marker ends yet.
+A record of a transaction counts if the next marker of its producer is a commit. The search for markers runs
+ahead of the read and reads each entry once. A partition is stable up to the first record of a transaction
+without a marker.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class Outcomes:
-    """Answers, for records in rising order of offsets, whether their transactions were committed."""
+    """Whether the transactions of records were committed. Ask in ascending order of offsets."""
 
     def __init__(self, ahead: Callable[[int], Iterator[list[Marker]]]) -> None:
-        """`ahead` gives the markers behind an offset, in order and page by page, up to the log's end."""
+        """`ahead` returns the markers after an offset, in order and page by page, up to the log end."""
         self._ahead = ahead
         self._markers: Iterator[list[Marker]] | None = None
         self._known: dict[int, list[Marker]] = {}
         self._reached = -1
 
     def committed(self, producer: int, offset: int) -> bool:
-        """Whether the record counts; one of a transaction without an end does not."""
+        """Return whether the record counts. It doesn't if its transaction has not ended."""
         if self._markers is None or offset > self._reached:
             self._known.clear()
             self._markers = self._ahead(offset)
@@ -57,22 +57,22 @@ class Outcomes:
 
 
 class OpenTransactions:
-    """Follows the entries of one partition in order; remembers which transactions have no end yet."""
+    """The transactions of one partition without an end, from its entries in order."""
 
     def __init__(self, part: StreamRange) -> None:
         self._origin = part.origin
         self.reached = part.start_offset
-        """All entries before this offset have been seen."""
+        """All entries before this offset have been read."""
         self._first: dict[int, int] = {}
 
     def follow(self, connection: Connection, part: StreamRange) -> None:
-        """See the entries of a range, which goes on from `reached`."""
+        """Read the entries of a range that starts at `reached`."""
         for page in pages(connection, part):
             self.see(page)
         self.reached = max(self.reached, part.end_offset)
 
     def see(self, page: Sequence[Entry]) -> None:
-        """Take in one page of entries."""
+        """Process one page of entries."""
         columns = columns_of(page, self._origin)
         events = _begun(columns) + [(marker.offset, marker) for marker in markers_of(page, self._origin)]
         for offset, what in sorted(events, key=lambda event: event[0]):
@@ -83,20 +83,20 @@ class OpenTransactions:
 
     @property
     def first_offset(self) -> int | None:
-        """The first record of all transactions that are open; None where none is."""
+        """Offset of the first record of all open transactions; None if there are none."""
         return min(self._first.values(), default=None)
 
 
 def _begun(columns: Columns) -> list[tuple[int, int | Marker]]:
-    """Offset and producer of the records that are part of transactions."""
+    """Offset and producer of each record that is part of a transaction."""
     if columns.producers is None:
         return []
     rows = zip(columns.offsets.tolist(), columns.producers, strict=True)
     return [(offset, producer) for offset, producer in rows if producer >= 0]
 
 
-def markers_behind(connection: Connection, part: StreamRange) -> Iterator[list[Marker]]:
-    """The markers in a range, page by page."""
+def markers_in(connection: Connection, part: StreamRange) -> Iterator[list[Marker]]:
+    """Yield the markers in a range, page by page."""
     for page in pages(connection, part):
         found = markers_of(page, part.origin)
         if found:
@@ -104,7 +104,7 @@ def markers_behind(connection: Connection, part: StreamRange) -> Iterator[list[M
 
 
 def is_transactional(entries: Sequence[Entry], part: StreamRange) -> bool:
-    """Whether there are records of transactions, or markers, among these entries."""
+    """Return whether the entries include records of transactions, or markers."""
     single = [entry for entry in entries if entry[1][0] != BATCH]
     if len(single) < len(entries) and any(may_be_transactional(entry[1]) for entry in entries):
         return True

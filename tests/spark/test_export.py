@@ -20,7 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
 from korvet.spark import cli
-from korvet.spark.export.all_tables import keep_tables, kept_table, seconds_of
+from korvet.spark.cli import export_command
+from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
 from korvet.spark.export.export import export_batch, export_stream
 from korvet.spark.export.tables import batch_table, stream_table
 from korvet.spark.export.target import FORMATS, ExportError, Target
@@ -177,7 +178,7 @@ def test_once_in_every_mode(topic: Topic, place: Place) -> None:
     else:
         assert [header["key"] for header in headers] == ["h", "n"]
         assert headers[1]["value"] is None
-    with pytest.raises(ExportError, match="exists; say --mode append or --mode overwrite"):
+    with pytest.raises(ExportError, match="exists; use --mode append or --mode overwrite"):
         export_batch(frame, place.target)
     export_batch(frame, replace(place.target, mode="append"))
     assert place.offsets() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -249,24 +250,24 @@ def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None
         export_stream(topic.stream(), parquet.target, "u"),
     ):
         pass
-    with pytest.raises(ExportError, match="adds to what is there"):
+    with pytest.raises(ExportError, match="only adds rows"):
         run(parquet, topic, mode="overwrite")
     # The log of what is finished is gone: going on would leave a hole.
     shutil.rmtree(out / "_spark_metadata")
-    with pytest.raises(ExportError, match="is not what the checkpoint"):
+    with pytest.raises(ExportError, match="is not the target of the checkpoint"):
         run(parquet, topic)
     assert ds.dataset(visible(str(out))).to_table().num_rows == 4
 
 
 def test_one_export_at_a_time(topic: Topic, parquet: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("korvet.spark.export.checkpoint.LOCK_PATIENCE_S", 0.3)
+    monkeypatch.setattr("korvet.spark.export.checkpoint.LOCK_WAIT_S", 0.3)
     with (
         export_stream(topic.stream(), parquet.target, "t", trigger={"processingTime": "1 second"}),
         pytest.raises(ExportError, match="another export is running from the checkpoint"),
     ):
         run(parquet, topic)
     run(parquet, topic)
-    with pytest.raises(ExportError, match="is a continuous export's"):
+    with pytest.raises(ExportError, match="is of a continuous export"):
         export_batch(topic.batch(), replace(parquet.target, mode="append"))
     assert parquet.offsets() == [0, 1, 2, 3]
 
@@ -291,7 +292,7 @@ def test_partitions_and_options(spark: SparkSession, topic: Topic, parquet: Plac
     names = visible(target.location)
     assert all("/day=2023-11-14/partition=" in name and name.endswith(".gz.parquet") for name in names)
     assert parquet.offsets() == [0, 1, 2, 3]
-    with pytest.raises(ExportError, match="no column colour to partition by; there are key, value"):
+    with pytest.raises(ExportError, match="no column colour to partition by; columns are key, value"):
         export_batch(frame, replace(target, partition_by=("colour",)))
     iceberg = _table_target("iceberg", parquet.folder)
     iceberg = replace(iceberg, partition_by=("day", "partition"), mode="append")
@@ -361,20 +362,20 @@ def test_csv_is_read_by_others(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_targets_that_cannot_be(topic: Topic, tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"form": "xml"}, "the format is one of parquet"),
-        ({"mode": "upsert"}, "the mode is one of error"),
-        ({"bytes_as": "octal"}, "way to write bytes"),
+        ({"form": "xml"}, "the format must be one of parquet"),
+        ({"mode": "upsert"}, "the mode must be one of error"),
+        ({"bytes_as": "octal"}, "encoding of bytes"),
         ({"form": "jdbc"}, "needs the name of a table"),
-        ({"form": "jdbc", "table": "t"}, "is no database's URL: those begin with jdbc:"),
-        ({"form": "iceberg", "table": "t"}, "t is no table of a catalog: its name is NAMESPACE.TABLE"),
-        ({"form": "jdbc", "table": "t", "partition_by": ("a",)}, "partitioned by the database"),
+        ({"form": "jdbc", "table": "t"}, "is not the URL of a database"),
+        ({"form": "iceberg", "table": "t"}, "t is not a table of a catalog: use NAMESPACE.TABLE"),
+        ({"form": "jdbc", "table": "t", "partition_by": ("a",)}, "a database partitions its tables itself"),
     ]
     for wrong, message in cases:
         with pytest.raises(ExportError, match=message):
             Target(str(tmp_path), **wrong)
     topic.add(0, 1)
     unknown = Target("jdbc:nowhere:x", "jdbc", table="t")
-    with pytest.raises(ExportError, match=r"no JDBC driver for jdbc:nowhere: give its jar by --jar"):
+    with pytest.raises(ExportError, match=r"no JDBC driver for jdbc:nowhere: add its jar by --jar"):
         export_batch(topic.batch(), unknown)
     with pytest.raises(ExportError, match=r"no connection to jdbc:derby: .*not found"):
         export_batch(topic.batch(), Target(f"jdbc:derby:{tmp_path}/none", "jdbc", table="t"))
@@ -429,7 +430,7 @@ def test_tables(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None
         assert query.awaitTermination(QUERY_TIMEOUT_S)
     found = Place(spark, commits, tmp_path).read().select("group", "committed_offset", "src_offset")
     assert [row["src_offset"] for row in found.orderBy("src_offset").collect()] == [0, 1]
-    with pytest.raises(ExportError, match="members changes with what comes"):
+    with pytest.raises(ExportError, match="rows of members change"):
         stream_table(spark, address, "members")
     records = stream_table(spark, address, "group_records")
     assert records.columns == [column.name for column in TABLES["group_records"].columns]
@@ -442,33 +443,33 @@ def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tm
         keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
     keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
     folder, address = str(tmp_path / "groups"), Address(keyspace.url)
-    with pytest.raises(ExportError, match=r"holds no tables: `korvet export --all-tables"):
-        kept_table(spark, folder, "record_lag")
-    with pytest.raises(SourceError, match="assign: tables about groups are made of __consumer_offsets"):
-        keep_tables(spark, address, folder, options={"assign": "{}"})
-    keep_tables(spark, address, folder)
+    with pytest.raises(ExportError, match=r"contains no tables: `korvet export --all-tables"):
+        stored_table(spark, folder, "record_lag")
+    with pytest.raises(SourceError, match="assign: the tables are always of __consumer_offsets"):
+        update_tables(spark, address, folder, options={"assign": "{}"})
+    update_tables(spark, address, folder)
     keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)
     keyspace.commit("ahead", "t", 0, (MS << 10) + 5, at_ms=MS + 7)
     keyspace.commit("lost", "gone", 0, 5, at_ms=MS + 7)
-    keep_tables(spark, address, folder)
-    odd = kept_table(spark, folder, "anomalies")
+    update_tables(spark, address, folder)
+    odd = stored_table(spark, folder, "anomalies")
     assert sorted((row["group"], row["kind"], row["end_offset"]) for row in odd.collect()) == [
         ("ahead", "past_end", (MS << 10) + 4),
         ("lost", "unknown_partition", None),
     ]
     batch = batch_table(spark, RedisReader(address), "anomalies", MS + 8)
     assert sorted(map(repr, batch.collect())) == sorted(map(repr, odd.collect()))
-    lags = kept_table(spark, folder, "record_lag").where("group = 'g'").orderBy("as_of_ts").collect()
+    lags = stored_table(spark, folder, "record_lag").where("group = 'g'").orderBy("as_of_ts").collect()
     assert [row["record_lag"] for row in lags] == [3, 1]
-    (current,) = kept_table(spark, folder, "current_offsets").where("group = 'g'").collect()
+    (current,) = stored_table(spark, folder, "current_offsets").where("group = 'g'").collect()
     assert current["committed_offset"] == (MS << 10) + 3
-    assert kept_table(spark, folder, "offset_commits").count() == 4
-    with pytest.raises(ExportError, match="no table nowhere"):
-        kept_table(spark, folder, "nowhere")
+    assert stored_table(spark, folder, "offset_commits").count() == 4
+    with pytest.raises(ExportError, match="unknown table nowhere"):
+        stored_table(spark, folder, "nowhere")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("")
-    with pytest.raises(ExportError, match="holds something else"):
-        keep_tables(spark, address, str(tmp_path / "other"))
+    with pytest.raises(ExportError, match="contains other files"):
+        update_tables(spark, address, str(tmp_path / "other"))
 
 
 def test_what_spark_refuses_is_said_in_one_line(
@@ -477,7 +478,7 @@ def test_what_spark_refuses_is_said_in_one_line(
     keyspace.topic("t")
     keyspace.topic("lost")
     keyspace.add("t", 0, f"{MS}-0", b"value", b"v")
-    monkeypatch.setattr(cli, "spark_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr(export_command, "spark_session", lambda *_, **__: nullcontext(spark))
     database = f"jdbc:derby:{tmp_path}/db;create=true"
     jdbc = ["--format", "jdbc", "--into", "t", "--mode", "append", "--to", database]
     follow = ["--available-now", "--checkpoint", f"{tmp_path}/checkpoint"]
@@ -506,11 +507,11 @@ def test_what_spark_refuses_is_said_in_one_line(
     said("lost", *names)
     keyspace.client.hset("{korvet}:topics", "lost", '{"partitions": 1, "topic_id": "another"}')
     assert said("lost", *names).startswith(
-        "topic lost was deleted and made anew since the query read it last."
+        "topic lost was deleted and created again since the query last read it."
     )
 
 
 def test_intervals() -> None:
     assert [seconds_of(text) for text in ("10 seconds", "1 minute", " 250 milliseconds")] == [10, 60, 0.25]
-    with pytest.raises(ExportError, match="no interval"):
+    with pytest.raises(ExportError, match="not an interval"):
         seconds_of("soon")

@@ -33,7 +33,7 @@ class Thrown:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", "Spark failed without a word"),
+        ("", "Spark failed without a message"),
         (
             "[COLUMN_ALREADY_EXISTS] There is one. SQLSTATE: 42711\n== plan ==",
             "[COLUMN_ALREADY_EXISTS] There is one.",

@@ -67,16 +67,18 @@ def test_what_is_no_password_stays(text: str) -> None:
 def test_a_checkpoint_notes_no_password(spark: SparkSession, tmp_path: Path) -> None:
     what = f"orders to {Target('jdbc:derby:db;password=hush', 'jdbc', table='t').name}"
     folder = Folder(spark, str(tmp_path / "checkpoint"))
-    with claimed(folder, what, lambda fresh: None) as first:
-        assert first.fresh
+    fresh: list[bool] = []
+    with claimed(folder, what, fresh.append) as first:
+        assert fresh == [True]
     file = tmp_path / "checkpoint" / IDENTITY
     noted = file.read_text()
     assert "hush" not in noted
     # Earlier releases noted it; their checkpoints go on.
     file.write_text(noted.replace("***", "hush"))
     file.with_name(f".{IDENTITY}.crc").unlink()
-    with claimed(folder, what, lambda fresh: None) as again:
-        assert (again.export_id, again.fresh) == (first.export_id, False)
+    with claimed(folder, what, fresh.append) as again:
+        assert again.export_id == first.export_id
+    assert fresh == [True, False]
 
 
 @pytest.mark.parametrize("url", [url for url in URLS if url.startswith("jdbc:")])

@@ -146,7 +146,7 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (cli.report, ["--source", "kafka"], "needs --bootstrap"),
         (cli.report, ["--bootstrap", "h:1", "--source", "korvet"], "is for --source kafka"),
         (cli.report, ["--bootstrap", "h:1"], "run `korvet jars` once"),
-        (cli.export, ["t", "--to", str(tmp_path)], "say --mode append or --mode overwrite"),
+        (cli.export, ["t", "--to", str(tmp_path)], "use --mode append or --mode overwrite"),
         (cli.export, ["t", "--to", "x", "--format", "jdbc"], "needs the name of a table"),
         (cli.export, ["t", "--to", "x", "--into", "u"], "has no table names"),
         (cli.export, ["--to", "x"], "give topics, --table NAME or --all-tables"),
@@ -157,7 +157,7 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (
             cli.export,
             ["--all-tables", "--continuous", "--every", "soon", "--to", "x"],
-            "'soon' is no interval",
+            "'soon' is not an interval",
         ),
         (cli.export, ["t", "--from", "f", "--to", "x"], "--from FOLDER needs --table NAME"),
         (
@@ -165,20 +165,20 @@ def test_command_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
             ["--table", "members", "--from", "f", "--source-option", "a=b", "--to", "x"],
             "reads files: no --source-option",
         ),
-        (cli.export, ["--table", "moods", "--to", "x"], "no table moods; there are offset_commits,"),
+        (cli.export, ["--table", "moods", "--to", "x"], "unknown table moods; tables are offset_commits,"),
         (cli.export, ["t", "--to", "x", "--checkpoint", "c"], "--checkpoint needs --continuous"),
         (cli.export, ["t", "--to", "x", "--continuous", "--available-now"], "use either --continuous"),
         (
             cli.export,
             ["t", "--to", "x", "--continuous", "--every", "-5 seconds"],
-            "'-5 seconds' is no interval",
+            "'-5 seconds' is not an interval",
         ),
         (cli.export, ["t", "--to", "x", "--every", "5 seconds"], "--every needs --continuous"),
         (cli.export, ["t", "--to", ""], "must not be empty"),
         (cli.export, ["t", "--to", f"{file}/x"], f"{file} is a file, not a folder"),
         (cli.export, ["--all-tables", "--to", f"{file}/x"], f"{file} is a file, not a folder"),
-        (cli.export, ["t", "--to", "x", "--format", "jdbc", "--into", "t"], "x is no database's URL"),
-        (cli.export, ["--table", "members", "--to", "x", "--available-now"], "members changes with what"),
+        (cli.export, ["t", "--to", "x", "--format", "jdbc", "--into", "t"], "x is not the URL of a database"),
+        (cli.export, ["--table", "members", "--to", "x", "--available-now"], "rows of members change"),
         (cli.export, ["--table", "members", "--to", "x", "--source-option", "a=b"], "no --source-option"),
         (cli.export, [*TO_X, "--redis", NOWHERE, "--source-option", "colour=red"], "unknown option colour"),
         (cli.export, ["t", "--to", "x", "--option", "loose"], "'loose' is not NAME=VALUE"),
@@ -259,7 +259,7 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert login("redis://h", redis_password_file=file)[2] == "from a file"
     for url, more, message in [
         ("redis://:pw@h", {"redis_password_file": file}, "not both"),
-        ("redis://me@h", {"redis_user": "you"}, "not in both"),
+        ("redis://me@h", {"redis_user": "you"}, "not both"),
         ("redis://h", {"redis_ca": "ca.pem"}, "rediss://"),
     ]:
         with pytest.raises(SourceError, match=message):
@@ -306,7 +306,7 @@ def test_jars_are_fetched_once_and_verified(tmp_path: Path, monkeypatch: pytest.
     assert not (folder / pinned[0].file_name).exists()
     # Nothing is pinned for a package that the user names: it is what the repository gives.
     assert jars.fetch_package("org.x:driver:1.2", folder).read_bytes() == b"evil"
-    with pytest.raises(jars.JarsMissing, match="no Maven coordinates"):
+    with pytest.raises(jars.JarsMissing, match="not Maven coordinates"):
         jars.fetch_package("../driver", folder)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(jars.JarsMissing, match="korvet jars delta"):

@@ -53,9 +53,9 @@ def test_times_come_before_offsets() -> None:
     [
         ({}, "give the option topic"),
         ({"topic": "t", "subscribe": "u"}, "exactly one of .*, not topic and subscribe"),
-        ({"topics": "t,,u"}, "topics holds an empty name"),
-        ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
-        ({"assign": "[1]"}, "assign is JSON like"),
+        ({"topics": "t,,u"}, "topics contains an empty name"),
+        ({"subscribePattern": "("}, "subscribePattern is not a regular expression"),
+        ({"assign": "[1]"}, "assign must be JSON like"),
         ({"assign": '{"t": []}'}, "a list of partitions for each topic"),
         ({"assign": '{"t": [0, -1]}'}, "a list of partitions for each topic"),
         ({"assign": '{"t": [true]}'}, "a list of partitions for each topic"),
@@ -63,40 +63,46 @@ def test_times_come_before_offsets() -> None:
         ({"assign": '{"t": [0]}', "startingOffsets": '{"t": {"1": 5}}'}, "names t-1, which is not assigned"),
         ({**TOPIC, "colour": "red"}, "unknown option colour; the korvet source has"),
         ({**TOPIC, "startingOffset": "latest"}, r"unknown option startingoffset \(startingOffsets\?\);"),
-        ({"topic": "t,u"}, "topic is one name, not 't,u'; topics takes several"),
-        ({**TOPIC, "startingOffsets": "[" * 100_000}, 'startingOffsets is "earliest", "latest" or JSON'),
+        ({"topic": "t,u"}, "topic must be one name, not 't,u'; use topics for several"),
+        ({**TOPIC, "startingOffsets": "[" * 100_000}, 'startingOffsets must be "earliest", "latest" or JSON'),
         ({**TOPIC, "kafka.bootstrap.servers": "x"}, "no option kafka.bootstrap.servers; use redis"),
         ({**TOPIC, "kafka.group.id": "g"}, "no option kafka.group.id: it reads Redis"),
         ({"path": "t"}, "no option path; use topic"),
         ({**TOPIC, "maxOffsetsPerTrigger": "1"}, "use maxRecordsPerTrigger"),
-        ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets is "earliest", "latest" or JSON'),
+        ({**TOPIC, "startingOffsets": "noon"}, 'startingOffsets must be "earliest", "latest" or JSON'),
         ({**TOPIC, "startingOffsets": "latest"}, "startingOffsets can't be latest in a batch"),
         ({**TOPIC, "startingOffsets": '{"t": 5}'}, "startingOffsets: t has no object of partitions"),
         ({**TOPIC, "startingOffsets": '{"t": {"a": 5}}'}, "of t are not numbers"),
         ({**TOPIC, "startingOffsets": '{"t": {"0": "5"}}'}, "of t are not numbers"),
         ({**TOPIC, "startingOffsets": '{"t": {"0": -3}}'}, "-3 for t-0 is not an offset, -2"),
         ({**TOPIC, "startingOffsets": '{"t": {"-1": 3}}'}, "t has no partition -1"),
-        ({**TOPIC, "startingOffsets": '{"u": {"0": 3}}'}, "names the topic u, which is not one that is read"),
+        ({**TOPIC, "startingOffsets": '{"u": {"0": 3}}'}, "names the topic u, which is not read"),
         ({**TOPIC, "endingOffsets": "earliest"}, "endingOffsets can't be earliest"),
         ({**TOPIC, "endingOffsets": '{"t": {"0": -2}}'}, "can't be earliest .* for t-0"),
-        ({**TOPIC, "startingTimestamp": "today"}, "startingTimestamp is a time in ms"),
-        ({**TOPIC, "endingTimestamp": "-5"}, "endingTimestamp is a time in ms"),
+        ({**TOPIC, "startingTimestamp": "today"}, "startingTimestamp must be a time in ms"),
+        ({**TOPIC, "endingTimestamp": "-5"}, "endingTimestamp must be a time in ms"),
         ({**TOPIC, "endingOffsetsByTimestamp": '{"t": {"0": -1}}'}, "-1 for t-0 is not a time in ms"),
-        ({**TOPIC, "startingOffsetsByTimestampStrategy": "guess"}, "one of error, latest, not 'guess'"),
-        ({**TOPIC, "failOnDataLoss": "maybe"}, "failOnDataLoss is true or false, not 'maybe'"),
-        ({**TOPIC, "isolationLevel": "dirty"}, "isolationLevel is one of read_committed, read_uncommitted"),
-        ({**TOPIC, "includeHeaders": "1"}, "includeHeaders is true or false"),
-        ({**TOPIC, "minPartitions": "0"}, "minPartitions is a number above 0"),
-        ({**TOPIC, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition is a number above 0"),
-        ({**TOPIC, "maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger: no option of a batch"),
-        ({**TOPIC, "keyspace": "{x}"}, "no keyspace name"),
-        ({**TOPIC, "redis": "http://h"}, "starts with redis://"),
-        ({**TOPIC, "redis": "redis://h?decode_responses=1"}, "nothing but db behind its question mark"),
+        (
+            {**TOPIC, "startingOffsetsByTimestampStrategy": "guess"},
+            "one of error, latest, not 'guess'",
+        ),
+        ({**TOPIC, "failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),
+        (
+            {**TOPIC, "isolationLevel": "dirty"},
+            "isolationLevel must be one of read_committed",
+        ),
+        ({**TOPIC, "includeHeaders": "1"}, "includeHeaders must be true or false"),
+        ({**TOPIC, "minPartitions": "0"}, "minPartitions must be a number above 0"),
+        ({**TOPIC, "maxRecordsPerPartition": "many"}, "maxRecordsPerPartition must be a number above 0"),
+        ({**TOPIC, "maxRecordsPerTrigger": "5"}, "maxRecordsPerTrigger: not an option of a batch"),
+        ({**TOPIC, "keyspace": "{x}"}, "not a keyspace name"),
+        ({**TOPIC, "redis": "http://h"}, "must start with redis://"),
+        ({**TOPIC, "redis": "redis://h?decode_responses=1"}, "only db after its question mark"),
         ({**TOPIC, "redis": "redis://[h"}, "can't be parsed"),
         ({**TOPIC, "redis": "redis://h,[::1"}, "can't be parsed"),
-        ({**TOPIC, "redis": "redis://me@h", "redis.user": "you"}, "not in both"),
+        ({**TOPIC, "redis": "redis://me@h", "redis.user": "you"}, "not both"),
         ({**TOPIC, "redis.ssl.ca": "/ca.pem"}, "need a redis URL that starts with rediss://"),
-        ({**TOPIC, "redis.password": "a", "redis.passwordFile": "b"}, "give one of redis.password, "),
+        ({**TOPIC, "redis.password": "a", "redis.passwordFile": "b"}, "give only one of redis.password, "),
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
@@ -107,9 +113,9 @@ def test_what_is_wrong_is_said(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"endingTimestamp": "5"}, "endingTimestamp: no option of a stream"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: not an option of a stream"),
         ({"maxRecordsPerTrigger": "1", "minRecordsPerTrigger": "2"}, "is above maxRecordsPerTrigger"),
-        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a duration like"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay must be a duration like"),
     ],
 )
 def test_what_is_wrong_in_a_stream(options: dict[str, str], message: str) -> None:
@@ -153,7 +159,7 @@ def test_secrets_from_files_and_variables(
     named = parse(topic="t", redis_passwordEnv="SECRET_OF_REDIS").address
     assert named.arguments() == {"password": "from variable"}
     monkeypatch.delenv("SECRET_OF_REDIS")
-    with pytest.raises(SourceError, match=r"redis\.passwordEnv names SECRET_OF_REDIS, which this process"):
+    with pytest.raises(SourceError, match=r"redis\.passwordEnv names SECRET_OF_REDIS, which is not set"):
         named.arguments()
     with pytest.raises(SourceError, match=r"redis\.passwordFile /nowhere can't be read: No such file"):
         Secret(file="/nowhere").reveal()

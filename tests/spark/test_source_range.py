@@ -233,7 +233,7 @@ def test_what_goes_while_it_is_read(keyspace: Keyspace, how: str) -> None:
         else:
             keyspace.client.delete("korvet:t:0")
         if fails == "true" and how != "delete one entry":
-            with pytest.raises(DataLoss, match="t-0 was trimmed or deleted while it was read"):
+            with pytest.raises(DataLoss, match="t-0 was trimmed or deleted during the read"):
                 list(found)
         else:
             read += [row["offset"] for page in found for row in page.to_pylist()]
@@ -388,7 +388,7 @@ def test_an_index_that_somebody_wrote_to(keyspace: Keyspace) -> None:
     fill(keyspace, "t", 0, [BASE, BASE + 1])
     keyspace.client.zadd("{korvet:t:0}:index", {"hello": BASE})
     assert len(batch(keyspace, topic="t")) == 2
-    with pytest.raises(SourceError, match="'hello' is no point of korvet's index"):
+    with pytest.raises(SourceError, match="'hello' is not a point of korvet's index"):
         batch(keyspace, topic="t", startingTimestamp="5")
 
 

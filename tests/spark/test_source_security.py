@@ -147,7 +147,7 @@ def test_tls_with_certificates_of_both_sides(keyspace: Keyspace, front: Front) -
     [
         ({"ca": "other.pem"}, "no usable Redis at rediss://localhost.*CERTIFICATE_VERIFY_FAILED"),
         ({"ca": ""}, "no usable Redis at rediss://localhost.*CERTIFICATE_VERIFY_FAILED"),
-        ({"cert": "nowhere.pem"}, "redis.ssl.cert: there is no readable file .*nowhere.pem"),
+        ({"cert": "nowhere.pem"}, "redis.ssl.cert: the file .*nowhere.pem doesn't exist or can't be read"),
         ({"cert": "other.pem", "key": "other.key"}, "no usable Redis at rediss://localhost"),
         ({"key": "locked.key", "keyPassword": "wrong hush"}, "no usable Redis at rediss://localhost"),
     ],

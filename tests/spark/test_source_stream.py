@@ -192,7 +192,7 @@ def test_a_topic_that_is_gone_or_another(keyspace: Keyspace) -> None:
         stream.trigger()
     create(uuid.UUID(int=2))
     fill(keyspace, "t", 0, [BASE + 3 + at for at in range(20)])
-    with pytest.raises(DataLoss, match="topic t was deleted and made anew"):
+    with pytest.raises(DataLoss, match="topic t was deleted and created again"):
         stream.trigger()
     stream.restart(failOnDataLoss="false")
     assert offsets(stream.drain()) == [BASE + 3 + at for at in range(20)]
@@ -235,7 +235,7 @@ def test_an_empty_dense_topic_with_a_group(keyspace: Keyspace) -> None:
 
 def test_what_has_no_meaning_in_a_stream(keyspace: Keyspace) -> None:
     keyspace.topic("t")
-    with pytest.raises(SourceError, match="endingOffsets: no option of a stream"):
+    with pytest.raises(SourceError, match="endingOffsets: not an option of a stream"):
         Stream(keyspace, topic="t", endingOffsets="latest")
     with pytest.raises(SourceError, match="no topic nowhere"):
         Stream(keyspace, topic="nowhere")
