@@ -25,13 +25,11 @@ LONG_FUNCTIONS = {
 }
 LONG_FILES = {
     "korvet/api/produce.py": "",
-    "korvet/groups/consumer/membership.py": "",
-    "korvet/groups/consumer/regex.py": "",
-    "korvet/groups/membership.py": "",
-    "korvet/groups/messages.py": "",
+    "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
+    "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/records/kernel.py": "",
     "korvet/server/connection.py": "",
-    "korvet/transactions/shard.py": "",
+    "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
     "spark/records/kernel.py": "",
     "tests/spark/test_export.py": "",
     "tests/storage/test_compacted_transactions.py": "",

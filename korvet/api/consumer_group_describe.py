@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.operations import NOT_ASKED, operations_on
-from korvet.groups.messages import (
+from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
     DescribedConsumer,

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.consumer.automaton import InvalidRegex
 from korvet.groups.consumer.membership import invalid_regex
-from korvet.groups.consumer.regex import InvalidRegex
-from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
+from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.shard import GroupShard
 from korvet.protocol.durations import milliseconds
 from korvet.protocol.registry import Respond, submit_api

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.expressions import select
-from korvet.groups.consumer.regex import InvalidRegex
+from korvet.groups.consumer.automaton import InvalidRegex
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import sliced

@@ -9,7 +9,8 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.groups.consumer.automaton import InvalidRegex
+from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import Matching
 from korvet.slices import sliced
 

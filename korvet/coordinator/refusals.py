@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from korvet.groups.messages import (
-    CommitReply,
-    CommitRequest,
+from korvet.groups.consumer.messages import (
     ConsumerDescribeReply,
     ConsumerDescribeRequest,
     ConsumerHeartbeatReply,
     ConsumerHeartbeatRequest,
+    DescribedConsumerGroup,
+)
+from korvet.groups.messages import (
+    CommitReply,
+    CommitRequest,
     DeletedGroup,
     DeleteReply,
     DeleteRequest,
-    DescribedConsumerGroup,
     DescribedGroup,
     DescribeReply,
     DescribeRequest,

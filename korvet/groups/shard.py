@@ -22,6 +22,12 @@ from korvet.groups.consumer.classic import ClassicMembers
 from korvet.groups.consumer.describe import describe
 from korvet.groups.consumer.group import EPOCH, RECORD_TYPES, ConsumerGroup
 from korvet.groups.consumer.membership import ConsumerMembership
+from korvet.groups.consumer.messages import (
+    ConsumerDescribeReply,
+    ConsumerDescribeRequest,
+    ConsumerHeartbeatRequest,
+    DescribedConsumerGroup,
+)
 from korvet.groups.consumer.migration import Migration
 from korvet.groups.consumer.topics import NoTopics
 from korvet.groups.context import Context
@@ -29,11 +35,7 @@ from korvet.groups.group import UNKNOWN_TIMESTAMP_MS, Group
 from korvet.groups.membership import Membership, refuse_strings
 from korvet.groups.messages import (
     CommitRequest,
-    ConsumerDescribeReply,
-    ConsumerDescribeRequest,
-    ConsumerHeartbeatRequest,
     DeleteRequest,
-    DescribedConsumerGroup,
     DescribedGroup,
     DescribedMember,
     DescribeReply,

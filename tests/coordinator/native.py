@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.exporter import NativeExporter
-from korvet.groups.messages import (
-    DeleteRequest,
-    DescribeRequest,
-    FetchTopic,
-    OffsetDeleteRequest,
-)
+from korvet.groups.messages import DeleteRequest, DescribeRequest, FetchTopic, OffsetDeleteRequest
 from korvet.groups.shard import GroupShard
 from korvet.offsets.packing import pack
 from korvet.storage.keys import OFFSETS_TOPIC

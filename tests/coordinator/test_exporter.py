@@ -10,9 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.config import GroupConfig
-from korvet.groups.messages import (
-    ListRequest,
-)
+from korvet.groups.messages import ListRequest
 from korvet.offsets.packing import pack
 from korvet.offsets.partition import partition_for
 from korvet.storage.keys import OFFSETS_TOPIC

@@ -12,7 +12,7 @@ import pytest
 
 from korvet.coordinator import expressions
 from korvet.coordinator.expressions import TopicExpressions
-from korvet.groups.consumer.regex import InvalidRegex
+from korvet.groups.consumer.automaton import InvalidRegex
 from tests.support.polling import until_async
 
 WAIT_S = 20

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
 from korvet.groups.messages import (
     CommitPartition,
     CommitRequest,
     CommitTopic,
-    ConsumerHeartbeatRequest,
     HeartbeatRequest,
     JoinProtocol,
     JoinRequest,

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from korvet.coordinator.service import CoordinatorError
 from korvet.groups.config import GroupConfig
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
 from korvet.groups.messages import (
-    ConsumerHeartbeatRequest,
     DeleteRequest,
     DescribeRequest,
     FetchTopic,

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import ConsumerHeartbeatReply, OwnedTopic
+from korvet.groups.consumer.messages import ConsumerHeartbeatReply, OwnedTopic
 from tests.api.asking import Client
 from tests.support.admin import create_topic
 from tests.support.polling import until
@@ -21,7 +21,7 @@ from tests.unit.groups.consumers import Consumer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from korvet.groups.messages import ConsumerHeartbeatRequest
+    from korvet.groups.consumer.messages import ConsumerHeartbeatRequest
     from tests.support.servers import KorvetServer
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(400)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import DescribedConsumer, DescribedConsumerGroup, NamedTopic
+from korvet.groups.consumer.messages import DescribedConsumer, DescribedConsumerGroup, NamedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -13,6 +13,7 @@ import msgspec
 from kio.schema.errors import ErrorCode
 
 from korvet.groups.consumer.assignors import ASSIGNORS, AssignedMember
+from korvet.groups.consumer.automaton import InvalidRegex
 from korvet.groups.consumer.draft import Draft
 from korvet.groups.consumer.group import ConsumerGroup
 from korvet.groups.consumer.member import (
@@ -23,10 +24,10 @@ from korvet.groups.consumer.member import (
     MemberState,
     reconcile,
 )
+from korvet.groups.consumer.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.consumer.migration import CannotUpgrade
-from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import metadata_hash
-from korvet.groups.messages import ConsumerHeartbeatReply, ConsumerHeartbeatRequest, OwnedTopic, Token
 from korvet.groups.timers import Deadline
 from korvet.offsets.group_records import ConsumerMember, ResolvedRegex
 from korvet.offsets.wire import MAX_STRING_BYTES, fits_string
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from korvet.groups.consumer.member import Owned
     from korvet.groups.consumer.migration import Migration
     from korvet.groups.context import Context
+    from korvet.groups.messages import Token
     from korvet.groups.timers import Action
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from korvet.groups.consumer.messages import ConsumerDescribeRequest, ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.consumer.regex import compile_regex
 from korvet.groups.consumer.topics import Matching, TopicInfo
-from korvet.groups.messages import ConsumerDescribeRequest, ConsumerHeartbeatRequest, OwnedTopic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from korvet.groups.messages import ConsumerHeartbeatReply, DescribedConsumerGroup
+    from korvet.groups.consumer.messages import ConsumerHeartbeatReply, DescribedConsumerGroup
     from tests.unit.groups.driver import Driver
 
 Partitions = dict[str, set[int]]

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from korvet.groups.config import GroupConfig
+from korvet.groups.consumer.messages import ConsumerHeartbeatRequest, OwnedTopic
 from korvet.groups.consumer.topics import TopicInfo, metadata_hash
 from korvet.groups.messages import (
-    ConsumerHeartbeatRequest,
     DeleteRequest,
     HeartbeatRequest,
     JoinProtocol,
     JoinRequest,
     ListRequest,
-    OwnedTopic,
     SyncRequest,
 )
 from korvet.groups.shard import GroupShard

@@ -9,14 +9,8 @@ from kio.schema.errors import ErrorCode
 
 from korvet.groups.config import GroupConfig, MigrationPolicy
 from korvet.groups.consumer.group import ConsumerGroup
-from korvet.groups.messages import (
-    DeleteRequest,
-    FetchRequest,
-    FetchTopic,
-    ListRequest,
-    OffsetDeleteRequest,
-    OwnedTopic,
-)
+from korvet.groups.consumer.messages import OwnedTopic
+from korvet.groups.messages import DeleteRequest, FetchRequest, FetchTopic, ListRequest, OffsetDeleteRequest
 from korvet.offsets.group_records import ConsumerAssignment, OwnedPartitions
 from korvet.offsets.schema import GroupMemberKey, GroupRecordKey, GroupRegexKey
 from tests.unit.groups.consumers import Consumer, FakeTopics, described, heartbeat, topic_id

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from korvet.groups.consumer.regex import InvalidRegex, compile_regex
+from korvet.groups.consumer.automaton import InvalidRegex
+from korvet.groups.consumer.regex import compile_regex
 
 ATOMS = st.sampled_from(["a", "b", ".", r"\.", "[ab]", "[^a]", r"\d", r"\W", "^", "$", r"\b", "(?i:A)", "-"])
 OPERATORS = st.sampled_from(["", "", "*", "+", "?", "*?", "{2}", "{1,2}", "{0,1}", "{2,}", "{0}"])
