@@ -43,7 +43,6 @@ LONG_FILES = {
 }
 # Modules that import each other.
 CIRCLES = [
-    ["korvet.server.connection", "korvet.server.connections"],
     ["korvet.api.common.context", "korvet.api.common.services", "korvet.api.fetching.memory"],
 ]
 # The widest line of Lua; no formatter checks Lua.

@@ -10,6 +10,7 @@ version. A request in an unknown version receives error 35 in version 0.
 from __future__ import annotations
 
 import re
+import struct
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,7 +38,14 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("ApiVersionsResponse", error_code=error, api_keys=())
 
 
-@api(18, "ApiVersions", (0, 5), refuse=refuse)
+def _unsupported() -> bytes:
+    """Version 0 of the response with UNSUPPORTED_VERSION and all supported versions (KIP-511)."""
+    entries = registry.registered()
+    ranges = [struct.pack(">hhh", entry.key, entry.advertised_min, entry.max_version) for entry in entries]
+    return struct.pack(">hi", ErrorCode.unsupported_version, len(ranges)) + b"".join(ranges)
+
+
+@api(18, "ApiVersions", (0, 5), refuse=refuse, unsupported=_unsupported)
 async def api_versions(context: RequestContext, request: Any) -> Any:
     """All registered APIs with their versions."""
     if context.api_version >= 3:

@@ -48,7 +48,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     )
 
 
-@api(19, "CreateTopics", (2, 7), refuse=refuse)
+@api(19, "CreateTopics", (2, 7), refuse=refuse, strict_quota_since=6)
 async def create_topics(context: RequestContext, request: Any) -> Any:
     """Make the topics, each on its own: one that is refused does not keep the others."""
     times = Counter(asked.name for asked in request.topics)

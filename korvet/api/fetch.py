@@ -17,7 +17,7 @@ from korvet.api.fetching.pending_fetch import Reading, locate, take_ends
 from korvet.api.fetching.response import SESSIONS_SINCE, TOPIC_IDS_SINCE, encode_response
 from korvet.api.fetching.session_fetch import SessionReading
 from korvet.api.fetching.sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, FetchSession, SessionError
-from korvet.protocol.registry import Respond, submit_api
+from korvet.protocol.registry import ReadQuota, Respond, submit_api
 
 if TYPE_CHECKING:
     from korvet.api.common.context import Client, RequestContext
@@ -55,7 +55,27 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     return context.make("FetchResponse", error_code=ErrorCode.none, session_id=0, responses=topics)
 
 
-@submit_api(1, "Fetch", (4, 18), refuse=refuse)
+def _limited(request: Any, most_bytes: int) -> Any:
+    """The request, asking for at most `most_bytes`."""
+    if request.max_bytes <= most_bytes:
+        return request
+    return replace(request, max_bytes=most_bytes, min_bytes=min(request.min_bytes, most_bytes))
+
+
+def _emptied(context: RequestContext, body: list[bytes]) -> list[bytes]:
+    """The response body without partitions in place of the one that was just made."""
+    kept: Reading | None = context.client.kept
+    return body if kept is None else kept.withhold()
+
+
+def _is_full(request: Any) -> bool:
+    """Whether the request is outside of a session: an idle consumer sends the same one again."""
+    return getattr(request, "session_epoch", FINAL_EPOCH) == FINAL_EPOCH
+
+
+@submit_api(
+    1, "Fetch", (4, 18), refuse=refuse, read_quota=ReadQuota(_limited, _emptied), is_repeated=_is_full
+)
 def fetch(context: RequestContext, request: Any, respond: Respond) -> None:
     """Read the partitions, waiting where there is too little."""
     kept: Reading | None = context.client.kept
@@ -90,19 +110,6 @@ def _resume(context: RequestContext, request: Any, epoch: int, respond: Respond)
         reading.begin(context, request, respond)
     else:
         _read_all(context, request, respond, opens=False)
-
-
-def within(request: Any, most_bytes: int) -> Any:
-    """The request, asking for no more than so many bytes."""
-    if request.max_bytes <= most_bytes:
-        return request
-    return replace(request, max_bytes=most_bytes, min_bytes=min(request.min_bytes, most_bytes))
-
-
-def withheld(context: RequestContext, body: list[bytes]) -> list[bytes]:
-    """What a client that has to wait gets in the stead of the response body that was just made."""
-    kept: Reading | None = context.client.kept
-    return body if kept is None else kept.withhold()
 
 
 def _read_all(context: RequestContext, request: Any, respond: Respond, *, opens: bool) -> None:

@@ -13,81 +13,85 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.commit_topics import commit_topic
-from korvet.api.common.offset_commit_form import AskedCommit
-from korvet.groups.messages import CommitReply, CommitRequest
+from korvet.groups.messages import NO_RETENTION, CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
-from korvet.protocol.primitives import length, string
+from korvet.protocol.durations import milliseconds
+from korvet.protocol.primitives import length, string, uuid_bytes
 from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.api.common.offset_commit_form import AskedTopic
 
+_RETENTION_UNTIL: Final = 4
 _THROTTLE_SINCE: Final = 3
+_INSTANCES_SINCE: Final = 7
 _FLEXIBLE_SINCE: Final = 8
 _MEMBER_EPOCHS_SINCE: Final = 9
 _TOPIC_IDS_SINCE: Final = 10
+# Commits of one connection in progress. They keep their order, as they go through one coordinator.
+_IN_FLIGHT: Final = 64
 _NO_THROTTLE: Final = b"\x00" * 4
-_NO_TOPIC_ID: Final = b"\x00" * 16
 _PARTITION: Final = struct.Struct(">ih")
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
     """Every partition with the error."""
     topics = tuple(
-        _topic(context, topic, [(each.partition, error) for each in topic.partitions])
-        for topic in _asked(request).topics
+        context.make(
+            "OffsetCommitResponseTopic",
+            name=getattr(topic, "name", ""),
+            topic_id=getattr(topic, "topic_id", None),
+            partitions=tuple(
+                context.make(
+                    "OffsetCommitResponsePartition", partition_index=each.partition_index, error_code=error
+                )
+                for each in topic.partitions
+            ),
+        )
+        for topic in request.topics
     )
     return context.make("OffsetCommitResponse", topics=topics)
 
 
-@submit_api(8, "OffsetCommit", (2, 10), refuse=refuse)
+@submit_api(8, "OffsetCommit", (2, 10), refuse=refuse, in_flight_max=_IN_FLIGHT)
 def offset_commit(context: RequestContext, request: Any, respond: Respond) -> None:
     """Commit the offsets of partitions that exist."""
-    asked = _asked(request)
-    if not context.may(Operation.READ, ResourceType.GROUP, asked.group_id):
-        respond([context.schema.encode(refuse(context, asked, ErrorCode.group_authorization_failed))])
+    version = context.api_version
+    if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        respond([context.schema.encode(refuse(context, request, ErrorCode.group_authorization_failed))])
         return
-    by_id = context.api_version >= _TOPIC_IDS_SINCE
+    by_id = version >= _TOPIC_IDS_SINCE
     commit = CommitRequest(
-        group_id=asked.group_id,
-        topics=tuple([commit_topic(context, topic, by_id=by_id) for topic in asked.topics]),
-        generation_id=asked.generation_id,
-        member_id=asked.member_id,
-        group_instance_id=asked.group_instance_id,
-        retention_time_ms=asked.retention_time_ms,
-        knows_member_epochs=context.api_version >= _MEMBER_EPOCHS_SINCE,
+        group_id=request.group_id,
+        topics=tuple([commit_topic(context, topic, by_id=by_id) for topic in request.topics]),
+        generation_id=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id if version >= _INSTANCES_SINCE else None,
+        retention_time_ms=_retention_ms(version, request),
+        knows_member_epochs=version >= _MEMBER_EPOCHS_SINCE,
     )
 
-    def done(reply: Any) -> None:
-        respond([_body(context.api_version, asked, reply)])
+    def done(reply: CommitReply) -> None:
+        respond([_encode(version, request, reply)])
 
-    context.services.coordinator.submit(asked.group_id, GroupShard.commit, commit, done)
-
-
-def _asked(request: Any) -> AskedCommit:
-    return request if isinstance(request, AskedCommit) else AskedCommit.of(request)
+    context.services.coordinator.submit(request.group_id, GroupShard.commit, commit, done)
 
 
-def _body(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
-    """The encoded response; a form's is the same each time that every offset is taken."""
-    form = asked.form
-    if form is None or not reply.is_accepted:
-        return _encode(version, asked, reply)
-    if form.accepted is None:
-        form.accepted = _encode(version, asked, reply)
-    return form.accepted
+def _retention_ms(version: int, request: Any) -> int:
+    return milliseconds(request.retention_time) if version <= _RETENTION_UNTIL else NO_RETENTION
 
 
-def _encode(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
-    """The response (OffsetCommitResponse.json) written by hand: thousands a second say next to nothing."""
+def _encode(version: int, request: Any, reply: CommitReply) -> bytes:
+    """The response body (OffsetCommitResponse.json). Written by hand: kio's writer takes 2 us more, and a
+    busy broker answers thousands of commits per second.
+    """
     flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     parts = [_NO_THROTTLE if version >= _THROTTLE_SINCE else b"", length(len(reply.topics), flexible)]
-    for topic, result in zip(asked.topics, reply.topics, strict=True):
+    for topic, result in zip(request.topics, reply.topics, strict=True):
         if version >= _TOPIC_IDS_SINCE:
-            parts.append(_NO_TOPIC_ID if topic.topic_id is None else topic.topic_id.bytes)
+            parts.append(uuid_bytes(topic.topic_id))
         else:
             parts.append(string(result.name, flexible))
         parts.append(length(len(result.partitions), flexible))
@@ -95,13 +99,3 @@ def _encode(version: int, asked: AskedCommit, reply: CommitReply) -> bytes:
         parts.append(tags)
     parts.append(tags)
     return b"".join(parts)
-
-
-def _topic(context: RequestContext, asked: AskedTopic, partitions: list[tuple[int, ErrorCode]]) -> Any:
-    results = tuple(
-        context.make("OffsetCommitResponsePartition", partition_index=partition, error_code=error)
-        for partition, error in partitions
-    )
-    return context.make(
-        "OffsetCommitResponseTopic", name=asked.name, topic_id=asked.topic_id, partitions=results
-    )

@@ -11,6 +11,7 @@ v13 names topics by ID.
 from __future__ import annotations
 
 import logging
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from korvet.api.common.produced_offsets import read_put
 from korvet.api.producing.response import PartitionAnswer, RecordError, encode_response
 from korvet.groups.shard import GroupShard
 from korvet.offsets.record_batch import NO_TIMESTAMP, ZSTD
+from korvet.protocol.produce_request import decode_produce
 from korvet.protocol.registry import Respond, submit_api
 from korvet.records import kernel
 from korvet.records.batch import BatchError
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
     from korvet.api.common.context import RequestContext
     from korvet.api.producing.unpacking import Unpacked
+    from korvet.protocol.produce_request import ProduceRequest, ProduceTopic
     from korvet.records.batch import BatchHeader, BytesLike
     from korvet.security.authorizer import Access
     from korvet.storage.log.partition_log import PartitionLog
@@ -104,10 +107,10 @@ class _Part(PartitionAnswer):
             self.unpacked = None
 
 
-def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
+def refuse(context: RequestContext, request: ProduceRequest, error: ErrorCode) -> Any:
     """Every partition with the error."""
     topics = []
-    for topic in request.topic_data:
+    for topic in request.topics:
         partitions = tuple(
             context.make(
                 "PartitionProduceResponse",
@@ -118,21 +121,31 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
                 log_start_offset=-1,
                 record_errors=(),
             )
-            for data in topic.partition_data
+            for data in topic.partitions
         )
         topics.append(
             context.make(
                 "TopicProduceResponse",
-                name=getattr(topic, "name", ""),
-                topic_id=getattr(topic, "topic_id", None),
+                name=topic.name,
+                topic_id=topic.topic_id,
                 partition_responses=partitions,
             )
         )
     return context.make("ProduceResponse", responses=tuple(topics))
 
 
-@submit_api(0, "Produce", (3, 13), refuse=refuse, advertised_min=0)
-def produce(context: RequestContext, request: Any, respond: Respond) -> None:
+# Requests keep their order in the log, as the link to Redis does. Their bytes, not their number, are limited.
+@submit_api(
+    0,
+    "Produce",
+    (3, 13),
+    refuse=refuse,
+    advertised_min=0,
+    in_flight_max=sys.maxsize,
+    writes_records=True,
+    decode=decode_produce,
+)
+def produce(context: RequestContext, request: ProduceRequest, respond: Respond) -> None:
     """Append each partition's batch and answer when all are decided."""
     _Produce(context, request, respond).start()
 
@@ -141,14 +154,14 @@ class _Produce(msgspec.Struct, eq=False):
     """One request at work."""
 
     _context: RequestContext
-    _request: Any
+    _request: ProduceRequest
     _respond: Respond
-    _answers: list[tuple[Any, list[_Part]]] = []
+    _answers: list[tuple[ProduceTopic, list[_Part]]] = []
     _pending: int = 1
     """Appends on their way, and one for the request itself, so that nothing is answered before all of them
     are.
     """
-    _parts: Iterator[tuple[Any, _Part]] = iter(())
+    _parts: Iterator[tuple[ProduceTopic, _Part]] = iter(())
     """Topic and partition of what is yet to be begun."""
     _let_go: Callable[[], None] | None = None
     """Has the connection take requests again."""
@@ -158,11 +171,11 @@ class _Produce(msgspec.Struct, eq=False):
         self._parts = self._each_part()
         self._go_on()
 
-    def _each_part(self) -> Iterator[tuple[Any, _Part]]:
-        for topic in self._request.topic_data:
+    def _each_part(self) -> Iterator[tuple[ProduceTopic, _Part]]:
+        for topic in self._request.topics:
             parts: list[_Part] = []
             self._answers.append((topic, parts))
-            for data in topic.partition_data:
+            for data in topic.partitions:
                 part = _Part(data.index, records=data.records)
                 parts.append(part)
                 yield topic, part
@@ -184,7 +197,7 @@ class _Produce(msgspec.Struct, eq=False):
             self._let_go()
         self._finished()
 
-    def _begin(self, topic: Any, part: _Part) -> bool:
+    def _begin(self, topic: ProduceTopic, part: _Part) -> bool:
         """Begin one append; False if it has to wait: `_go_on` is called after that. Raises BatchError and
         _Refused.
         """
@@ -367,7 +380,7 @@ class _Produce(msgspec.Struct, eq=False):
                 part.release()
         self._finished()
 
-    def _locate(self, topic: Any, index: int) -> Place:
+    def _locate(self, topic: ProduceTopic, index: int) -> Place:
         """Where the batch of a partition goes. Raises _Refused."""
         context, acks = self._context, self._request.acks
         if acks not in _ACKS:

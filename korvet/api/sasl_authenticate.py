@@ -7,31 +7,18 @@ flexible.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
-import time
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from kio.schema.errors import ErrorCode
 
-from korvet.api.common.password_checks import TooManyChecks
+from korvet.api.common.authentication import evaluate
 from korvet.protocol.registry import api
 from korvet.security.errors import SaslFailure
-from korvet.security.sasl import SaslSession, State
+from korvet.security.sasl import State
 
 if TYPE_CHECKING:
-    from korvet.api.common.context import Client, RequestContext
-    from korvet.api.common.services import Services
-
-
-class Challenge(NamedTuple):
-    """The server's answer to a token, and how long the session lasts if that was the last one; 0 is for
-    ever.
-    """
-
-    token: bytes
-    lifetime_ms: int
+    from korvet.api.common.context import RequestContext
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode, message: str | None = None) -> Any:
@@ -67,46 +54,3 @@ async def sasl_authenticate(context: RequestContext, request: Any) -> Any:
         auth_bytes=answer.token,
         session_lifetime=datetime.timedelta(milliseconds=answer.lifetime_ms),
     )
-
-
-async def evaluate(client: Client, services: Services, token: bytes) -> Challenge | SaslFailure:
-    """Answer a token of a client that authenticates; after a failure its connection ends."""
-    session = client.sasl
-    assert session is not None
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    try:
-        if session.takes_long:
-            work = partial(session.evaluate, token)
-            answer = await services.password_checks.run(client.client_host, work)
-        else:
-            answer = session.evaluate(token)
-    except SaslFailure as failure:
-        delay_s = services.config.connection_failed_authentication_delay_ms / 1000
-        await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
-        client.end(f"it failed to authenticate: {failure}")
-        return failure
-    except TooManyChecks:
-        # Without an answer: clients try again after a lost connection, and never after a failure.
-        client.close("too many passwords from its address wait to be checked")
-        return SaslFailure("Authentication failed: too many clients authenticate")
-    if session.state is not State.AUTHENTICATED:
-        return Challenge(answer, 0)
-    lifetime_ms = session.begin_session(time.monotonic())
-    client.expect_tokens(raw=False)
-    client.become(session.principal)
-    return Challenge(answer, lifetime_ms)
-
-
-def _rest_of_delay(passed_s: float, delay_s: float) -> float:
-    """Time until a failure is answered: whole delays after the request, so that the time that the check took
-    does not show.
-    """
-    return delay_s - passed_s % delay_s if delay_s else 0.0
-
-
-def refusal_of(session: SaslSession, api_key: int) -> str:
-    """Why a request of that API ends the connection of a client that has to authenticate first."""
-    if session.state is State.AUTHENTICATED:
-        return "its session is over and it did not authenticate anew"
-    return f"it sent a request of API {api_key} before it had authenticated"

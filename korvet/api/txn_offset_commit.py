@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.commit_topics import commit_topic
-from korvet.api.common.offset_commit_form import asked_topic
 from korvet.groups.messages import CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.registry import api
@@ -73,9 +72,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         BUMPING_PROTOCOL if adds else 0,
         verify_only=not adds,
     )
-    topics = [
-        commit_topic(context, asked_topic(topic), by_id=by_id) async for topic in sliced(request.topics)
-    ]
+    topics = [commit_topic(context, topic, by_id=by_id) async for topic in sliced(request.topics)]
     # Others get a turn: one topic may have 100,000 partitions.
     await asyncio.sleep(0)
     commit = CommitRequest(

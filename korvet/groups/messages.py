@@ -229,15 +229,6 @@ class CommitReply(msgspec.Struct, frozen=True):
 
     topics: tuple[TopicResult, ...]
 
-    @property
-    def is_accepted(self) -> bool:
-        """Whether every offset was accepted."""
-        for topic in self.topics:
-            for partition in topic.partitions:
-                if partition.error is not ErrorCode.none:
-                    return False
-        return True
-
 
 class FetchTopic(msgspec.Struct, frozen=True):
     """The partitions of one topic in an OffsetFetch."""

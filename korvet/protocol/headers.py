@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import msgspec
-
 from korvet.protocol.primitives import MalformedRequest, skip_tagged_fields
 
 _FIXED: Final = struct.Struct(">hhi")
@@ -18,37 +16,27 @@ FIXED_HEADER_BYTES: Final = _FIXED.size
 LASTING_FRAME_BYTES: Final = 256 * 1024
 
 
-class RequestHeader(msgspec.Struct, frozen=True):
-    """What every request starts with; `client_id` is empty when the client sent null."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str
-
-
 def peek_api(frame: memoryview) -> tuple[int, int, int]:
     """(api key, api version, correlation id) of a frame, all that every header version shares.
 
     Raises MalformedRequest when the frame is shorter than that.
     """
-    if len(frame) < FIXED_HEADER_BYTES:
-        raise MalformedRequest(f"a frame of {len(frame)} bytes holds no request header")
-    api_key, api_version, correlation_id = _FIXED.unpack_from(frame)
-    return api_key, api_version, correlation_id
+    try:
+        return _FIXED.unpack_from(frame)
+    except struct.error:
+        raise MalformedRequest(f"a frame of {len(frame)} bytes holds no request header") from None
 
 
-def parse_header(frame: memoryview, flexible: bool) -> tuple[RequestHeader, int]:
-    """The header of a frame and the position of the request body behind it.
+def parse_header(frame: memoryview, flexible: bool) -> tuple[str, int]:
+    """The client ID in the header of a frame, and the position of the request body. Null is an empty ID.
 
-    `flexible` says that tagged fields follow the client id (RequestHeader v2). Raises MalformedRequest.
+    `flexible`: tagged fields follow the client ID (RequestHeader v2). Raises MalformedRequest.
     """
-    api_key, api_version, correlation_id = peek_api(frame)
-    position = FIXED_HEADER_BYTES
-    if len(frame) < position + 2:
-        raise MalformedRequest("the request header ends before the client id")
-    (length,) = _INT16.unpack_from(frame, position)
-    position += 2
+    try:
+        (length,) = _INT16.unpack_from(frame, FIXED_HEADER_BYTES)
+    except struct.error:
+        raise MalformedRequest("the request header ends before the client id") from None
+    position = FIXED_HEADER_BYTES + 2
     client_id = ""
     if length >= 0:
         if position + length > len(frame):
@@ -59,8 +47,9 @@ def parse_header(frame: memoryview, flexible: bool) -> tuple[RequestHeader, int]
             raise MalformedRequest("the client id is not UTF-8") from None
         position += length
     if flexible:
-        position = skip_tagged_fields(frame, position)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+        at_end = position == len(frame)
+        position = skip_tagged_fields(frame, position) if at_end or frame[position] else position + 1
+    return client_id, position
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:

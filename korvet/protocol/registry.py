@@ -1,7 +1,7 @@
-"""The table of APIs that this broker speaks; each module of korvet/api registers its own key and versions.
+"""The table of APIs that this broker serves. Each module of korvet/api registers its own key and versions.
 
-What ApiVersions advertises and what the server dispatches are read from this one table, so they can't
-disagree.
+ApiVersions advertises this table and the server dispatches by it, so the two cannot disagree. What the server
+does differently for one API (pipelining, backpressure, quotas) is a field of its entry.
 """
 
 from __future__ import annotations
@@ -12,21 +12,31 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 from kio.schema.errors import ErrorCode
 
-# Takes the segments of a response body, or None where nothing is to be answered (Produce with acks=0).
+# Takes the segments of a response body, or None if the request gets no response (Produce with acks=0).
 Respond: TypeAlias = Callable[[list[bytes] | None], None]
 # (context, request) -> response structure of the request's version, or the segments of the encoded body
 Handler: TypeAlias = Callable[[Any, Any], Coroutine[Any, Any, Any]]
 # (context, request, respond): runs at once and responds then or later; no task is made for it
 SubmitHandler: TypeAlias = Callable[[Any, Any, Respond], None]
-# (context, request, error) -> the response in which everything asked for carries the error
+# (context, request, error) -> the response in which everything that was requested carries the error
 Refuse: TypeAlias = Callable[[Any, Any, ErrorCode], Any]
+# (frame, position of the body, version) -> request. Raises MalformedRequest.
+Decode: TypeAlias = Callable[[memoryview, int, int], Any]
+
+
+class ReadQuota(msgspec.Struct, frozen=True):
+    """How `consumer_byte_rate` limits the responses of an API that returns records."""
+
+    limit: Callable[[Any, int], Any]
+    """(request, bytes) -> the request, asking for at most that many bytes."""
+    empty: Callable[[Any, list[bytes]], list[bytes]]
+    """(context, body) -> the response body without records, for a client that has to wait (KIP-219). Called
+    at once after the handler responded with `body`.
+    """
 
 
 class Api(msgspec.Struct, frozen=True):
-    """One API: its versions and how it is handled.
-
-    `waits` marks a coroutine handler that does nothing but wait, possibly long: it ends with its connection.
-    """
+    """One API: its versions, its handler, and what the server has to know about its requests."""
 
     key: int
     name: str
@@ -37,6 +47,25 @@ class Api(msgspec.Struct, frozen=True):
     handle: Handler | None = None
     submit: SubmitHandler | None = None
     waits: bool = False
+    """The coroutine handler does nothing but wait, possibly long: it is cancelled when its client leaves."""
+    in_flight_max: int = 1
+    """Requests of this API that one connection may have in progress at the same time."""
+    writes_records: bool = False
+    """Requests carry records. Until a request is answered, its bytes count towards backpressure; they count
+    towards `producer_byte_rate`, too.
+    """
+    read_quota: ReadQuota | None = None
+    """Set if responses carry records."""
+    strict_quota_since: int | None = None
+    """The first version whose clients know THROTTLING_QUOTA_EXCEEDED (KIP-599). None for APIs that neither
+    create nor delete partitions.
+    """
+    decode: Decode | None = None
+    """A decoder written by hand; None for kio's."""
+    is_repeated: Callable[[Any], bool] | None = None
+    """(request) -> whether its client will probably send the same request again."""
+    unsupported: Callable[[], bytes] | None = None
+    """The response body for a version that is not served; None for the error code alone."""
 
 
 _APIS: Final[dict[int, Api]] = {}
@@ -46,33 +75,76 @@ _S = TypeVar("_S", bound=SubmitHandler)
 
 
 def api(
-    key: int, name: str, versions: tuple[int, int], *, refuse: Refuse, waits: bool = False
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    *,
+    refuse: Refuse,
+    waits: bool = False,
+    strict_quota_since: int | None = None,
+    unsupported: Callable[[], bytes] | None = None,
 ) -> Callable[[_H], _H]:
-    """Register a coroutine function as the handler of an API for `versions` (first, last)."""
+    """Register a coroutine function as the handler of an API for `versions` (first, last). See Api."""
 
     def register(handle: _H) -> _H:
         low, high = versions
-        _add(Api(key, name, low, high, low, refuse, handle=handle, waits=waits))
+        entry = Api(
+            key,
+            name,
+            low,
+            high,
+            low,
+            refuse,
+            handle=handle,
+            waits=waits,
+            strict_quota_since=strict_quota_since,
+            unsupported=unsupported,
+        )
+        _add(entry)
         return handle
 
     return register
 
 
 def submit_api(
-    key: int, name: str, versions: tuple[int, int], *, refuse: Refuse, advertised_min: int | None = None
+    key: int,
+    name: str,
+    versions: tuple[int, int],
+    *,
+    refuse: Refuse,
+    advertised_min: int | None = None,
+    in_flight_max: int = 1,
+    writes_records: bool = False,
+    read_quota: ReadQuota | None = None,
+    decode: Decode | None = None,
+    is_repeated: Callable[[Any], bool] | None = None,
 ) -> Callable[[_S], _S]:
-    """Register a callback-style handler: for what is requested so often that a task each would show."""
+    """Register a callback-style handler, for APIs so frequent that a task per request would cost. See Api."""
 
     def register(submit: _S) -> _S:
-        low = versions[0] if advertised_min is None else advertised_min
-        _add(Api(key, name, versions[0], versions[1], low, refuse, submit=submit))
+        low, high = versions
+        entry = Api(
+            key,
+            name,
+            low,
+            high,
+            low if advertised_min is None else advertised_min,
+            refuse,
+            submit=submit,
+            in_flight_max=in_flight_max,
+            writes_records=writes_records,
+            read_quota=read_quota,
+            decode=decode,
+            is_repeated=is_repeated,
+        )
+        _add(entry)
         return submit
 
     return register
 
 
 def find(key: int) -> Api | None:
-    """The API of that key, or None."""
+    """The API with that key, or None."""
     return _APIS.get(key)
 
 

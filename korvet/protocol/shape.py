@@ -17,13 +17,17 @@ import typing
 from functools import cache
 from typing import Any, Final, TypeAlias
 
-from korvet.protocol.primitives import MalformedRequest, read_unsigned_varint, skip_tagged_fields
+from korvet.protocol.primitives import (
+    LONGEST_STRING_BYTES,
+    MalformedRequest,
+    read_length,
+    read_unsigned_varint,
+    skip_tagged_fields,
+)
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
-# Kafka's limit: the length of a string is an int16 in the older encoding.
-_LONGEST_STRING_BYTES: Final = 32_767
 # Only the frame bounds others.
 _LONGEST_BYTES: Final = 2**31 - 1
 # Array elements and tagged fields of one request. The largest requests of real clients name each partition
@@ -92,10 +96,8 @@ class _Walk:
         self.elements = 0
 
     def count(self, elements: int) -> None:
-        """So many more array elements or tagged fields. Raises MalformedRequest if these are too many."""
-        self.elements += elements
-        if self.elements > _MOST_ELEMENTS:
-            raise MalformedRequest(f"the request has more than {_MOST_ELEMENTS} elements")
+        """Add array elements or tagged fields. Raises MalformedRequest if these are too many."""
+        self.elements = check_elements(self.elements + elements)
 
 
 class Shape:
@@ -193,6 +195,45 @@ _OPTIONAL: Final = int(_Kind.OPTIONAL)
 _NULL_FROM: Final = 0x80
 
 
+def read_array(
+    frame: memoryview, position: int, flexible: bool, name: str, least_bytes: int
+) -> tuple[int, int]:
+    """For decoders written by hand: the number of elements of an array, and the position of the first one.
+
+    `name` is the array's, `least_bytes` the size of its smallest element. Raises MalformedRequest for null
+    and for an array that does not fit into the frame; IndexError or struct.error if the frame ends.
+    """
+    if flexible and (count := frame[position]) < 0x80:
+        # Nearly always: no call for it.
+        count, position = count - 1, position + 1
+    else:
+        count, position = read_length(frame, position, flexible)
+    if count < 0:
+        raise MalformedRequest(f"{name} is null")
+    if count * least_bytes > len(frame) - position:
+        raise MalformedRequest(f"an array of {count} elements does not fit into the request")
+    return count, position
+
+
+def skip_tags(frame: memoryview, position: int, elements: int) -> tuple[int, int]:
+    """For decoders written by hand: the position after the tagged fields of a structure, and `elements` with
+    these counted. Raises MalformedRequest for too many of them; IndexError if the frame ends.
+    """
+    # The count needs one byte, whatever follows it.
+    count = frame[position]
+    if count == 0:
+        return position + 1, elements
+    elements = check_elements(elements + (count & 0x7F))
+    return skip_tagged_fields(frame, position), elements
+
+
+def check_elements(elements: int) -> int:
+    """The number of array elements and tagged fields so far. Raises MalformedRequest if it is too large."""
+    if elements > _MOST_ELEMENTS:
+        raise MalformedRequest(f"the request has more than {_MOST_ELEMENTS} elements")
+    return elements
+
+
 def _skip_elements(frame: memoryview, position: int, count: int, elements: _Elements, walk: _Walk) -> int:
     shape, required = elements
     if count <= 0:
@@ -254,7 +295,7 @@ def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, 
     if kafka_type not in _WITH_LENGTH:
         return _Kind.FIXED, _FIXED_BYTES[kafka_type]
     if kafka_type == "string":
-        value = _Value(_LONGEST_STRING_BYTES, required)
+        value = _Value(LONGEST_STRING_BYTES, required)
         return (_Kind.COMPACT_BYTES if flexible else _Kind.STRING), value
     return (_Kind.COMPACT_BYTES if flexible else _Kind.BYTES), _Value(_LONGEST_BYTES, required)
 

@@ -1,7 +1,7 @@
 """One client connection: frames out of a receive buffer, requests taken in turn, responses in request order.
 
-As in Kafka a connection has one request at work at a time; only Produce and OffsetCommit requests overtake
-the answer of one of their kind before them, because their order in the log is kept by the link to Redis.
+As in Kafka, a connection has one request in progress at a time. Only requests of an API that allows it
+(`in_flight_max`) start before the previous request of the same API is answered.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import msgspec
 
+from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.principals import ANONYMOUS
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
-    from korvet.server.connections import Connections
     from korvet.server.door import Door
     from korvet.server.turns import Turns
 
@@ -44,12 +44,8 @@ _TRUSTED_BYTES: Final = 1024 * 1024
 # Unsent response bytes at which the next request waits for a slow reader. Fewer are not counted, so this is
 # small: there may be thousands of connections.
 _WRITE_HIGH_BYTES: Final = 256 * 1024
-_PRODUCE: Final = 0
-_OFFSET_COMMIT: Final = 8
-# Stands for the API's key of a SASL token without a request around it, whatever its first bytes are.
+# In place of the API key for a SASL token without a request around it, whatever its first bytes are.
 _TOKEN: Final = -1
-# APIs of which several requests may be at work together, and how many at the most.
-_OVERLAPPING: Final = {_PRODUCE: 1 << 30, _OFFSET_COMMIT: 64}
 _LENGTH: Final = struct.Struct(">i")
 # Frames are told apart by their first two bytes, tokens or not.
 _LEAST_TOKEN_BYTES: Final = 2
@@ -63,8 +59,6 @@ _WAITING: Final = 4
 _NOT_ASKED: Final = 0
 _ASKED: Final = 1
 _GIVEN: Final = 2
-# Where the correlation id stands in every request header, behind the API's key and version.
-CORRELATION_AT: Final = 4
 
 
 class _Place(msgspec.Struct, eq=False):
@@ -111,35 +105,11 @@ class Slot(msgspec.Struct, eq=False):
             self(None)
 
 
-class Repeat:
-    """A request that its client sends again and again, the same but for the correlation id."""
-
-    __slots__ = ("_head", "_submit", "_tags", "_tail")
-
-    def __init__(self, frame: memoryview, flexible: bool, submit: Callable[[Slot], None]) -> None:
-        """frame: the request without its length; submit(slot) handles it again."""
-        self._head = bytes(frame[:CORRELATION_AT])
-        self._tail = bytes(frame[CORRELATION_AT + 4 :])
-        self._tags = b"\x00" if flexible else b""
-        self._submit = submit
-
-    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
-        """Handle the frame from begin to end if it is this request again."""
-        position = begin + CORRELATION_AT
-        if not buffer.endswith(self._tail, position + 4, end) or end - position - 4 != len(self._tail):
-            return False
-        if not buffer.startswith(self._head, begin, position):
-            return False
-        slot.header = bytes(buffer[position : position + 4]) + self._tags
-        self._submit(slot)
-        return True
-
-
 class Repeatable(Protocol):
-    """A request of which the next one of its API is probably a repetition."""
+    """The last request, which its client may send again."""
 
     def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
-        """Handle the frame from begin to end if it is one."""
+        """Handle the frame buffer[begin:end] if it is this request again. Returns whether it is."""
 
 
 class Pressure(Protocol):
@@ -151,6 +121,16 @@ class Pressure(Protocol):
 
     def blocked(self, resume: Callable[[], None]) -> bool:
         """The same; if so `resume` is called when it may go on."""
+
+
+class OpenConnections(Protocol):
+    """The connections that count towards the limits and are watched for idleness."""
+
+    def join(self, connection: Connection) -> None:
+        """Watch a connection from now on."""
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
 
 
 class Dispatch(Protocol):
@@ -212,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
         "listener",
         "pipelines",
         "principal",
-        "repeats",
+        "repeat",
         "sasl",
     )
 
@@ -220,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
         self,
         dispatch: Dispatch,
         max_request_bytes: int,
-        connections: Connections,
+        connections: OpenConnections,
         door: Door = OPEN_DOOR,
     ) -> None:
         self._dispatch = dispatch
@@ -238,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         # Responses that go out in one write with those that are about to follow.
         self._outbox: list[bytes] = []
         # Of the requests at work, which are all of one API.
-        self._newest_api = _PRODUCE
+        self._newest_api = _TOKEN
         self._reading_paused = False
         # Reasons to take no more requests for now.
         self._held = 0
@@ -253,8 +233,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Takes no more requests; open still, while what was written is being sent."""
         self.closed = False
-        self.repeats: dict[int, Repeatable] = {}
-        """By API key: the last request of the APIs that clients call over and over."""
+        self.repeat: Repeatable | None = None
+        """The last request, if its client probably sends it again."""
         self.kept: Any = None
         self.listener = door.name
         self.principal = ANONYMOUS
@@ -305,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             callback()
         # What was kept for the next request refers to this connection: only the collector would free both.
         self.kept = None
-        self.repeats.clear()
+        self.repeat = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Room behind what was received."""
@@ -411,7 +391,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def expect_tokens(self, *, raw: bool) -> None:
         """The client is about to authenticate; `raw` tokens have no request header and may be short."""
-        self.repeats.clear()
+        self.repeat = None
         self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
     def mute(self, lasts_s: float) -> None:
@@ -499,12 +479,19 @@ class Connection(asyncio.BufferedProtocol):
         sasl = self.sasl
         raw = sasl is not None and sasl.takes_raw_token
         api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
+        api = registry.find(api_key)
         in_flight = self._in_flight
         if self._held or (
-            in_flight and (api_key != self._newest_api or len(in_flight) >= _OVERLAPPING.get(api_key, 1))
+            in_flight
+            and (api_key != self._newest_api or len(in_flight) >= (1 if api is None else api.in_flight_max))
         ):
             return False
-        if api_key == _PRODUCE and (self._blocked or self._dispatch.backpressure.full) and self._is_blocked():
+        if (
+            api is not None
+            and api.writes_records
+            and (self._blocked or self._dispatch.backpressure.full)
+            and self._is_blocked()
+        ):
             return False
         is_large = size > LARGE_BYTES
         if is_large and not self._has_turn():
@@ -520,8 +507,8 @@ class Connection(asyncio.BufferedProtocol):
         if size > LASTING_FRAME_BYTES:
             self._lent = True
             self._large_bytes = min(size, _TRUSTED_BYTES)
-        repeat = self.repeats.get(api_key)
-        if sasl is not None and not sasl.admits(api_key, monotonic()):
+        repeat = self.repeat
+        if repeat is not None and sasl is not None and not sasl.admits(api_key, monotonic()):
             repeat = None
         if is_large:
             self._dispatch.turns.run(partial(self._handle, repeat, begin, end, Slot(self, place)))

@@ -8,22 +8,20 @@ import struct
 import time
 from collections import Counter
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.common.authentication import evaluate, why_untimely
 from korvet.api.common.context import RequestContext
 from korvet.api.common.errors import asked_by, error_code_of
-from korvet.api.common.offset_commit_form import AskedCommit, CommitForms
-from korvet.api.producing.form import ProduceForm
-from korvet.api.sasl_authenticate import evaluate, refusal_of
 from korvet.causes import Causes
 from korvet.protocol import registry
-from korvet.protocol.headers import FIXED_HEADER_BYTES, parse_header, peek_api, response_header
+from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
-from korvet.server.connection import CORRELATION_AT, Repeat
+from korvet.server.repeats import Repeat
 from korvet.server.throttle import ThrottledSlot
 from korvet.server.turns import Turns
 from korvet.slices import sliced
@@ -41,13 +39,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 causes = Causes(log)
 
-_PRODUCE: Final = 0
-_FETCH: Final = 1
-_OFFSET_COMMIT: Final = 8
-_API_VERSIONS: Final = 18
-# A larger request does not stay with its connection: a Fetch of some thousand partitions.
-_LARGEST_REPEATED: Final = 128 * 1024
-_LENGTH: Final = struct.Struct(">i")
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
@@ -82,43 +73,36 @@ class Dispatcher:
         api_key, api_version, correlation_id = peek_api(frame)
         untimely = sasl is not None and not sasl.admits(api_key, time.monotonic())
         if sasl is not None and untimely and sasl.state is not State.TOKENS:
-            connection.close(refusal_of(sasl, api_key))
+            connection.close(why_untimely(sasl, api_key))
             return
         api = registry.find(api_key)
         if api is None or not api.min_version <= api_version <= api.max_version:
             slot.header = response_header(correlation_id, flexible=False)
-            slot([_unsupported(api_key)])
+            unsupported = None if api is None else api.unsupported
+            slot([_UNSUPPORTED if unsupported is None else unsupported()])
             return
         requests, responses = request_schema(api_key, api_version), response_schema(api_key, api_version)
-        header, position = parse_header(frame, requests.flexible)
-        request = requests.decode(frame, position)
-        context = RequestContext(self._services, responses, api_version, header.client_id, connection)
+        client_id, position = parse_header(frame, requests.flexible)
+        if api.decode is None:
+            request = requests.decode(frame, position)
+        else:
+            request = api.decode(frame, position, api_version)
+        context = RequestContext(self._services, responses, api_version, client_id, connection)
         slot.header = response_header(correlation_id, responses.flexible)
         if untimely:
             slot([responses.encode(api.refuse(context, request, ErrorCode.illegal_sasl_state))])
             connection.end("it sent another request in the middle of an authentication")
-        elif self._quotas.active and (limits := self._limits_of(connection, header.client_id)):
-            throttled = ThrottledSlot(
-                slot, self._quotas, limits, connection, context, api, request, len(frame)
-            )
-            self._handle_throttled(api, context, throttled, slot, len(frame))
-        elif api_key == _PRODUCE:
-            form = ProduceForm.of(api_version, request, frame, position)
-            if form is not None:
-                submit = partial(self._submit_produce, api, context)
-                connection.repeats[api_key] = _Repeated(form, frame, responses.flexible, submit)
-            self._submit_produce(api, context, request, slot, len(frame))
-        elif api_key == _OFFSET_COMMIT:
-            request = AskedCommit.of(request)
-            self._note_commit(connection, api, context, request, frame, position)
-            self._submit(api, context, request, slot)
-        elif api.submit is not None:
-            if api_key == _FETCH and len(frame) <= _LARGEST_REPEATED:
-                again = partial(self._submit, api, context, request)
-                connection.repeats[api_key] = Repeat(frame, responses.flexible, again)
-            self._submit(api, context, request, slot)
+        elif self._quotas.active and (limits := self._limits_of(connection, client_id)):
+            self._handle_throttled(api, context, request, limits, slot, len(frame))
+        elif api.submit is None:
+            self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
         else:
-            self._start(api, context, request, slot)
+            if api.writes_records:
+                slot.place.on_answer = self.backpressure.take(len(frame))
+            elif api.is_repeated is not None and api.is_repeated(request):
+                again = partial(self._submit, api, context, request)
+                connection.repeat = Repeat.of(frame, responses.flexible, again)
+            self._submit(api, context, request, slot)
 
     def _limits_of(self, connection: Connection, client_id: str | None) -> Mapping[str, Limit]:
         return self._quotas.of(connection.principal.partition(":")[2], client_id or "")
@@ -127,16 +111,18 @@ class Dispatcher:
         self,
         api: registry.Api,
         context: RequestContext,
-        throttled: ThrottledSlot,
+        request: Any,
+        limits: Mapping[str, Limit],
         slot: Slot,
         size_bytes: int,
     ) -> None:
-        """Handle a request of a client that has quotas; its next one takes no shorter way."""
+        """Handle a request of a client that has quotas. Its next request is decoded, repeated or not."""
+        throttled = ThrottledSlot(slot, self._quotas, limits, context, api, request, size_bytes)
         if api.submit is None:
             handle = partial(self._handle, api, context, throttled.request, throttled)
             self._keep(api, context, once(api.name, throttled.timed(handle)))
             return
-        if api.key == _PRODUCE:
+        if api.writes_records:
             slot.place.on_answer = self.backpressure.take(size_bytes)
         throttled.resume()
         self._submit(api, context, throttled.request, throttled)
@@ -153,43 +139,10 @@ class Dispatcher:
         task = once("raw SASL token", take())
         self._end_with(connection, task)
 
-    def _note_commit(
-        self,
-        connection: Connection,
-        api: registry.Api,
-        context: RequestContext,
-        request: AskedCommit,
-        frame: memoryview,
-        position: int,
-    ) -> None:
-        """Know the next one by its form."""
-        header = context.api_version, bytes(frame[FIXED_HEADER_BYTES:position])
-        known = connection.repeats.get(api.key)
-        if not (isinstance(known, _RepeatedCommit) and known.forms.header == header):
-
-            def submit(again: AskedCommit, slot: Slot, size_bytes: int) -> None:
-                self._submit(api, context, again, slot)
-
-            forms = CommitForms(header, position)
-            known = _RepeatedCommit(forms, frame, context.schema.flexible, submit)
-            connection.repeats[api.key] = known
-        known.forms.note(request, frame)
-
-    def _submit_produce(
-        self, api: registry.Api, context: RequestContext, request: Any, slot: Slot, size_bytes: int
-    ) -> None:
-        """Handle a Produce request, counting its bytes until it is answered."""
-        slot.place.on_answer = self.backpressure.take(size_bytes)
-        self._submit(api, context, request, slot)
-
     async def finish(self) -> None:
         """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-
-    def _start(self, api: registry.Api, context: RequestContext, request: Any, slot: Slot) -> None:
-        """Handle the request in a task."""
-        self._keep(api, context, once(api.name, self._handle(api, context, request, slot)))
 
     def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:
         """Wait for a handler's task at the end; one that merely waits ends with its connection."""
@@ -250,64 +203,3 @@ class Dispatcher:
             log.exception("%s v%d of client %r cannot be refused", *said)
             context.client.close(f"its {api.name} request can neither be handled nor refused")
             return None
-
-
-class _Form(Protocol):
-    """What requests of one kind have in common."""
-
-    def decode(self, buffer: bytearray, begin: int, end: int) -> Any:
-        """The request in the frame buffer[begin:end]; None where it has another form."""
-
-
-class _Repeated:
-    """What a client sends next is mostly a request of the same form: another batch, later offsets.
-
-    submit(request, slot, size in bytes) handles it.
-    """
-
-    __slots__ = ("_form", "_head", "_submit", "_tags")
-
-    def __init__(
-        self, form: _Form, frame: memoryview, flexible: bool, submit: Callable[[Any, Slot, int], None]
-    ) -> None:
-        self._form = form
-        self._head = bytes(frame[:CORRELATION_AT])
-        self._tags = b"\x00" if flexible else b""
-        self._submit = submit
-
-    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
-        if not buffer.startswith(self._head, begin):
-            return False
-        request = self._form.decode(buffer, begin, end)
-        if request is None:
-            return False
-        position = begin + CORRELATION_AT
-        slot.header = bytes(buffer[position : position + 4]) + self._tags
-        self._submit(request, slot, end - begin)
-        return True
-
-
-class _RepeatedCommit(_Repeated):
-    """The same with the forms at hand, for there to be more of them."""
-
-    __slots__ = ("forms",)
-
-    def __init__(
-        self,
-        forms: CommitForms,
-        frame: memoryview,
-        flexible: bool,
-        submit: Callable[[AskedCommit, Slot, int], None],
-    ) -> None:
-        super().__init__(forms, frame, flexible, submit)
-        self.forms = forms
-
-
-def _unsupported(api_key: int) -> bytes:
-    """The body UNSUPPORTED_VERSION; for ApiVersions with all that is supported, in version 0 (KIP-511)."""
-    if api_key != _API_VERSIONS:
-        return _UNSUPPORTED
-    ranges = [
-        struct.pack(">hhh", api.key, api.advertised_min, api.max_version) for api in registry.registered()
-    ]
-    return _UNSUPPORTED + _LENGTH.pack(len(ranges)) + b"".join(ranges)

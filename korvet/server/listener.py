@@ -100,7 +100,7 @@ class Listener:
     def forget_repeats(self) -> None:
         """Quotas have changed: requests that took a shorter way are looked at again."""
         for connection in self._connections:
-            connection.repeats.clear()
+            connection.repeat = None
 
     async def stop(self) -> None:
         """Accept no more, answer what is at work, close all connections."""

@@ -10,7 +10,6 @@ import types
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from korvet.api import fetch
 from korvet.quotas.entities import (
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -23,15 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Mapping
 
     from korvet.api.common.context import RequestContext
-    from korvet.protocol.registry import Api
+    from korvet.protocol.registry import Api, ReadQuota
     from korvet.quotas.limits import Limit
     from korvet.quotas.throttle import ClientQuotas
-    from korvet.server.connection import Connection, Slot
+    from korvet.server.connection import Slot
 
-_PRODUCE: Final = 0
-_FETCH: Final = 1
-# By API that makes or deletes partitions the version since which clients know THROTTLING_QUOTA_EXCEEDED.
-_STRICT_SINCE: Final = {19: 6, 20: 5, 37: 3}
 _INT32: Final = struct.Struct(">i")
 
 
@@ -39,9 +34,8 @@ class ThrottledSlot:
     """In a slot's stead: the place of the response to a client that has quotas."""
 
     __slots__ = (
-        "_api_key",
+        "_api",
         "_began",
-        "_connection",
         "_context",
         "_limits",
         "_quotas",
@@ -56,7 +50,6 @@ class ThrottledSlot:
         slot: Slot,
         quotas: ClientQuotas,
         limits: Mapping[str, Limit],
-        connection: Connection,
         context: RequestContext,
         api: Api,
         request: Any,
@@ -65,19 +58,18 @@ class ThrottledSlot:
         self._slot = slot
         self._quotas = quotas
         self._limits = limits
-        self._connection = connection
         self._context = context
-        self._api_key = api.key
+        self._api = api
         self._size_bytes = size_bytes
         self.request = request
         """The request to be handled: a Fetch asks for what it may get in one go."""
-        if api.key == _FETCH and CONSUMER_BYTE_RATE in limits:
-            self.request = fetch.within(request, most_bytes_of_window(limits[CONSUMER_BYTE_RATE]))
-        if api.key in _STRICT_SINCE and CONTROLLER_MUTATION_RATE in limits:
+        if api.read_quota is not None and CONSUMER_BYTE_RATE in limits:
+            self.request = api.read_quota.limit(request, most_bytes_of_window(limits[CONSUMER_BYTE_RATE]))
+        if api.strict_quota_since is not None and CONTROLLER_MUTATION_RATE in limits:
             context.mutations = quotas.mutations(
                 limits[CONTROLLER_MUTATION_RATE],
                 _now_ms,
-                strict=context.api_version >= _STRICT_SINCE[api.key],
+                strict=context.api_version >= api.strict_quota_since,
             )
         self._spent_s = 0.0
         self._began: float | None = None
@@ -123,30 +115,34 @@ class ThrottledSlot:
             wait_ms = self._quotas.worked(self._limits[REQUEST_PERCENTAGE], self._spent_s, now_ms)
         if self._context.mutations is not None:
             wait_ms = max(wait_ms, self._context.mutations.wait_ms)
-        if self._api_key == _PRODUCE and PRODUCER_BYTE_RATE in self._limits:
+        if self._api.writes_records and PRODUCER_BYTE_RATE in self._limits:
             size_bytes = max(self._size_bytes, self._context.unpacked_bytes)
             produced_ms = self._quotas.produced(self._limits[PRODUCER_BYTE_RATE], size_bytes, now_ms)
             wait_ms = max(wait_ms, produced_ms)
-        elif self._api_key == _FETCH and body is not None:
-            body, wait_ms = self._fetched(body, wait_ms, now_ms)
+        elif self._api.read_quota is not None and body is not None:
+            body, wait_ms = self._fetched(self._api.read_quota, body, wait_ms, now_ms)
         if wait_ms:
             if body is not None:
                 body = self._told(body, wait_ms)
-            self._connection.mute(wait_ms / 1000)
+            self._slot.connection.mute(wait_ms / 1000)
         self._slot(body)
         if running:
             self.resume()
 
-    def _fetched(self, body: list[bytes], wait_ms: int, now_ms: float) -> tuple[list[bytes], int]:
-        """What goes out for a fetched response, and how long the client waits then."""
+    def _fetched(
+        self, quota: ReadQuota, body: list[bytes], wait_ms: int, now_ms: float
+    ) -> tuple[list[bytes], int]:
+        """Charge a response that carries records. Returns the body to send and the time (ms) that the client
+        has to wait.
+        """
         limit = self._limits.get(CONSUMER_BYTE_RATE)
         if wait_ms:
-            # Kafka gives nothing to who has to wait anyway, and does not count what it does not give.
-            return fetch.withheld(self._context, body), wait_ms
+            # As Kafka: a client that has to wait gets no records, and these are not counted.
+            return quota.empty(self._context, body), wait_ms
         if limit is None:
             return body, 0
         wait_ms, passes = self._quotas.consumed(limit, sum(map(len, body)), now_ms)
-        return (body if passes else fetch.withheld(self._context, body)), wait_ms
+        return (body if passes else quota.empty(self._context, body)), wait_ms
 
     def _told(self, body: list[bytes], wait_ms: int) -> list[bytes]:
         at = self._context.schema.throttle_at

@@ -1,45 +1,45 @@
-"""What OffsetCommit and TxnOffsetCommit say of one topic, as its coordinator takes it."""
+"""The topics of an OffsetCommit or TxnOffsetCommit request as the group's coordinator takes them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.groups.messages import CommitPartition, CommitTopic
+from korvet.groups.messages import NO_LEADER_EPOCH, CommitPartition, CommitTopic
 from korvet.security.acls import Operation, ResourceType
 
 if TYPE_CHECKING:
     from korvet.api.common.context import RequestContext
-    from korvet.api.common.offset_commit_form import AskedTopic
 
 
-def commit_topic(context: RequestContext, asked: AskedTopic, *, by_id: bool = False) -> CommitTopic:
-    """A topic of a request, by its id or name; partitions that can't be committed say why."""
+def commit_topic(context: RequestContext, topic: Any, *, by_id: bool) -> CommitTopic:
+    """A topic of the decoded request, found by its ID or name. Partitions that cannot be committed carry the
+    error (`refusal`).
+    """
     directory = context.services.topics
     if by_id:
-        topic = None if asked.topic_id is None else directory.by_id(asked.topic_id)
-        unknown = ErrorCode.unknown_topic_id
+        found = None if topic.topic_id is None else directory.by_id(topic.topic_id)
+        name, unknown = "" if found is None else found.name, ErrorCode.unknown_topic_id
     else:
-        topic = directory.get(asked.name)
-        unknown = ErrorCode.unknown_topic_or_partition
-    name = asked.name if topic is None else topic.name
-    partitions = asked.partitions
+        found = directory.get(topic.name)
+        name, unknown = topic.name, ErrorCode.unknown_topic_or_partition
+    count, refusal = 0 if found is None else found.partitions, unknown
     if name and not context.may(Operation.READ, ResourceType.TOPIC, name):
-        partitions = tuple(_refused(each, ErrorCode.topic_authorization_failed) for each in partitions)
-    elif topic is None:
-        partitions = tuple(_refused(each, unknown) for each in partitions)
-    else:
-        count = topic.partitions
-        partitions = tuple(
-            [
-                each if 0 <= each.partition < count else _refused(each, ErrorCode.unknown_topic_or_partition)
-                for each in partitions
-            ]
-        )
-    return CommitTopic(name, partitions, None if topic is None else topic.topic_id.bytes)
-
-
-def _refused(partition: CommitPartition, error: ErrorCode) -> CommitPartition:
-    return msgspec.structs.replace(partition, refusal=error)
+        count, refusal = 0, ErrorCode.topic_authorization_failed
+    elif found is not None:
+        refusal = ErrorCode.unknown_topic_or_partition
+    partitions = tuple(
+        [
+            CommitPartition(
+                partition.partition_index,
+                partition.committed_offset,
+                # Versions before v6, of transactions before v2, have none.
+                getattr(partition, "committed_leader_epoch", NO_LEADER_EPOCH),
+                partition.committed_metadata,
+                ErrorCode.none if 0 <= partition.partition_index < count else refusal,
+            )
+            for partition in topic.partitions
+        ]
+    )
+    return CommitTopic(name, partitions, None if found is None else found.topic_id.bytes)

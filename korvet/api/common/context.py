@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from korvet.security.acls import CLUSTER_NAME
 
 if TYPE_CHECKING:
@@ -72,23 +74,20 @@ class Client(Protocol):
         """End the connection for a reason that is the client's fault; the log gets one line."""
 
 
-class RequestContext:
-    """One request at work."""
+class RequestContext(msgspec.Struct, eq=False):
+    """One request in progress."""
 
-    __slots__ = ("api_version", "client", "client_id", "mutations", "schema", "services", "unpacked_bytes")
-
-    def __init__(
-        self, services: Services, schema: ResponseSchema, api_version: int, client_id: str, client: Client
-    ) -> None:
-        self.services = services
-        self.schema = schema
-        self.api_version = api_version
-        self.client_id = client_id
-        self.client = client
-        self.mutations: Mutations | None = None
-        """Where the client has a quota for making and deleting partitions."""
-        self.unpacked_bytes = 0
-        """Of compressed records, once decompressed."""
+    services: Services
+    schema: ResponseSchema
+    """Of the response."""
+    api_version: int
+    client_id: str
+    """Empty if the client sent none."""
+    client: Client
+    mutations: Mutations | None = None
+    """Set if the client has a quota for creating and deleting partitions."""
+    unpacked_bytes: int = 0
+    """The size of the request's compressed records, once these are decompressed."""
 
     @property
     def client_host(self) -> str:

@@ -16,7 +16,7 @@ from korvet.protocol import registry
 from korvet.protocol.messages import OPERATIONS_NOT_ASKED, response_schema
 from korvet.protocol.schemas import request_class, response_class
 from korvet.storage.brokers.assignment import Assignment, Broker
-from tests.unit.protocol.instances import VERSIONS, decode_response, random_request, version_id
+from tests.unit.protocol.instances import VERSIONS, as_handled, decode_response, random_request, version_id
 
 if TYPE_CHECKING:
     from korvet.protocol.messages import ResponseSchema
@@ -58,7 +58,7 @@ def test_every_refusal_can_be_encoded_and_says_the_error(case: tuple[int, int]) 
     said = set()
     for number in range(EXAMPLES):
         error = ERRORS[number % len(ERRORS)]
-        request = random_request(rng, api_key, api_version)
+        request = as_handled(*case, random_request(rng, *case))
         response = api.refuse(context, request, error)
         decoded = decode_response(api_key, api_version, schema.encode(response))
         assert errors_in(decoded) <= {error, ErrorCode.none}
@@ -72,7 +72,7 @@ def test_authorized_operations_not_asked_for_are_int32_min(case: tuple[int, int]
     api = registry.find(api_key)
     assert api is not None
     schema = response_schema(api_key, api_version)
-    request = random_request(random.Random(repr(case)), api_key, api_version)
+    request = as_handled(*case, random_request(random.Random(repr(case)), *case))
     response = api.refuse(context_of(schema, api_version), request, ErrorCode.invalid_request)
     for name in response.__dataclass_fields__:
         if name.endswith("authorized_operations"):
@@ -130,7 +130,7 @@ def test_the_throttle_time_is_found_in_every_response(case: tuple[int, int]) -> 
     assert (schema.throttle_at is not None) == ("throttle_time" in known)
     if schema.throttle_at is None:
         return
-    request = random_request(random.Random(repr(case)), api_key, api_version)
+    request = as_handled(*case, random_request(random.Random(repr(case)), *case))
     refusal = api.refuse(context_of(schema, api_version), request, ErrorCode.invalid_request)
     body = bytearray(schema.encode(refusal))
     at = schema.throttle_at % len(body)

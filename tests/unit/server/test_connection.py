@@ -77,7 +77,7 @@ class Keeping(Held):
 
     def __call__(self, connection: Connection, frame: memoryview, slot: object) -> None:
         self.keep(frame, slot)
-        connection.repeats[PRODUCE] = self
+        connection.repeat = self
 
     def take(self, buffer: bytearray, begin: int, end: int, slot: object) -> bool:
         self.keep(memoryview(buffer)[begin:end], slot)

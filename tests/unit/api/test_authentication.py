@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from korvet.api import sasl_authenticate
+from korvet.api.common import authentication
 from korvet.api.common.password_checks import PasswordChecks
 from korvet.config.settings import Config
 from korvet.security.credentials import Credentials
@@ -62,7 +62,7 @@ def test_a_failure_is_answered_whole_delays_after_the_request(
         client: Any = Client(session)
         services: Any = Services()
         try:
-            assert isinstance(await sasl_authenticate.evaluate(client, services, b""), SaslFailure)
+            assert isinstance(await authentication.evaluate(client, services, b""), SaslFailure)
         finally:
             services.password_checks.close()
             monkeypatch.undo()

@@ -1,0 +1,72 @@
+"""Answers the tokens of a client that authenticates by SASL, in requests or without requests around them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from korvet.api.common.password_checks import TooManyChecks
+from korvet.security.errors import SaslFailure
+from korvet.security.sasl import SaslSession, State
+
+if TYPE_CHECKING:
+    from korvet.api.common.context import Client
+    from korvet.api.common.services import Services
+
+
+class Challenge(NamedTuple):
+    """The server's answer to a token. `lifetime_ms` is how long the session lasts if that was the last token;
+    0 means without end.
+    """
+
+    token: bytes
+    lifetime_ms: int
+
+
+async def evaluate(client: Client, services: Services, token: bytes) -> Challenge | SaslFailure:
+    """Answer a token of a client that authenticates. After a failure its connection ends.
+
+    A failure is returned `connection.failed.authentication.delay.ms` after the call, however long the check
+    took.
+    """
+    session = client.sasl
+    assert session is not None
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    try:
+        if session.takes_long:
+            work = partial(session.evaluate, token)
+            answer = await services.password_checks.run(client.client_host, work)
+        else:
+            answer = session.evaluate(token)
+    except SaslFailure as failure:
+        delay_s = services.config.connection_failed_authentication_delay_ms / 1000
+        await asyncio.sleep(_rest_of_delay(loop.time() - began_s, delay_s))
+        client.end(f"it failed to authenticate: {failure}")
+        return failure
+    except TooManyChecks:
+        # Without an answer: clients retry after a lost connection, and never after a failure.
+        client.close("too many passwords from its address wait to be checked")
+        return SaslFailure("Authentication failed: too many clients authenticate")
+    if session.state is not State.AUTHENTICATED:
+        return Challenge(answer, 0)
+    lifetime_ms = session.begin_session(time.monotonic())
+    client.expect_tokens(raw=False)
+    client.become(session.principal)
+    return Challenge(answer, lifetime_ms)
+
+
+def _rest_of_delay(passed_s: float, delay_s: float) -> float:
+    """The time (s) until a failure is answered: a multiple of the delay after the request, so that the time
+    of the answer does not show how long the check took.
+    """
+    return delay_s - passed_s % delay_s if delay_s else 0.0
+
+
+def why_untimely(session: SaslSession, api_key: int) -> str:
+    """The reason to close the connection of a client that sends this API without an authentication."""
+    if session.state is State.AUTHENTICATED:
+        return "its session is over and it did not authenticate again"
+    return f"it sent a request of API {api_key} before it had authenticated"
