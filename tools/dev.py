@@ -35,9 +35,8 @@ HEARTBEAT_S = 20.0
 INPUTS = (
     "pyproject.toml",
     "setup.py",
-    "korvet/records/*.py",
-    "korvet/records/*.p[xy][dxi]",
-    "korvet/records/*.h",
+    "korvet/records/kernel/*.py",
+    "korvet/records/kernel/_crc32c.*",
     "spark/records/kernel.py",
 )
 # Settings of somebody else's Spark or Python, which would decide what runs here, and how fast: a program

@@ -10,16 +10,18 @@ if TYPE_CHECKING:
 Thing = TypeVar("Thing")
 
 compiled = False
-Py_ssize_t = uint = ulonglong = longlong = int
+Py_ssize_t = uint = uchar = ulonglong = longlong = int
 bint = bool
 p_uchar = object
+# C types that are only part of other types.
+const: dict[Any, Any] = {uchar: object}
 
 
 def _same(thing: Thing) -> Thing:
     return thing
 
 
-cfunc = inline = nogil = cclass = final = _same
+cfunc = inline = nogil = cclass = final = typedef = pointer = _same
 
 
 def exceptval(*_: object, **__: object) -> Callable[[Thing], Thing]:
@@ -32,6 +34,11 @@ def cast(_: object, value: Thing) -> Thing:
     return value
 
 
-def declare(_: object, value: Any = None, **__: object) -> Any:
-    """The initial value."""
-    return value
+def struct(**members: object) -> type:
+    """A class with these members; unlike in C, they are undefined until they are set."""
+    return type("Struct", (), {"__slots__": tuple(members)})
+
+
+def declare(kind: Any, value: Any = None, **__: object) -> Any:
+    """The initial value; without one, a struct whose members are undefined."""
+    return kind() if value is None and getattr(kind, "__name__", "") == "Struct" else value

@@ -321,13 +321,13 @@ def test_damaged_replies_are_named_as_such(entries: list[Entry], data: st.DataOb
         reply[data.draw(st.integers(0, len(reply) - 1))] = data.draw(st.integers(0, 255))
     bad = bytes(reply[: data.draw(st.integers(0, len(reply)) | st.just(len(reply)))])
     same_in_all_forms([outcome(lambda form=form: fetched(form, bad)) for form in FORMS])
-    same_in_all_forms([form.offset_behind(bad, 0) for form in FORMS])
+    same_in_all_forms([form.predict_end_offset(bad, 0) for form in FORMS])
 
 
 @given(streams, st.integers(0, 1))
 def test_the_end_of_a_reply_is_where_a_fetch_of_all_of_it_ends(entries: list[Entry], bias: int) -> None:
     reply = xrange_reply(entries)
-    end = same_in_all_forms([form.offset_behind(reply, bias) for form in FORMS])
+    end = same_in_all_forms([form.predict_end_offset(reply, bias) for form in FORMS])
     if entries and entries[-1].sequence <= 1023 and entries[-1].ms < (1 << 53) - 1:
         assert end == fetched(kernel, reply, bias=bias).next_offset
     else:

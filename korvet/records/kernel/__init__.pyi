@@ -1,12 +1,13 @@
 from collections.abc import Callable, Sequence
 
-from korvet.records.batch import AppendArguments as AppendArguments
-from korvet.records.batch import AppendCommands as AppendCommands
-from korvet.records.batch import BatchError as BatchError
-from korvet.records.batch import BatchHeader as BatchHeader
-from korvet.records.batch import BytesLike
-from korvet.records.batch import Entries as Entries
-from korvet.records.batch import RecordSummary as RecordSummary
+from korvet.records.batch import (
+    AppendArguments,
+    AppendCommands,
+    BatchHeader,
+    BytesLike,
+    Entries,
+    RecordSummary,
+)
 
 ACCELERATED: bool
 
@@ -63,8 +64,8 @@ def entries_to_batches(
     base_sequence: int = -1,
 ) -> Entries: ...
 def resembles_batch(value: BytesLike, offset: int) -> bool: ...
-def offset_behind(reply: BytesLike, bias: int) -> int: ...
-def pack(*args: bytes | str | int) -> bytes: ...
+def predict_end_offset(reply: BytesLike, bias: int) -> int: ...
+def pack_command(*args: bytes | str | int) -> bytes: ...
 def pack_arguments(*args: bytes | str | int) -> bytes: ...
 def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None: ...
 

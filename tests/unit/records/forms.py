@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import struct
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest import mock
 
@@ -15,25 +16,29 @@ from korvet.records.native import native_json
 if TYPE_CHECKING:
     from types import ModuleType
 
-SOURCE = batch.__file__.replace("batch.py", "kernel.py")
+SOURCES = Path(batch.__file__).with_name("kernel")
 BASE_MS = 1_700_000_000_000
 MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
 
-def _load(name: str, hidden: dict[str, Any]) -> ModuleType:
-    """The kernel's source as a module of its own, whatever is compiled beside it."""
-    spec = importlib.util.spec_from_file_location(name, SOURCE)
+def _load(hidden: dict[str, Any]) -> ModuleType:
+    """The kernel's sources as modules of their own, whatever is compiled beside them."""
+    spec = importlib.util.spec_from_file_location(
+        kernel.__name__, SOURCES / "__init__.py", submodule_search_locations=[str(SOURCES)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {name: module, **hidden}):
+    with mock.patch.dict(sys.modules, {kernel.__name__: module, **hidden}):
+        for name in [name for name in sys.modules if name.startswith(f"{kernel.__name__}.")]:
+            del sys.modules[name]
         spec.loader.exec_module(module)
     return module
 
 
 installed: Any = kernel
-with_cython: Any = _load("kernel_beside_cython", {})
-without_cython: Any = _load("kernel_without_cython", {"cython": None})
+with_cython: Any = _load({})
+without_cython: Any = _load({"cython": None})
 FORMS = (installed, with_cython, without_cython)
 
 

@@ -195,7 +195,7 @@ PADDING = b"\x00" * 40
 @pytest.mark.parametrize(
     ("section", "count", "says"),
     [
-        (records_bytes(ONE) + b"\0", 1, "1 bytes behind the last of 1 records"),
+        (records_bytes(ONE) + b"\0", 1, "1 bytes follow the last of 1 records"),
         (records_bytes(ONE) + PADDING, 2, "record 1 (byte 9 of the records): its length"),
         (varint(200) + PADDING, 1, "its length"),
         (varint(-1) + PADDING, 1, "its length"),
@@ -220,9 +220,9 @@ PADDING = b"\x00" * 40
         (
             varint(9) + b"\0\0\0\0\0" + varint(1) + varint(0) + varint(0) + b"x",
             1,
-            "bytes behind its last header",
+            "bytes follow its last header",
         ),
-        (varint(7) + b"\0\0\0\0\0\0x", 1, "bytes behind its last header"),
+        (varint(7) + b"\0\0\0\0\0\0x", 1, "bytes follow its last header"),
     ],
 )
 def test_refused_records(form: Any, section: bytes, count: int, says: str) -> None:
@@ -585,11 +585,13 @@ def test_the_end_of_a_reply_is_told_by_its_last_entry(form: Any) -> None:
     whole = [Entry(7, 1, [b"value", b"v"]), Entry(7, 3, [b"key", b"k", b"value", bytes(1900)])]
     large = Entry(8, 0, [b"value", bytes(2048)])
     imitating = Entry(8, 0, [b"value", b"*2\r\n$3\r\n5-1\r\n*1\r\n$1\r\na"])
-    assert form.offset_behind(xrange_reply(whole), 0) == (7 << 10) + 4
-    assert form.offset_behind(xrange_reply(whole), 1) == (7 << 10) + 3
-    assert form.offset_behind(xrange_reply([*whole, large]), 0) == -1
-    assert form.offset_behind(xrange_reply([*whole, imitating]), 0) == (5 << 10) + 2
-    assert [form.offset_behind(reply, 0) for reply in (b"", b"*0\r\n", b"*1\r\n", b"-ERR x\r\n")] == [-1] * 4
+    assert form.predict_end_offset(xrange_reply(whole), 0) == (7 << 10) + 4
+    assert form.predict_end_offset(xrange_reply(whole), 1) == (7 << 10) + 3
+    assert form.predict_end_offset(xrange_reply([*whole, large]), 0) == -1
+    assert form.predict_end_offset(xrange_reply([*whole, imitating]), 0) == (5 << 10) + 2
+    assert [form.predict_end_offset(reply, 0) for reply in (b"", b"*0\r\n", b"*1\r\n", b"-ERR x\r\n")] == [
+        -1
+    ] * 4
 
 
 @every_form
@@ -634,13 +636,13 @@ def test_threads_do_not_write_into_each_others_bytes() -> None:
 
 @every_form
 def test_commands_are_packed(form: Any) -> None:
-    assert form.pack("GET", b"k\r\n", "é") == b"*3\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n$2\r\n\xc3\xa9\r\n"
+    assert form.pack_command("GET", b"k\r\n", "é") == b"*3\r\n$3\r\nGET\r\n$3\r\nk\r\n\r\n$2\r\n\xc3\xa9\r\n"
     assert form.pack_arguments() == b""
     assert form.pack_arguments(b"", "", 0) == b"$0\r\n\r\n$0\r\n\r\n$1\r\n0\r\n"
     numbers = MIN_INT64, MAX_INT64, MIN_INT64 - 1, MAX_INT64 + 1
     assert bulk_strings(form.pack_arguments(*numbers)) == [b"%d" % number for number in numbers]
     large = b"x" * 300_000
-    assert form.pack("SET", large) == b"*2\r\n$3\r\nSET\r\n$300000\r\n" + large + b"\r\n"
+    assert form.pack_command("SET", large) == b"*2\r\n$3\r\nSET\r\n$300000\r\n" + large + b"\r\n"
 
 
 APPENDED = b"*8\r\n:20\r\n:-1\r\n:0\r\n:1700000000000\r\n:0\r\n:0\r\n:1\r\n:22\r\n"

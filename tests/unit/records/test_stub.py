@@ -1,16 +1,17 @@
-"""The stubs that type checkers read instead of the kernels say what the kernels say."""
+"""The stubs that type checkers read instead of the kernels have the kernels' signatures."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 
-import pytest
+import korvet.spark
+from tests.unit.records.forms import SOURCES, installed
 
-from tests.unit.records.forms import SOURCE, installed
+SPARK_KERNEL = Path(next(iter(korvet.spark.__path__)), "records", "kernel.py")
 
 
-def declarations(source: str) -> dict[str, str]:
+def declarations(path: Path) -> dict[str, str]:
     """Public functions, and methods of public classes, with their signatures."""
     found: dict[str, str] = {}
 
@@ -22,16 +23,23 @@ def declarations(source: str) -> dict[str, str]:
                 returns = ast.unparse(node.returns) if node.returns else ""
                 found[prefix + node.name] = f"({ast.unparse(node.args)}) -> {returns}"
 
-    visit(ast.parse(source).body, "")
+    visit(ast.parse(path.read_text("utf-8")).body, "")
     return found
 
 
-@pytest.mark.parametrize("source", [SOURCE, SOURCE.replace("records", "spark/records")])
-def test_the_stub_matches_the_source(source: str) -> None:
-    stub = declarations(Path(source + "i").read_text())
-    assert stub == declarations(Path(source).read_text())
+def test_the_stub_of_the_spark_kernel_matches_its_source() -> None:
+    assert declarations(SPARK_KERNEL.with_suffix(".pyi")) == declarations(SPARK_KERNEL)
+
+
+def test_the_stub_of_the_record_kernel_has_the_public_names_of_its_modules() -> None:
+    stub = declarations(SOURCES / "__init__.pyi")
+    sources: dict[str, str] = {}
+    for path in SOURCES.glob("*.py"):
+        sources |= declarations(path)
+    public = set(installed.__all__) - {"ACCELERATED"}
+    expected = {name: text for name, text in sources.items() if name.partition(".")[0] in public}
+    assert stub == expected
 
 
 def test_what_the_stub_has_is_there() -> None:
-    stub = declarations(Path(SOURCE + "i").read_text())
-    assert all(hasattr(installed, name.split(".")[0]) for name in stub)
+    assert all(hasattr(installed, name.split(".")[0]) for name in declarations(SOURCES / "__init__.pyi"))

@@ -1,0 +1,49 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Record batches to stream entries and back, in one pass over the bytes each way.
+
+One source in two forms: setup.py joins these modules into one unit, which Cython compiles (pure-Python mode),
+so that calls between them are inlined; uncompiled they run as they stand, slower, with the same results.
+Every byte that comes in is untrusted: lengths are compared before bytes are read or positions added, and no
+arithmetic leaves 64 bits (so both forms agree). Positions are indices into buffers: `p` is read, `w` is
+written, and `o` is where the next byte is written. A struct is passed by value when compiled, and by reference
+when not: a function that changes one returns it, and its caller uses nothing else.
+"""
+
+from __future__ import annotations
+
+from korvet.records.kernel.append import encode_append, encode_append_records
+from korvet.records.kernel.batches import entries_to_batches, predict_end_offset
+from korvet.records.kernel.commands import encode_commands
+from korvet.records.kernel.header import parse_batch, place_batch, resembles_batch
+from korvet.records.kernel.octets import crc32c, crc32c_portable
+from korvet.records.kernel.records import check_records, find_invalid, find_record
+from korvet.records.kernel.replies import ReplyScanner, append_reply
+from korvet.records.kernel.resp import pack_arguments, pack_command
+
+try:
+    import cython  # the compiler looks for this very line
+except ModuleNotFoundError:
+    from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+__all__ = [
+    "ACCELERATED",
+    "ReplyScanner",
+    "append_reply",
+    "check_records",
+    "crc32c",
+    "crc32c_portable",
+    "encode_append",
+    "encode_append_records",
+    "encode_commands",
+    "entries_to_batches",
+    "find_invalid",
+    "find_record",
+    "pack_arguments",
+    "pack_command",
+    "parse_batch",
+    "place_batch",
+    "predict_end_offset",
+    "resembles_batch",
+]
+
+ACCELERATED: bool = cython.compiled

@@ -1,0 +1,87 @@
+"""Entry IDs of streams, written in commands and read in replies."""
+
+from __future__ import annotations
+
+from korvet.offsets import packing
+from korvet.records.kernel.integers import decimal_size, digits, put_decimal
+from korvet.records.kernel.octets import BytesPointer
+from korvet.records.kernel.resp import ARRAY_TYPE, BULK_TYPE, bulk, length_line, put_head
+
+try:
+    import cython  # the compiler looks for this very line
+except ModuleNotFoundError:
+    from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+SEQUENCE_BITS = cython.declare(cython.longlong, packing.SEQUENCE_BITS)
+MAX_SEQUENCE = cython.declare(cython.ulonglong, packing.MAX_SEQUENCE)
+MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, packing.MAX_MS)
+
+# An entry of a reply up to its fields: its ID, where its fields begin (-1 if the bytes are not an entry), and
+# how many strings they are.
+EntryStart = cython.struct(
+    ms=cython.ulonglong,
+    sequence=cython.ulonglong,
+    fields_at=cython.Py_ssize_t,
+    strings=cython.longlong,
+)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put_id_start(
+    w: cython.p_uchar, at: cython.Py_ssize_t, ms: cython.ulonglong, sequence_size: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write an entry ID as a bulk string up to its sequence. Returns the position after it.
+
+    `sequence_size` is the number of digits that the sequence has.
+    """
+    at = put_head(w, at, BULK_TYPE, decimal_size(ms) + 1 + sequence_size)
+    at = put_decimal(w, at, ms)
+    w[at] = 45
+    return at + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def entry_start(p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t) -> EntryStart:
+    """Read an entry of an XRANGE reply up to its fields."""
+    entry = cython.declare(EntryStart)
+    length: cython.longlong
+    stop: cython.Py_ssize_t
+    entry.ms = 0
+    entry.sequence = 0
+    entry.strings = 0
+    entry.fields_at = -1
+    length, at = length_line(p, at, end, ARRAY_TYPE)
+    if at < 0 or length != 2:
+        return entry
+    length, at = bulk(p, at, end)
+    if at < 0:
+        return entry
+    stop = at + length
+    entry.ms, at = digits(p, at, stop)
+    if at < 0 or at >= stop or p[at] != 45:
+        return entry
+    entry.sequence, at = digits(p, at + 1, stop)
+    if at != stop:
+        return entry
+    length, at = length_line(p, stop + 2, end, ARRAY_TYPE)
+    if at < 0:
+        return entry
+    # Some commands show a null array for an entry that was deleted.
+    entry.strings = max(length, 0)
+    entry.fields_at = at
+    return entry
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def packed(ms: cython.ulonglong, sequence: cython.ulonglong) -> cython.longlong:
+    """An addressable entry ID as one number."""
+    return (cython.cast(cython.longlong, ms) << SEQUENCE_BITS) | cython.cast(cython.longlong, sequence)

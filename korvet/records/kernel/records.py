@@ -1,0 +1,288 @@
+"""The records of a batch: read one after the other and checked."""
+
+from __future__ import annotations
+
+from korvet.records.batch import BatchError, BatchHeader, BytesLike, RecordSummary
+from korvet.records.kernel.header import HEADER_SIZE, SMALLEST_RECORD_SIZE
+from korvet.records.kernel.integers import MAX_INT64, MIN_INT64, varint, varlong
+from korvet.records.kernel.octets import BytesPointer, buffer_pointer
+
+try:
+    import cython  # the compiler looks for this very line
+except ModuleNotFoundError:
+    from korvet.records import shadow as cython  # type: ignore[no-redef]
+
+RECORD_FAULTS: dict[int, str] = {
+    -1: "its length is cut off, malformed or beyond the batch",
+    -2: "its timestamp delta is cut off or malformed",
+    -3: "its offset delta is cut off, malformed or out of sequence",
+    -4: "its key length is malformed or beyond the record",
+    -5: "its value length is malformed or beyond the record",
+    -6: "its header count is negative, malformed or beyond the record",
+    -7: "it has a header without a name, or the name's length is malformed or beyond the record",
+    -8: "it has a header value whose length is malformed or beyond the record",
+    -9: "bytes follow its last header",
+    -10: "its timestamp is no int64",
+}
+
+# A record up to its headers. Sizes are -1 for null.
+Record = cython.struct(
+    end=cython.Py_ssize_t,
+    timestamp=cython.longlong,
+    key_at=cython.Py_ssize_t,
+    key_size=cython.longlong,
+    value_at=cython.Py_ssize_t,
+    value_size=cython.longlong,
+    headers_at=cython.Py_ssize_t,
+    header_count=cython.longlong,
+)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def faulty(record: Record, fault: cython.Py_ssize_t) -> Record:
+    """A record that cannot be read: its end is a key of RECORD_FAULTS."""
+    record.end = fault
+    return record
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def read_record(
+    p: BytesPointer,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    index: cython.longlong,
+    base_timestamp: cython.longlong,
+) -> Record:
+    """Read one record up to its headers. Its end is a key of RECORD_FAULTS if it is malformed."""
+    record = cython.declare(Record)
+    size: cython.longlong
+    delta: cython.longlong
+    size, at = varint(p, at, end)
+    if at < 0 or size < 1 or size > end - at:
+        return faulty(record, -1)
+    end = at + size
+    record.end = end
+    delta, at = varlong(p, at + 1, end)  # one byte of attributes, unused by Kafka, comes first
+    if at < 0:
+        return faulty(record, -2)
+    if _leaves_int64(base_timestamp, delta):
+        return faulty(record, -10)
+    record.timestamp = base_timestamp + delta
+    delta, at = varint(p, at, end)
+    if at < 0 or delta != index:
+        return faulty(record, -3)
+    size, at = varint(p, at, end)
+    if at < 0 or size < -1 or size > end - at:
+        return faulty(record, -4)
+    record.key_at = at
+    record.key_size = size
+    if size > 0:
+        at += size
+    size, at = varint(p, at, end)
+    if at < 0 or size < -1 or size > end - at:
+        return faulty(record, -5)
+    record.value_at = at
+    record.value_size = size
+    if size > 0:
+        at += size
+    size, at = varint(p, at, end)
+    if at < 0 or size < 0 or size > (end - at) // 2:
+        return faulty(record, -6)
+    record.headers_at = at
+    record.header_count = size
+    return record
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _leaves_int64(base: cython.longlong, delta: cython.longlong) -> cython.bint:
+    """Whether the sum of a batch's base timestamp and a record's delta is no int64."""
+    if delta > 0:
+        return base > MAX_INT64 - delta
+    return delta < 0 and base < MIN_INT64 - delta
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def headers_end(
+    p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong
+) -> cython.Py_ssize_t:
+    """The position after a record's headers, or a key of RECORD_FAULTS if they are malformed."""
+    i: cython.longlong
+    length: cython.longlong
+    for i in range(count):
+        length, at = varint(p, at, end)
+        if at < 0 or length < 0 or length > end - at:
+            return -7
+        length, at = varint(p, at + length, end)
+        if at < 0 or length < -1 or length > end - at:
+            return -8
+        if length > 0:
+            at += length
+    return at if at == end else -9
+
+
+def record_fault(fault: int, index: int, position: int) -> BatchError:
+    """The error for a record that is malformed."""
+    return BatchError(
+        "invalid_record", f"record {index} (byte {position} of the records): {RECORD_FAULTS[fault]}"
+    )
+
+
+def records_section(
+    data: BytesLike, start: int, header: BatchHeader, records: bytes | None
+) -> tuple[BytesLike, int, int]:
+    """The records of the batch at data[start:], decompressed: (buffer, their begin, their end).
+
+    Raises BatchError (corrupt, invalid_record).
+    """
+    if start < 0 or header.size > len(data) - start:
+        raise BatchError("corrupt", f"batch at byte {start}: {header.size} bytes are not there")
+    if header.codec == 0:
+        first, end = start + HEADER_SIZE, start + header.size
+    elif records is None:
+        raise BatchError(
+            "invalid_record", f"batch at byte {start}: its records are compressed (codec {header.codec})"
+        )
+    else:
+        data, first, end = records, 0, len(records)
+    if header.record_count > (end - first) // SMALLEST_RECORD_SIZE:
+        raise BatchError(
+            "invalid_record", f"{end - first} bytes of records can't hold {header.record_count} records"
+        )
+    return data, first, end
+
+
+def trailing_bytes(size: int, count: int) -> BatchError:
+    """The error for bytes after the last record."""
+    return BatchError("invalid_record", f"{size} bytes follow the last of {count} records")
+
+
+def check_records(data: BytesLike, start: int, header: BatchHeader, records: bytes | None) -> RecordSummary:
+    """Check the records of the batch at data[start:] as `encode_append` does, for a batch that is stored
+    unchanged.
+
+    `header` and `records` are as for `encode_append`. Raises BatchError("invalid_record").
+    """
+    data, first, end = records_section(data, start, header, records)
+    return _scan(data, first, end, header, False, 0, 0)
+
+
+def find_record(
+    data: BytesLike,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    from_index: int,
+    timestamp_ms: int,
+) -> tuple[int, int] | None:
+    """The first record of the batch at data[start:], from `from_index` on, whose timestamp is not before
+    `timestamp_ms`: (index, timestamp in ms), or None.
+
+    `header` and `records` are as for `encode_append`. Raises BatchError("invalid_record").
+    """
+    data, first, end = records_section(data, start, header, records)
+    found: tuple[int, int] | None = _scan(data, first, end, header, True, from_index, timestamp_ms)
+    return found
+
+
+@cython.cfunc
+def _scan(
+    data: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    header: object,
+    finding: cython.bint,
+    from_index: cython.longlong,
+    wanted: cython.longlong,
+):
+    """Check all records, or with `finding` those up to the first wanted one."""
+    view: cython.const[cython.uchar][::1] = data
+    p: BytesPointer = buffer_pointer(view)
+    count: cython.longlong = header.record_count
+    base: cython.longlong = header.base_timestamp_ms
+    keyless: cython.longlong = 0
+    newest: cython.longlong = MIN_INT64
+    oldest: cython.longlong = MAX_INT64
+    at: cython.Py_ssize_t = start
+    index: cython.longlong
+    fault: cython.Py_ssize_t
+    record: Record
+    for index in range(count):
+        record = read_record(p, at, end, index, base)
+        if record.end < 0:
+            raise record_fault(record.end, index, at - start)
+        fault = headers_end(p, record.headers_at, record.end, record.header_count)
+        if fault < 0:
+            raise record_fault(fault, index, at - start)
+        if finding and index >= from_index and record.timestamp >= wanted:
+            return index, record.timestamp
+        newest = max(newest, record.timestamp)
+        oldest = min(oldest, record.timestamp)
+        if record.key_size < 0:
+            keyless += 1
+        at = record.end
+    if at != end:
+        raise trailing_bytes(end - at, count)
+    return None if finding else RecordSummary(newest, oldest, keyless)
+
+
+def find_invalid(
+    data: BytesLike,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    earliest_ms: int,
+    latest_ms: int,
+    keyed: bool,
+    most: int,
+) -> list[tuple[int, int, bool]]:
+    """The first `most` records of the batch at data[start:] whose timestamp is out of range, or which have no
+    key although `keyed`: (index, timestamp in ms, whether the key is missing). The timestamp -1 is valid.
+
+    `header` and `records` are as for `encode_append`, which has checked the records before. Raises
+    BatchError("invalid_record").
+    """
+    data, first, end = records_section(data, start, header, records)
+    return _invalid(data, first, end, header, earliest_ms, latest_ms, keyed, most)
+
+
+@cython.cfunc
+def _invalid(
+    data: object,
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    header: object,
+    earliest: cython.longlong,
+    latest: cython.longlong,
+    keyed: cython.bint,
+    most: cython.Py_ssize_t,
+):
+    view: cython.const[cython.uchar][::1] = data
+    p: BytesPointer = buffer_pointer(view)
+    base: cython.longlong = header.base_timestamp_ms
+    count: cython.longlong = header.record_count
+    found: list = []
+    index: cython.longlong
+    record: Record
+    for index in range(count):
+        record = read_record(p, at, end, index, base)
+        if record.end < 0:
+            raise record_fault(record.end, index, 0)
+        keyless: cython.bint = keyed and record.key_size < 0
+        early: cython.bint = record.timestamp < earliest and record.timestamp != -1
+        if keyless or early or record.timestamp > latest:
+            found.append((index, record.timestamp, bool(keyless)))
+            if len(found) >= most:
+                break
+        at = record.end
+    return found
