@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import uvloop
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StorageFault, StoreError, WrongType
 from korvet.storage.link.address import parse_url
 from korvet.storage.link.redis_link import RedisLink
@@ -91,7 +91,8 @@ def test_raw_replies_in_many_pieces(server: Server, prefix: str, run: Run) -> No
                     finished.set_result(None)
 
             for number in range(2000):
-                link.send((pack("ECHO", "y" * number)[:10], pack("ECHO", "y" * number)[10:]), arrived)
+                command = pack_command("ECHO", "y" * number)
+                link.send((command[:10], command[10:]), arrived)
             assert not got
             await finished
             assert got == [b"$%d\r\n%b\r\n" % (number, b"y" * number) for number in range(2000)]
@@ -120,7 +121,7 @@ def test_a_callback_that_raises_costs_nobody_else(
             def broken(reply: memoryview | StorageError) -> None:
                 raise ValueError("not mine")
 
-            link.send(pack("PING"), broken)
+            link.send(pack_command("PING"), broken)
             assert await link.call("ECHO", "z") == b"z"
         assert "not mine" in caplog.text
 

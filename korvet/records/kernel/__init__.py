@@ -5,8 +5,8 @@ One source in two forms: setup.py joins these modules into one unit, which Cytho
 so that calls between them are inlined; uncompiled they run as they stand, slower, with the same results.
 Every byte that comes in is untrusted: lengths are compared before bytes are read or positions added, and no
 arithmetic leaves 64 bits (so both forms agree). Positions are indices into buffers: `p` is read, `w` is
-written, and `o` is where the next byte is written. A struct is passed by value when compiled, and by reference
-when not: a function that changes one returns it, and its caller uses nothing else.
+written, and `o` is where the next byte is written. The compiled form passes structs by value, the other one
+by reference: a function that changes a struct returns it, and its caller uses only the returned one.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.brokers.assignment import writer_epochs
 
 if TYPE_CHECKING:
@@ -37,4 +37,4 @@ def packed_claim(
     stream, _, meta, _ = keyspace.partition_keys(topic.name, partition)
     limits = epochs.start, epochs.stop - 1
     topic_id, flag = str(topic.topic_id), int(new_writer)
-    return pack("FCALL", "korvet_claim", 2, meta, stream, *limits, topic_id, flag, topic.bias)
+    return pack_command("FCALL", "korvet_claim", 2, meta, stream, *limits, topic_id, flag, topic.bias)

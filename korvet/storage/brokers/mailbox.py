@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError
 from korvet.storage.link.calls import fault_of
 
@@ -133,8 +133,8 @@ class Mailbox:
         key = self._key(node_id, broker.joined)
         data = msgspec.msgpack.encode(Mail(self._address, number, kind, body))
         link = self._commands.links(key).write_functions
-        link.send(pack("RPUSH", key, data), partial(self._sent, number if kind else None))
-        link.send(pack("PEXPIRE", key, _EXPIRY_MS), lambda _: None)
+        link.send(pack_command("RPUSH", key, data), partial(self._sent, number if kind else None))
+        link.send(pack_command("PEXPIRE", key, _EXPIRY_MS), lambda _: None)
 
     def _sent(self, number: int | None, reply: memoryview | StorageError) -> None:
         error = reply if isinstance(reply, StorageError) else fault_of(reply)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import hiredis
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import RedisFault, StorageError, domain_error
 from korvet.storage.link.futures import resolve
 
@@ -39,7 +39,7 @@ class Caller:
 
         The future raises the domain error of an error reply, and LinkLost if the connection is gone.
         """
-        return ask(self.send, pack(*args))
+        return ask(self.send, pack_command(*args))
 
     def call_packed(self, payload: Payload) -> asyncio.Future[Any]:
         """As `call`, for a packed command."""

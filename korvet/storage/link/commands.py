@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 
 if TYPE_CHECKING:
     import asyncio
@@ -45,4 +45,4 @@ class Commands:
         """
         links = self.links(keys[0])
         functions = links.read_functions if read else links.write_functions
-        return functions.call_packed(pack("FCALL", name, len(keys), *keys, *args))
+        return functions.call_packed(pack_command("FCALL", name, len(keys), *keys, *args))

@@ -10,7 +10,7 @@ from collections import deque
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.calls import Caller
 
@@ -126,7 +126,7 @@ class FunctionCaller(Caller):
         self._repeat.clear()
         self._held.clear()
         self._recovering = False
-        self._link.send(pack("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
+        self._link.send(pack_command("FUNCTION", "LOAD", "REPLACE", library_source()), _report_load)
         for payload, on_reply in waiting:
             self._link.send(payload, on_reply)
 

@@ -16,7 +16,7 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, StorageError, StoreError, WritesRefused
 from korvet.storage.link.calls import Caller, answer, ask
 from korvet.storage.link.connection import Connection
@@ -43,7 +43,7 @@ _CHECKS_PER_TIMEOUT: Final = 4
 _UNIX_SEND_BUFFER_BYTES: Final = 1 << 20
 _HISTORY: Final = re.compile(rb"^master_replid:(\S+)", re.MULTILINE)
 _IS_REPLICA: Final = re.compile(rb"^role:slave\s*$", re.MULTILINE)
-_PING: Final = pack("PING")
+_PING: Final = pack_command("PING")
 
 
 class RedisLink(Caller):
@@ -194,7 +194,7 @@ class RedisLink(Caller):
             commands.append(("SELECT", self.address.database))
         commands.append(("PING",))
         commands.append(("INFO", "replication"))
-        replies = [ask(connection.send, pack(*command)) for command in commands]
+        replies = [ask(connection.send, pack_command(*command)) for command in commands]
         *greeted, info = await asyncio.gather(*replies, return_exceptions=True)
         for reply in greeted:
             # PING returns MISCONF if the server accepts no writes; reads work.
@@ -207,7 +207,7 @@ class RedisLink(Caller):
         found = _HISTORY.search(fields)
         self.history = found[1] if found else b""
         # The name only helps operators; a server that does not know the command works as well.
-        connection.send(pack("CLIENT", "SETNAME", self._name), lambda reply: None)
+        connection.send(pack_command("CLIENT", "SETNAME", self._name), lambda reply: None)
 
     # Liveness
 

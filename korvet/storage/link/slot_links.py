@@ -17,7 +17,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import LinkLost, RedisFault, SlotUnavailable, StorageError
 from korvet.storage.link.calls import Caller, answer, fault_of
 from korvet.storage.link.library import ensure_library, is_library_missing
@@ -40,7 +40,7 @@ SERVED_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.02
 # How long commands on a migrating slot are sent one by one before they are sent together again.
 _ASKING_PERIOD_S: Final = 0.2
-_ASKING: Final = pack("ASKING")
+_ASKING: Final = pack_command("ASKING")
 _ASKING_REPLY: Final = b"+OK\r\n"
 
 

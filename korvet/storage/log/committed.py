@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from korvet.offsets.record_batch import BASE_OFFSET_AND_LENGTH, LAST_OFFSET_DELTA_AT, LENGTH_EXCLUDES_BYTES
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
@@ -160,7 +160,9 @@ class _Read:
         self._pending = 1
         if state.refusal is None and self._aborted is None:
             self._pending = 2
-            payload = pack("ZRANGEBYSCORE", state.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES")
+            payload = pack_command(
+                "ZRANGEBYSCORE", state.aborted_key, max(self._offset, 0), "+inf", "WITHSCORES"
+            )
             state.links.read.send(payload, self._aborted_arrived)
         self._log.read(self._offset, self._max_bytes, self._records_arrived)
 

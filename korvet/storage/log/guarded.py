@@ -11,7 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.offsets.packing import entry_id
-from korvet.records.kernel import pack, pack_arguments
+from korvet.records.kernel import pack_arguments, pack_command
 from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.storage.log.append_replies import irregular_reply, read_numbers, read_outcome
@@ -29,8 +29,8 @@ _GUARD_FIXED_ARGUMENTS: Final = 17
 _XADD_FIXED_ARGUMENTS: Final = 4
 # Replies to a transaction apart from those to its XADDs: MULTI, the guard, the seal, EXEC.
 _GATE_REPLIES: Final = 4
-_MULTI: Final = pack("MULTI")
-_EXEC: Final = pack("EXEC")
+_MULTI: Final = pack_command("MULTI")
+_EXEC: Final = pack_command("EXEC")
 _OK: Final = b"+OK\r\n"
 _QUEUED: Final = b"+QUEUED\r\n"
 # The end of replies after which nothing was added: a command was refused when it was queued, the slot has
@@ -94,7 +94,7 @@ class GuardedAppends:
         self._owner = owner
         self._gate_command = gate_command(gate)
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, state.bias)
-        self._seal = pack("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
+        self._seal = pack_command("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
         self._in_flight: deque[AppendGroup] = deque()
         self._gathering: AppendGroup | None = None
         self.link = state.links.write

@@ -9,7 +9,7 @@ import msgspec
 
 from korvet.offsets.packing import entry_id
 from korvet.records.batch import BatchError
-from korvet.records.kernel import entries_to_batches, offset_behind, pack
+from korvet.records.kernel import entries_to_batches, pack_command, predict_end_offset
 from korvet.storage.errors import DamagedBatch, OffsetOutOfRange, StorageError, StorageFault, domain_error
 from korvet.storage.link.calls import parse_reply
 from korvet.storage.log.entries import empty_batch
@@ -95,7 +95,7 @@ class Read:
         done: Callable[[Fetched | StorageError], None],
         on_end: Callable[[int], None],
     ) -> None:
-        """`on_end` is called with the probable end of the reply, see `offset_behind`, before the reply is
+        """`on_end` is called with the probable end of the reply (`predict_end_offset`) before the reply is
         converted.
         """
         self._state = state
@@ -126,7 +126,7 @@ class Read:
             self._recheck()
         elif self._count * state.largest_bytes > _LARGEST_REPLY_BYTES:
             index = state.keys[1]
-            payload = pack("FCALL", "korvet_reading_limit", 1, index, self._offset, self._max_bytes)
+            payload = pack_command("FCALL", "korvet_reading_limit", 1, index, self._offset, self._max_bytes)
             state.links.read_functions.send(payload, self._limit_known)
         else:
             self._range(_LAST_ID)
@@ -152,7 +152,7 @@ class Read:
 
     def _range(self, last_id: str) -> None:
         first_id = entry_id(self._at, self._state.bias)
-        payload = pack("XRANGE", self._state.stream, first_id, last_id, "COUNT", self._count)
+        payload = pack_command("XRANGE", self._state.stream, first_id, last_id, "COUNT", self._count)
         self._state.links.read.send(payload, self._range_arrived)
 
     def _range_arrived(self, reply: memoryview | StorageError) -> None:
@@ -181,7 +181,7 @@ class Read:
 
     def _convert(self, reply: memoryview) -> None:
         state = self._state
-        self._on_end(offset_behind(reply, state.bias))
+        self._on_end(predict_end_offset(reply, state.bias))
         try:
             entries = entries_to_batches(
                 reply,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from korvet.records.kernel import pack, pack_arguments
+from korvet.records.kernel import pack_arguments, pack_command
 from korvet.storage.log.producer_sequences import pack_sequences
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ScriptCommands:
         pending = self._pending_keys(marker.producer_id)
         latest = state.keys[3:] if pending else ()
         keys = (*state.keys[:3], state.aborted_key, *latest, *pending)
-        return pack(
+        return pack_command(
             "FCALL",
             "korvet_mark",
             len(keys),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.records.batch import AppendCommands
 from korvet.records.control import control_batch
-from korvet.records.kernel import pack
+from korvet.records.kernel import pack_command
 from korvet.records.native import native_rule
 from korvet.storage.log.listeners import Listeners
 from korvet.storage.log.tail_cache import TailCache
@@ -100,7 +100,7 @@ class LogState:
         self.aborted_key = keyspace.aborted(topic.name, partition)
         self.links = commands.links(self.stream)
         self.bias = topic.bias
-        self.bounds_call = pack("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
+        self.bounds_call = pack_command("FCALL", "korvet_bounds", 3, *self.keys[:3], self.bias)
         """The packed call of korvet_bounds; its reply is for `take_bounds`."""
         self.epoch = epoch
         self.leader_epoch = epoch or 0

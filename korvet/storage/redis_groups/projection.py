@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from korvet.offsets.packing import entry_id
-from korvet.records.kernel import pack, pack_arguments
+from korvet.records.kernel import pack_arguments, pack_command
 from korvet.storage.errors import StorageError, domain_error
 from korvet.storage.link.calls import parse_reply
 
@@ -131,7 +131,7 @@ class Projection:
         commit, and marks it: what was deleted comes back when it moves on, not before. A group or stream that
         is not there is no error. done(None) once that is so, done(error) otherwise.
         """
-        command = pack(
+        command = pack_command(
             "FCALL",
             "korvet_drop_group",
             3,
