@@ -118,12 +118,21 @@ def read_fields(
         else:
             known = False
         at += size + 2
-    # If one is missing, the other is an application's own field; a marker has both, and no other field.
-    if (fields.producer < 0) != (fields.epoch < 0) or (fields.outcome >= 0 and fields.producer < 0):
-        known = False
-    fields.is_korvet_entry = known
+    fields.is_korvet_entry = known and _has_sound_producer(fields)
     fields.end = at
     return fields
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_sound_producer(fields: Fields) -> cython.bint:
+    """Whether there are producer ID and epoch, or neither: one of them is an application's own field.
+
+    A transaction marker has both.
+    """
+    return (fields.producer < 0) == (fields.epoch < 0) and (fields.outcome < 0 or fields.producer >= 0)
 
 
 @cython.cfunc

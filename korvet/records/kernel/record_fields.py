@@ -58,6 +58,7 @@ Encoded = cython.struct(
 @cython.nogil
 @cython.exceptval(check=False)
 def nothing_encoded() -> Encoded:
+    """The state before the first record."""
     encoded = cython.declare(Encoded)
     encoded.at = 0
     encoded.payload_bytes = 0
@@ -217,6 +218,7 @@ def buffer_size(size: cython.longlong, count: cython.longlong, room: cython.long
 
 
 def too_many_headers(index: int, headers: int) -> BatchError:
+    """The error for a record with more than MAX_FIELD_ARGUMENTS."""
     return BatchError("invalid_record", f"record {index}: {headers} headers are more than an entry can take")
 
 
@@ -226,6 +228,7 @@ def producer_fields_of(header: BatchHeader) -> bytes:
 
 
 def producer_fields(producer_id: int, producer_epoch: int) -> bytes:
+    """The fields that the records of a transaction end with."""
     return b"".join(
         (
             PRODUCER_ID_NAME,
