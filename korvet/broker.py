@@ -184,7 +184,7 @@ async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
         await parts.listener.start(Dispatcher(services, backpressure))
         if not member.alone:
             await parts.coordinator.wait_loaded()
-            await member.made_known()
+            await member.wait_known()
         ready()
         await lost
     finally:

@@ -15,7 +15,6 @@ from korvet.offsets.codec import DecodeError, decode_key, decode_value, plain_co
 from korvet.offsets.packing import entry_id, offset_of
 from korvet.offsets.schema import OffsetCommitKey, OffsetCommitValue
 from korvet.offsets.transaction_log import decode_transaction_key, decode_transaction_value
-from korvet.storage.errors import StorageError, domain_error
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -87,12 +86,7 @@ class Loader(ABC, Generic[_Shard]):
         cursor = b"0"
         offsets = []
         while True:
-            try:
-                cursor, fields = await self._log.links.read.call(
-                    "HSCAN", key, cursor, "COUNT", SCANNED_AT_ONCE
-                )
-            except StorageError as error:
-                raise domain_error(error) from error
+            cursor, fields = await self._log.links.read.call("HSCAN", key, cursor, "COUNT", SCANNED_AT_ONCE)
             for name in fields[1::2]:
                 offset = offset_of(name, bias)
                 page = pages.get(offset >> PAGE_BITS)
@@ -117,8 +111,6 @@ class Loader(ABC, Generic[_Shard]):
             while calls:
                 wanted, call = calls.popleft()
                 yield wanted, await call
-        except StorageError as error:
-            raise domain_error(error) from error
         finally:
             await asyncio.gather(*(call for _, call in calls), return_exceptions=True)
 

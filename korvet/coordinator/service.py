@@ -26,7 +26,7 @@ from korvet.offsets.codec import encode_key
 from korvet.offsets.packing import offset_of
 from korvet.offsets.partition import partition_for
 from korvet.offsets.schema import OffsetCommitKey
-from korvet.storage.errors import StorageError, TopicExists, domain_error
+from korvet.storage.errors import StorageError, TopicExists
 from korvet.storage.keys import OFFSETS_TOPIC
 from korvet.storage.link.futures import awaited, resolve
 from korvet.storage.redis_groups.projection import Projection
@@ -293,10 +293,7 @@ class CoordinatorService:
         log = self._logs.get(topic, number)
         latest = self._commands.keyspace.latest(topic.name, number)
         key = encode_key(OffsetCommitKey(*native.place))
-        try:
-            entry = await log.links.read.call("HGET", latest, key)
-        except StorageError as error:
-            raise domain_error(error) from error
+        entry = await log.links.read.call("HGET", latest, key)
         term = self._watched_term(native, watch)
         committed = term and term.committed(native.place)
         if entry is not None and committed:

@@ -1,8 +1,8 @@
 """Which broker leads which partition: rendezvous hashing over the live brokers, as one versioned value.
 
-Every broker reckons alike from the same version, so nobody hands out partitions. A broker that leaves takes
-along only what it led, and one that comes takes only what it is to lead: all other partitions stay where they
-are, with their leader epochs.
+All brokers compute the same leaders from the same version, so no broker hands out partitions. When a broker
+leaves, only the partitions that it led get new leaders. When a broker joins, only its own share of the
+partitions moves to it. All other partitions keep their leader and their leader epoch.
 """
 
 from __future__ import annotations
@@ -16,118 +16,118 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-# How often a leader can take a partition up anew (a coordinator does after each append that failed).
+# Limits the claims of one partition in one leader epoch: a coordinator claims its partition again after each
+# append that failed.
 _TERM_BITS: Final = 20
-# Kafka's leader id for a partition without a leader.
+# Kafka's leader id of a partition without a leader.
 NO_NODE: Final = -1
 
 
 class Broker(msgspec.Struct, frozen=True):
-    """A live broker and where clients find it."""
+    """A live broker and its endpoints."""
 
     node_id: int
     host: str
     port: int
     joined: int
-    """The version of the assignment that it came with."""
+    """The version of the assignment in which this broker joined."""
     listeners: tuple[tuple[str, str, int], ...] = ()
-    """Name, host and port of all its listeners, the first one being that of `host` and `port`."""
+    """Name, host and port of each listener; the first listener is the one of `host` and `port`."""
 
     def endpoint(self, listener: str) -> tuple[str, int] | None:
-        """Where clients of a listener find it; None where it has no listener of that name."""
+        """Host and port for clients of a listener; None if the broker has no listener of that name."""
         if not self.listeners:
             return self.host, self.port
         return next(((host, port) for name, host, port in self.listeners if name == listener), None)
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, and since which version of the assignment: that is Kafka's leader epoch."""
+    """The leader of a partition, and the version of the assignment since which it leads: the leader epoch."""
 
     node_id: int
-    """NO_NODE if nobody may lead it now."""
+    """NO_NODE if no broker may lead the partition now."""
     epoch: int
 
 
 class Assignment:
-    """One version of who is there, and what follows from it. Versions only grow.
+    """One version of the set of live brokers, and the leaders that follow from it. Versions only grow.
 
     Raises ValueError without any broker.
     """
 
-    __slots__ = ("_leaders", "_left", "_silent", "brokers", "memo", "sole_leader", "version")
+    __slots__ = ("_leaders", "_left", "_suspended", "brokers", "memo", "sole_leader", "version")
 
     def __init__(
         self,
         version: int,
         brokers: Iterable[Broker],
         left: Iterable[tuple[int, int]] = (),
-        silent: int = NO_NODE,
+        suspended: int = NO_NODE,
     ) -> None:
-        """`left`: node ids that are there no more, each with the version in which it was missing first.
-
-        Those that left before any of `brokers` came need not be named. `silent`: see `silencing`.
+        """`left`: node ids of brokers that have left, each with the first version without it. A broker that
+        left before any of `brokers` joined may be missing. `suspended`: see `suspending`.
         """
         self.version = version
         self.brokers = tuple(sorted(brokers, key=lambda broker: broker.node_id))
         if not self.brokers:
             raise ValueError("an assignment needs a broker")
         self._left = tuple(left)
-        self._silent = silent
+        self._suspended = suspended
         only = self.brokers[0]
         alone = len(self.brokers) == 1 and not any(since > only.joined for _, since in self._left)
         self.sole_leader = self._leader(only.node_id, only.joined) if alone else None
-        """The leader of all partitions where one has led them all since it came."""
+        """The leader of all partitions if one broker has led all of them since it joined, else None."""
         self.memo: dict[Any, Any] = {}
-        """What others derive from this version, to be kept as long as it is."""
+        """Values that other modules derive from this version, kept as long as the version."""
         self._leaders: dict[str, list[Leader]] = {}
 
-    def silencing(self, node_id: int) -> Assignment:
-        """The same version, but the partitions of this node have no leader: it does not know whether it is
-        still among the brokers.
+    def suspending(self, node_id: int) -> Assignment:
+        """The same version, but the partitions of this node have no leader: the node does not know whether
+        it is still a live broker.
         """
         return Assignment(self.version, self.brokers, self._left, node_id)
 
     @property
     def controller(self) -> Broker:
-        """The broker that does what one of them has to do: the one with the smallest node id."""
+        """The broker that does the work of the whole cluster: the one with the smallest node id."""
         return self.brokers[0]
 
     def broker(self, node_id: int) -> Broker | None:
-        """The live broker of that id."""
+        """The live broker of that id; None if there is none."""
         return next((broker for broker in self.brokers if broker.node_id == node_id), None)
 
     def endpoints(self, listener: str) -> list[tuple[int, str, int]]:
-        """Node id, host and port of the brokers that have a listener of that name."""
+        """Node id, host and port of each broker that has a listener of that name."""
         found = ((broker.node_id, broker.endpoint(listener)) for broker in self.brokers)
         return [(node_id, *endpoint) for node_id, endpoint in found if endpoint is not None]
 
     def leader(self, topic: str, partition: int) -> Leader:
-        """Who leads a partition."""
+        """The leader of a partition."""
         return self.sole_leader or self.leaders(topic, partition + 1)[partition]
 
     def leaders(self, topic: str, count: int) -> list[Leader]:
-        """The leaders of a topic's partitions, the first `count` of them at least. Not to be changed."""
+        """The leaders of at least the first `count` partitions of a topic. Do not change the list."""
         known = self._leaders.setdefault(topic, [])
         for partition in range(len(known), count):
-            known.append(self.sole_leader or self._reckon(topic, partition))
+            known.append(self.sole_leader or self._compute(topic, partition))
         return known
 
-    def _reckon(self, topic: str, partition: int) -> Leader:
+    def _compute(self, topic: str, partition: int) -> Leader:
         ranks = [(_rank(broker.node_id, topic, partition), broker) for broker in self.brokers]
         highest, leader = max(ranks, key=lambda ranked: (ranked[0], ranked[1].node_id))
         epoch = leader.joined
         for node_id, since in self._left:
-            # One that ranks higher led it (or one that ranks higher still did, and has left since).
+            # A broker that left and ranks higher led the partition, or an even higher one did and left too.
             if since > epoch and (_rank(node_id, topic, partition), node_id) > (highest, leader.node_id):
                 epoch = since
         return self._leader(leader.node_id, epoch)
 
     def _leader(self, node_id: int, epoch: int) -> Leader:
-        return Leader(NO_NODE if node_id == self._silent else node_id, epoch)
+        return Leader(NO_NODE if node_id == self._suspended else node_id, epoch)
 
 
 def writer_epochs(leader_epoch: int) -> range:
-    """The writers' epochs, as meta hashes have them, that belong to a leader epoch."""
+    """The writers' epochs that belong to a leader epoch; meta hashes hold writers' epochs."""
     return range(leader_epoch << _TERM_BITS, (leader_epoch + 1) << _TERM_BITS)
 
 
@@ -137,5 +137,5 @@ def to_leader_epoch(writer_epoch: int) -> int:
 
 
 def _rank(node_id: int, topic: str, partition: int) -> int:
-    """What a broker bids for a partition: the same on every machine, in every release."""
+    """The rank of a broker for a partition: the same on every machine and in every release."""
     return int.from_bytes(blake2b(f"{node_id}:{topic}:{partition}".encode(), digest_size=8).digest())

@@ -1,4 +1,4 @@
-"""Leases on node ids, by Redis's clock: what makes a process a live broker of its keyspace."""
+"""Leases on node ids by Redis's clock: a process with a lease is a live broker of its keyspace."""
 
 from __future__ import annotations
 
@@ -27,57 +27,62 @@ _WAIT_STEP_S: Final = 0.2
 # The first version of an assignment is 0, as the first leader epoch is in Kafka.
 NO_VERSION: Final = -1
 _HIGHEST_PORT: Final = 65_535
-# A name in DNS has fewer characters.
+# Limits the length of a host; a DNS name is shorter.
 _LONGEST_HOST: Final = 255
-NO_ENTRY: Final = "it is no broker's entry"
+NO_ENTRY: Final = "it is not the entry of a broker"
 _ENTRY: Final = re.compile(rb"\d+ \S+ (\d+) -?\d+ -?\d+ (.*)", re.DOTALL)
-# A node id and the version since which it is missing, as in the cluster's hash.
+# A node id and the first version without it, in the cluster's hash.
 _DEPARTURE: Final = re.compile(rb"\b(\d{1,10}):(\d{1,15})\b")
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """The process that holds a lease; enough to see on the same machine whether it still lives."""
+    """The process that holds a lease, with what shows on the same machine whether the process still runs."""
 
     host: str
     pid: int
     started: str
-    """The process's start time in clock ticks, or "" where the system does not tell."""
+    """The process's start time in clock ticks; "" if the system does not report it."""
     namespace: str
-    """Boot and process-id namespace: pids mean the same only within one."""
+    """Boot id and process-id namespace: process ids are unique within one namespace of one boot."""
 
     @classmethod
     def this_process(cls) -> Holder:
-        """Ourselves."""
+        """The holder that describes this process."""
         return cls(socket.gethostname(), os.getpid(), _start_time(os.getpid()), _pid_namespace())
 
     def is_dead(self) -> bool:
-        """Whether the process is known to be gone: False where that cannot be told from here."""
+        """Whether the process has ended for certain; False if this process cannot determine that."""
         namespace = _pid_namespace()
         if not namespace or self.namespace != namespace or self.host != socket.gethostname():
             return False
         return _start_time(self.pid) != self.started
 
 
-class Standing(msgspec.Struct, frozen=True):
-    """What Redis says when a lease is renewed."""
+class Renewal(msgspec.Struct, frozen=True):
+    """The state of the cluster that Redis returns when a lease is renewed."""
 
     version: int
-    """Of the assignment."""
+    """The version of the assignment."""
     catalogue: int
     """The version of the topic catalogue."""
-    settled_assignment: int | None
-    """The lowest version that another broker has settled; None without others."""
-    settled_catalogue: int | None
+    acknowledged_assignment: int | None
+    """The lowest version of the assignment that another broker has acknowledged; None without other
+    brokers.
+    """
+    acknowledged_catalogue: int | None
+    """The lowest version of the topic catalogue that another broker has acknowledged; None without other
+    brokers.
+    """
     assignment: Assignment | None
-    """None where it is the version that is known already."""
+    """None if the version is the known one."""
     damaged: dict[bytes, str]
-    """Fields of the brokers' hash that cannot be read, with the reason."""
+    """The fields of the brokers' hash that cannot be read, with the reason."""
     unreadable: tuple[int, ...]
-    """Node ids among them, to be deleted with the next renewal."""
+    """The node ids among the damaged fields; the next renewal deletes them."""
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a broker says of itself: where clients find it, and which process it is."""
+    """What a broker publishes about itself: its endpoints and its process."""
 
     host: str
     port: int
@@ -86,11 +91,11 @@ class Description(msgspec.Struct, frozen=True):
 
 
 class NodeIdTaken(StoreError):
-    """Another live broker has our node id."""
+    """Another live broker has the node id of this process."""
 
 
 class Lease:
-    """A lease on a node id, by Redis's clock; who holds one is a live broker."""
+    """A lease on a node id by Redis's clock; its holder is a live broker."""
 
     def __init__(
         self,
@@ -106,7 +111,7 @@ class Lease:
         self._lease_ms = lease_ms
         self._token = uuid.uuid4().hex
         self.asked_s = 0.0
-        """When the newest request was sent, by `steady_s`: its reply describes a later moment."""
+        """When the newest request was sent, by `steady_s`. The reply describes a later moment."""
         self._description = msgspec.json.encode(
             Description(
                 *endpoint,
@@ -123,10 +128,11 @@ class Lease:
         endpoint: Address,
         lease_ms: int,
         listeners: Mapping[str, Address],
-    ) -> tuple[Lease, Standing]:
-        """Take the node id over from nobody or from a dead process, or wait until an unrenewed lease lapses.
+    ) -> tuple[Lease, Renewal]:
+        """Take a node id that is free or whose process has ended, or wait until its lease lapses without a
+        renewal.
 
-        Raises StoreError, naming the holder, where the holder renews its lease.
+        Raises NodeIdTaken, which names the holder, if the holder renews its lease.
         """
         lease = cls(commands, node_id, endpoint, lease_ms, listeners)
         reply = await lease._ask()
@@ -134,31 +140,34 @@ class Lease:
         if holder is not None and holder.is_dead():
             reply = await lease._ask(reply[2])
         if reply[0] == b"refused":
-            reply = await lease._outwait(reply)
-        return lease, _standing(reply)
+            reply = await lease._wait_for_end(reply)
+        return lease, _renewal(reply)
 
     async def renew(
         self,
-        known: int,
-        latest: int,
-        settled_assignment: int,
-        settled_catalogue: int,
+        known_version: int,
+        highest_version: int,
+        acknowledged_assignment: int,
+        acknowledged_catalogue: int,
         unreadable: Iterable[int] = (),
-    ) -> Standing:
-        """Renew the lease, or take it anew if it has lapsed.
+    ) -> Renewal:
+        """Renew the lease, or take it again if it has lapsed.
 
-        known: the version of the assignment that need not be returned; latest: the newest one heard of;
-        unreadable: node ids whose entries are to be deleted, as nobody can read them. Raises NodeIdTaken,
-        KeyspaceLost and StorageError. Function korvet_lease.
+        known_version: the version of the assignment that Redis need not return; highest_version: the highest
+        version of the assignment that this broker has met; acknowledged_assignment, acknowledged_catalogue:
+        the versions whose changes this broker has completed; unreadable: node ids whose entries Redis
+        deletes, because no broker can read them. Raises NodeIdTaken, KeyspaceLost and StorageError. Function
+        korvet_lease.
         """
-        reply = await self._ask(b"", known, latest, settled_assignment, settled_catalogue, unreadable)
+        acknowledged = acknowledged_assignment, acknowledged_catalogue
+        reply = await self._ask(b"", known_version, highest_version, *acknowledged, unreadable)
         if reply[0] == b"refused":
             raise self._taken(reply)
-        return _standing(reply)
+        return _renewal(reply)
 
-    async def stands(self, version: int) -> bool:
-        """Whether our entry is still there and the assignment still has this version, for the time in which
-        Redis takes no writes. Raises StorageError.
+    async def is_valid(self, version: int) -> bool:
+        """Whether the entry of this broker still exists and the assignment still has this version. Used while
+        Redis accepts no writes. Raises StorageError. Redis command HGET.
         """
         brokers, cluster = self._keys()
         self.asked_s = steady_s()
@@ -171,21 +180,23 @@ class Lease:
         return words[1:2] == [self._token.encode()] and stored == b"%d" % version
 
     async def release(self) -> None:
-        """Give the lease back, so that others need not wait for its end. Raises StorageError."""
+        """Give the lease back, so that other processes need not wait for its end. Raises StorageError.
+        Function korvet_release.
+        """
         await self._commands.fcall("korvet_release", self._keys(), self._node_id, self._token)
 
-    async def _outwait(self, first: list[Any]) -> list[Any]:
-        """Wait as long as the lease that was refused to us lasts, and not a renewal of it.
+    async def _wait_for_end(self, first: list[Any]) -> list[Any]:
+        """Wait until the holder's lease ends, unless the holder renews it.
 
-        A holder whose entry cannot be read gets one lease's length to write it again: a damaged entry may
-        never lapse.
+        A holder whose entry cannot be read gets one lease's length to write the entry again; without this
+        limit a damaged entry might never lapse.
         """
         waited_for, remaining_ms = first[2], int(first[1])
         clock = asyncio.get_running_loop().time
-        patience_s = clock() + self._lease_ms / 1000
+        unreadable_until_s = clock() + self._lease_ms / 1000
         while True:
             await asyncio.sleep(_WAIT_STEP_S)
-            unreadable = _holder(first) is None and clock() > patience_s
+            unreadable = _holder(first) is None and clock() > unreadable_until_s
             reply = await self._ask(waited_for if unreadable else b"")
             if reply[0] != b"refused":
                 return reply
@@ -195,19 +206,19 @@ class Lease:
 
     def _taken(self, refused: list[Any]) -> NodeIdTaken:
         holder = _holder(refused)
-        who = "an unknown process" if holder is None else f"process {holder.pid} on {holder.host}"
+        process = "an unknown process" if holder is None else f"process {holder.pid} on {holder.host}"
         return NodeIdTaken(
             f"node id {self._node_id} of keyspace {self._commands.keyspace.prefix!r} is taken by a live "
-            f"broker, {who}: give each broker a node id of its own"
+            f"broker, {process}: give each broker a node id of its own"
         )
 
     async def _ask(
         self,
         dead_token: bytes = b"",
-        known: int = NO_VERSION,
-        latest: int = NO_VERSION,
-        settled_assignment: int = NO_VERSION,
-        settled_catalogue: int = NO_VERSION,
+        known_version: int = NO_VERSION,
+        highest_version: int = NO_VERSION,
+        acknowledged_assignment: int = NO_VERSION,
+        acknowledged_catalogue: int = NO_VERSION,
         unreadable: Iterable[int] = (),
     ) -> list[Any]:
         self.asked_s = steady_s()
@@ -219,10 +230,10 @@ class Lease:
             self._lease_ms,
             self._description,
             dead_token,
-            known,
-            latest,
-            settled_assignment,
-            settled_catalogue,
+            known_version,
+            highest_version,
+            acknowledged_assignment,
+            acknowledged_catalogue,
             self._commands.cluster_id,
             "".join([" ", *(f"{node_id} " for node_id in unreadable)]),
         )
@@ -233,16 +244,16 @@ class Lease:
 
 
 def _holder(refused: list[Any]) -> Holder | None:
-    """None if the holder's entry cannot be read."""
+    """The holder that a refusal names; None if the holder's entry cannot be read."""
     try:
         return _description(refused[3]).process
     except ValueError:
         return None
 
 
-def _standing(reply: list[Any]) -> Standing:
-    _, version, catalogue, settled_assignment, settled_catalogue, strange, *changed = reply
-    damaged = dict.fromkeys(strange, NO_ENTRY)
+def _renewal(reply: list[Any]) -> Renewal:
+    _, version, catalogue, acknowledged_assignment, acknowledged_catalogue, malformed, *changed = reply
+    damaged = dict.fromkeys(malformed, NO_ENTRY)
     assignment = None
     unreadable: dict[bytes, str] = {}
     if changed:
@@ -251,11 +262,11 @@ def _standing(reply: list[Any]) -> Standing:
         brokers, unreadable = read_fields(entries, lambda node_id, entry: _broker(node_id, *entry))
         departures = ((int(node_id), int(since)) for node_id, since in _DEPARTURE.findall(left))
         assignment = Assignment(version, brokers, [each for each in departures if each[1] <= version])
-    return Standing(
+    return Renewal(
         version,
         catalogue,
-        settled_assignment,
-        settled_catalogue,
+        acknowledged_assignment,
+        acknowledged_catalogue,
         assignment,
         damaged | unreadable,
         tuple(int(node_id) for node_id in unreadable),
@@ -263,12 +274,12 @@ def _standing(reply: list[Any]) -> Standing:
 
 
 def _broker(node_id: bytes, joined: int, encoded: bytes) -> Broker:
-    said = _description(encoded)
-    return Broker(int(node_id), said.host, said.port, joined, said.listeners)
+    described = _description(encoded)
+    return Broker(int(node_id), described.host, described.port, joined, described.listeners)
 
 
 def parse_entry(field: bytes, value: bytes) -> Broker:
-    """A field of the brokers' hash, as korvet_lease writes it. Raises ValueError."""
+    """The broker of a field of the brokers' hash, which korvet_lease writes. Raises ValueError."""
     entry = _ENTRY.fullmatch(value)
     if entry is None or not field.isdigit():
         raise ValueError(NO_ENTRY)
@@ -276,23 +287,25 @@ def parse_entry(field: bytes, value: bytes) -> Broker:
 
 
 def _description(encoded: bytes) -> Description:
-    """Raises ValueError."""
-    said = msgspec.json.decode(encoded, type=Description)
-    hosts = (said.host, *(each[1] for each in said.listeners))
+    """Decode what a broker publishes about itself. Raises ValueError."""
+    decoded = msgspec.json.decode(encoded, type=Description)
+    hosts = (decoded.host, *(each[1] for each in decoded.listeners))
     if not all(0 < len(host) <= _LONGEST_HOST for host in hosts):
         raise ValueError("it names an impossible host")
-    if not all(0 <= port <= _HIGHEST_PORT for port in (said.port, *(each[2] for each in said.listeners))):
+    if not all(
+        0 <= port <= _HIGHEST_PORT for port in (decoded.port, *(each[2] for each in decoded.listeners))
+    ):
         raise ValueError("it names an impossible port")
-    return said
+    return decoded
 
 
 def _start_time(pid: int) -> str:
     try:
-        # Field 22; the second one, the name, may hold spaces and brackets.
+        # Field 22 is the start time. Field 2, the name, may contain spaces and brackets.
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
         return ""
-    # A process that ended and was not waited for (Z) serves nobody.
+    # A process that has ended and whose parent has not waited for it (Z) counts as ended.
     return "" if stat[0] in {"Z", "X"} else stat[19]
 
 

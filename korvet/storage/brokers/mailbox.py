@@ -1,8 +1,8 @@
-"""Requests of brokers to each other, through Redis: each broker has a list there that it takes its mail from.
+"""Requests of brokers to each other through Redis: each broker takes its mail from a list there.
 
 So brokers need no addresses, credentials and connections among themselves. Mail from one broker to another
-arrives in the order in which it was sent, at most once: who asks hears that there was no answer, and asks
-again.
+arrives in the order in which it was sent, at most once. If no answer arrives, the asking broker gets an error
+and may ask again.
 """
 
 from __future__ import annotations
@@ -29,31 +29,34 @@ log = logging.getLogger(__name__)
 
 Answer: TypeAlias = "Callable[[bytes], None]"
 Handler: TypeAlias = "Callable[[bytes, Answer], None]"
-"""(body, answer): takes mail in the order in which it came; calls answer(body) once, then or later."""
+"""(body, answer): handles mail in the order of its arrival; calls answer(body) once, at once or later."""
 
 ANSWER_TIMEOUT_S: Final = 5.0
-# Mail that nobody takes goes with its list after this.
+# The list of a broker that no longer takes its mail expires after this time.
 _EXPIRY_MS: Final = 30_000
 _TAKEN_AT_ONCE: Final = 100
-# Looked for so often while answers are awaited or mail came lately, and while all is quiet.
+# Interval of checks for mail while answers are due or mail arrived in the last _BUSY_FOR_S.
 _BUSY_S: Final = 0.002
+# Interval of checks for mail at other times.
 _QUIET_S: Final = 0.025
 _BUSY_FOR_S: Final = 0.2
 _ALONE_S: Final = 0.25
 
 
 class Mail(msgspec.Struct, frozen=True, array_like=True):
-    """A request, or the answer to one where `kind` is empty."""
+    """A request; with an empty `kind` the answer to one."""
 
     sender: tuple[int, int]
-    """Node id, and the version of the assignment that the broker came with: another life has other mail."""
+    """Node id, and the version of the assignment in which the broker joined: after a restart a broker has a
+    new mailbox.
+    """
     number: int
     kind: str
     body: bytes
 
 
 class Mailbox:
-    """The mail of this broker, while `run` runs. Use from one event loop."""
+    """Sends and takes the mail of this broker while `run` runs. Use from one event loop only."""
 
     def __init__(self, commands: Commands, member: Membership) -> None:
         self._commands = commands
@@ -64,12 +67,12 @@ class Mailbox:
         self._busy_until_s = 0.0
 
     def handle(self, kind: str, handler: Handler) -> None:
-        """Have requests of this kind handled."""
+        """Handle requests of this kind with `handler`."""
         self._handlers[kind] = handler
 
     def ask(self, node_id: int, kind: str, body: bytes, done: Callable[[bytes | StorageError], None]) -> None:
-        """Ask a live broker; done(answer) is called later, or with LinkLost where none came. Redis command
-        RPUSH.
+        """Ask a live broker. `done` is called later, once, with the answer, or with LinkLost after
+        ANSWER_TIMEOUT_S. Redis command RPUSH.
         """
         number = next(self._numbers)
         timer = asyncio.get_running_loop().call_later(ANSWER_TIMEOUT_S, self._unanswered, node_id, number)
@@ -86,7 +89,7 @@ class Mailbox:
             try:
                 taken = await self._commands.call("LPOP", self._key(*self._address), _TAKEN_AT_ONCE)
             except StorageError as error:
-                log.debug("there is no mail to be had: %s", error)
+                log.debug("mail cannot be read: %s", error)
                 taken = None
             for each in taken or ():
                 self._take(each)
@@ -97,7 +100,7 @@ class Mailbox:
 
     @property
     def _address(self) -> tuple[int, int]:
-        """Ours."""
+        """The address of this broker's mailbox."""
         broker = self._member.assignment.broker(self._member.node_id)
         return self._member.node_id, -1 if broker is None else broker.joined
 
@@ -111,12 +114,12 @@ class Mailbox:
             log.warning("mail that cannot be read: %s", error)
             return
         if not mail.kind:
-            self._settle(mail.number, mail.body)
+            self._complete(mail.number, mail.body)
         elif (handler := self._handlers.get(mail.kind)) is not None:
             try:
                 handler(mail.body, partial(self._answer, mail))
             except Exception:
-                # Its sender asks again, or another.
+                # Its sender asks again, or asks another broker.
                 log.exception("mail of kind %s could not be handled", mail.kind)
 
     def _answer(self, mail: Mail, body: bytes) -> None:
@@ -128,7 +131,7 @@ class Mailbox:
     def _send(self, node_id: int, number: int, kind: str, body: bytes) -> None:
         broker = self._member.assignment.broker(node_id)
         if broker is None:
-            # As if it had been lost on the way.
+            # The mail counts as lost on the way.
             return
         key = self._key(node_id, broker.joined)
         data = msgspec.msgpack.encode(Mail(self._address, number, kind, body))
@@ -142,17 +145,17 @@ class Mailbox:
             return
         log.info("mail could not be sent: %s", error)
         if number is not None:
-            self._settle(number, LinkLost(f"the request was not sent: {error}"))
+            self._complete(number, LinkLost(f"the request was not sent: {error}"))
 
     def _unanswered(self, node_id: int, number: int) -> None:
-        self._settle(number, LinkLost(f"node {node_id} has not answered"))
+        self._complete(number, LinkLost(f"node {node_id} did not answer"))
 
-    def _settle(self, number: int, outcome: bytes | StorageError) -> None:
+    def _complete(self, number: int, outcome: bytes | StorageError) -> None:
         done, timer = self._awaited.pop(number, (None, None))
         if done is not None and timer is not None:
             timer.cancel()
             try:
                 done(outcome)
             except Exception:
-                # Nobody else's mail waits for that.
-                log.exception("an answer could not be taken")
+                # Other mail must still be handled.
+                log.exception("an answer could not be handled")

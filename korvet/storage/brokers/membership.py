@@ -1,13 +1,13 @@
-"""This broker's place among the live ones: its lease, who leads what, and what follows from a change of that.
+"""This broker's membership among the live brokers: its lease, its leadership, and the changes that follow.
 
-A renewal of the lease brings whatever changed: another version of the assignment, or of the topic catalogue.
-It comes some times in a second while there are other brokers, and at once when an append was refused because
-somebody else leads its partition.
+Each renewal of the lease returns what has changed: a new version of the assignment, or of the topic
+catalogue. The broker renews several times a second while other brokers exist, and at once after an append was
+refused because another broker leads its partition.
 
-A broker leads while its lease lasts by its own clock, counted from when the renewal was sent, and whether it
-believes to be alone or not: other brokers may have joined without its knowledge. After that it leads nothing
-until the next renewal. While Redis takes no writes, nobody can renew a lease or take a broker out. Then it is
-enough, for a short time, that the broker's entry is still in Redis.
+A broker leads while its lease lasts by its own clock, counted from the sending of the renewal. This holds
+even if the broker believes to be alone, because other brokers may have joined without its knowledge. After
+that it leads nothing until the next renewal. While Redis accepts no writes, no broker can renew a lease or
+remove a broker. Then it is enough, for a short time, that the broker's entry is still in Redis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from korvet.causes import Causes
 from korvet.storage.brokers.assignment import Assignment, to_leader_epoch
 from korvet.storage.brokers.claims import claim
-from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Standing
+from korvet.storage.brokers.lease import NO_VERSION, Lease, NodeIdTaken, Renewal
 from korvet.storage.errors import FencedEpoch, KeyspaceLost, StorageError, StoreError, WritesRefused
 from korvet.storage.fields import DamageLog
 from korvet.storage.link.clock import steady_s
@@ -33,23 +33,24 @@ if TYPE_CHECKING:
     from korvet.storage.catalogue import Catalogue
     from korvet.storage.link.commands import Commands
 
-# Renewed several times within its length, so that one slow answer loses nothing.
+# Renewals per length of a lease: several, so that one slow reply does not end the lease.
 _RENEWALS_PER_LEASE: Final = 4
-# How soon others' changes are seen. Alone, nobody but a broker that comes changes anything.
+# Interval of renewals while this broker is alone: then only a joining broker can change anything.
 _ALONE_POLL_S: Final = 1.0
+# Interval of renewals, and so the delay of other brokers' changes.
 _POLL_S: Final = 0.25
-# While a topic is being deleted somebody waits for what all brokers have settled.
+# Interval of renewals while a topic is being deleted: the deleting broker waits for all acknowledgements.
 _DELETING_POLL_S: Final = 0.05
 _LEAST_BETWEEN_S: Final = 0.02
 # The part of a lease during which its holder serves. Clocks may run at different rates, and responses take a
 # moment to be sent.
 _SERVED_PART: Final = 0.95
-# An entry that was read while Redis takes no writes is valid for two pauses between looks.
-_LOOKS_AHEAD: Final = 2
-# Longer than others take to hear of us and to load nothing more.
-_MADE_KNOWN_S: Final = 3.0
+# An entry that was read while Redis accepts no writes is valid for two intervals of renewals.
+_VALID_INTERVALS: Final = 2
+# Limits the wait until the other brokers know this broker and have stopped loading its partitions.
+_KNOWN_TIMEOUT_S: Final = 3.0
 _CLAIMS_AT_ONCE: Final = 256
-# Consecutive failures that are no errors of Redis, about ten seconds of them: the broker is useless then.
+# Consecutive failures, other than errors of Redis, after which the broker gives up: about ten seconds.
 _MOST_FAILURES: Final = 6
 
 log = logging.getLogger(__name__)
@@ -57,13 +58,17 @@ causes = Causes(log)
 
 
 class ChangeListener(Protocol):
-    """What has to follow changes that other brokers make."""
+    """A part of the broker that follows the changes of other brokers."""
 
     def follow_assignment(self) -> None:
-        """Leaders have changed: take up what is ours now, and leave what is not."""
+        """Leaders have changed: start to serve the partitions that this broker leads now, and stop to serve
+        the others.
+        """
 
     async def complete_changes(self) -> None:
-        """Return once what follows from the newest changes is done. Raises an error to be asked again."""
+        """Return when all consequences of the newest changes are complete. Raises StorageError to be called
+        again later.
+        """
 
 
 class Membership:
@@ -76,14 +81,16 @@ class Membership:
         node_id: int,
         lease: Lease,
         lease_ms: int,
-        standing: Standing,
+        renewal: Renewal,
     ) -> None:
         """Use `join`."""
-        assert standing.assignment is not None
+        assert renewal.assignment is not None
         self.node_id = node_id
-        self.assignment: Assignment = standing.assignment
-        """The newest known assignment; while the lease is over, our partitions have no leader in it."""
-        self._heard = self.assignment
+        self.assignment: Assignment = renewal.assignment
+        """The newest known assignment. While the lease has expired, the partitions of this broker have no
+        leader in it.
+        """
+        self._newest = self.assignment
         self.on_lost: Callable[[Exception], None] | None = None
         """Called once, after `begin`, if this process cannot be a broker any longer: another process has the
         node id, or the membership keeps failing.
@@ -91,19 +98,19 @@ class Membership:
         self._end: Exception | None = None
         self._has_begun = False
         self.lost: KeyspaceLost | None = None
-        """Why nothing is served, if Redis does not hold our keyspace any more."""
+        """The error that stops all service if Redis does not hold our keyspace any more, else None."""
         self.writes_refused: WritesRefused | None = None
-        """Why Redis refused the last renewal of the lease, if it took no writes; else None."""
+        """Why Redis refused the last renewal of the lease, if it accepts no writes; else None."""
         self._commands = commands
         self._catalogue = catalogue
         self._damage = DamageLog()
         self._lease = lease
         self._lease_s = lease_ms / 1000
-        self._standing = standing
+        self._renewal = renewal
         self._listeners: list[ChangeListener] = []
-        # The highest version that was met anywhere, which Redis may have lost.
-        self._met = standing.version
-        self._settled = (NO_VERSION, NO_VERSION)
+        # The highest version that this broker has met anywhere; Redis may have lost it.
+        self._highest_version = renewal.version
+        self._acknowledged = (NO_VERSION, NO_VERSION)
         self._refreshing = asyncio.Lock()
         self._wanted = asyncio.Event()
         self._serves_until_s = 0.0
@@ -111,7 +118,7 @@ class Membership:
         self._suspended = False
         self._left = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._settling: asyncio.Task[None] | None = None
+        self._completing: asyncio.Task[None] | None = None
         self._claiming: asyncio.Task[None] | None = None
         self._confirmed(self._lease_s)
 
@@ -125,95 +132,103 @@ class Membership:
         lease_ms: int,
         listeners: Mapping[str, Address] | None = None,
     ) -> Membership:
-        """Become a live broker that clients find at `endpoint`, or at the one of the listener they use.
+        """Become a live broker that clients find at `endpoint`, or at the endpoint of the listener that they
+        use.
 
-        Raises StoreError, naming the holder, where another live broker has the node id.
+        Raises NodeIdTaken, which names the holder, if another live broker has the node id.
         """
-        lease, standing = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
-        member = cls(commands, catalogue, node_id, lease, lease_ms, standing)
+        lease, renewal = await Lease.take(commands, node_id, endpoint, lease_ms, listeners or {})
+        member = cls(commands, catalogue, node_id, lease, lease_ms, renewal)
         member._tasks.append(
-            keep("membership", member._keep_up, most_failures=_MOST_FAILURES, give_up=member._cannot_go_on)
+            keep("membership", member._keep_renewing, most_failures=_MOST_FAILURES, give_up=member._give_up)
         )
         return member
 
-    # Who leads
+    # Leadership
 
     @property
     def alone(self) -> bool:
-        """Whether there is no other live broker."""
+        """Whether no other live broker is known."""
         return len(self.assignment.brokers) == 1
 
     @property
     def is_controller(self) -> bool:
-        """Whether it is on this broker to do what one of them has to do."""
+        """Whether this broker does the work of the whole cluster."""
         return not self._left and self.assignment.controller.node_id == self.node_id
 
     def leader_epoch_of(self, topic: str, partition: int) -> int | None:
-        """Our leader epoch of a partition; None where another broker leads it, or nobody may know."""
+        """The leader epoch in which this broker leads a partition; None if it does not lead the partition
+        now.
+        """
         leader = self.assignment.leader(topic, partition)
         return leader.epoch if leader.node_id == self.node_id and not self._left else None
 
     # Changes
 
     def attach(self, listener: ChangeListener) -> None:
-        """Have changes followed by one more, after those that are there already."""
+        """Notify `listener` of changes, after the listeners that are attached already."""
         self._listeners.append(listener)
 
     def begin(self) -> None:
-        """All followers are there, and `on_lost` is set: claim what we lead, and settle."""
+        """Claim the partitions that this broker leads, and complete the first changes. All listeners are
+        attached and `on_lost` is set.
+        """
         self._has_begun = True
-        self._tell_end()
+        self._report_end()
         self._assigned()
-        self._settle_soon()
+        self._complete_soon()
 
     def refresh_soon(self, refusal: FencedEpoch | None = None) -> None:
-        """Look for changes at once; `refusal`: an append of ours was refused, so there must be one."""
+        """Renew the lease at once to learn of changes. `refusal`: the reason why an append was refused, which
+        proves that there is a change.
+        """
         if refusal is not None and refusal.newest is not None:
-            self._met = max(self._met, to_leader_epoch(refusal.newest))
+            self._highest_version = max(self._highest_version, to_leader_epoch(refusal.newest))
         self._wanted.set()
 
     async def refresh(self) -> None:
-        """Renew the lease, and follow what has changed. Raises NodeIdTaken, KeyspaceLost and StorageError."""
+        """Renew the lease, and follow all changes. Raises NodeIdTaken, KeyspaceLost and StorageError."""
         async with self._refreshing:
             if self._left:
                 return
             known = NO_VERSION if self._suspended else self.assignment.version
             try:
-                standing = await self._lease.renew(
-                    known, self._met, *self._settled, self._standing.unreadable
+                renewal = await self._lease.renew(
+                    known, self._highest_version, *self._acknowledged, self._renewal.unreadable
                 )
             except KeyspaceLost as lost:
                 self._keyspace_lost(lost)
                 raise
             except WritesRefused as refused:
                 self.writes_refused = refused
-                if self.lost is None and await self._lease.stands(self.assignment.version):
-                    self._resume(self._heard)
-                    # The next look comes after the pause of a broker that leads; short stalls may delay it.
+                if self.lost is None and await self._lease.is_valid(self.assignment.version):
+                    self._resume(self._newest)
+                    # The next renewal follows after the interval of a broker that leads; stalls may delay it.
                     pause_s = max(self._poll_s(), _POLL_S)
-                    self._confirmed(min(self._lease_s, _LOOKS_AHEAD * pause_s))
+                    self._confirmed(min(self._lease_s, _VALID_INTERVALS * pause_s))
                 raise
             self.writes_refused = None
-            self._standing = standing
-            self._damage.note(self._commands.keyspace.brokers, standing.damaged)
-            if standing.unreadable:
-                # Redis deletes them when the next renewal names them.
+            self._renewal = renewal
+            self._damage.note(self._commands.keyspace.brokers, renewal.damaged)
+            if renewal.unreadable:
+                # Redis deletes these entries when the next renewal names them.
                 self._wanted.set()
             if self.lost is not None:
-                log.warning("the keyspace is there again: cluster id %s", self._commands.cluster_id)
+                log.warning("the keyspace is back: cluster id %s", self._commands.cluster_id)
                 self.lost = None
-            if standing.catalogue != self._catalogue.applied_version:
+            if renewal.catalogue != self._catalogue.applied_version:
                 await self._catalogue.load()
-            if standing.assignment is not None:
+            if renewal.assignment is not None:
                 self._suspended = False
-                self._take(standing.assignment)
-            # Only now: in a version that this broker does not follow yet, others may lead its partitions.
+                self._apply(renewal.assignment)
+            # Only now: in a version that this broker does not follow yet, other brokers may lead its
+            # partitions.
             self._confirmed(self._lease_s)
-            self._settle_soon()
+            self._complete_soon()
 
     async def leave(self) -> None:
-        """Give up the lease and all that is led here; no refresh is under way afterwards."""
-        tasks = [task for task in (*self._tasks, self._settling, self._claiming) if task is not None]
+        """Give up all leadership and the lease. No refresh is in progress afterwards."""
+        tasks = [task for task in (*self._tasks, self._completing, self._claiming) if task is not None]
         for task in tasks:
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -228,28 +243,29 @@ class Membership:
         try:
             await self._lease.release()
         except StorageError as error:
-            log.warning("the lease on node id %d is left to lapse: %s", self.node_id, error)
+            log.warning("the lease on node id %d could not be given back, it lapses: %s", self.node_id, error)
 
     async def wait_acknowledged(self, catalogue: int) -> None:
-        """Return once every other live broker has settled version `catalogue` of the topic catalogue, in the
-        newest version of the assignment. Raises StorageError.
+        """Return when every other live broker has acknowledged version `catalogue` of the topic catalogue and
+        the newest version of the assignment. Raises StorageError.
         """
         while True:
             await self.refresh()
-            version, settled = self._standing.version, self._standing.settled_assignment
-            if settled is None or self._standing.settled_catalogue is None:
+            renewal = self._renewal
+            acknowledged = renewal.acknowledged_assignment, renewal.acknowledged_catalogue
+            if acknowledged[0] is None or acknowledged[1] is None:
                 return
-            if settled >= version and self._standing.settled_catalogue >= catalogue:
+            if acknowledged[0] >= renewal.version and acknowledged[1] >= catalogue:
                 return
             await asyncio.sleep(_DELETING_POLL_S)
 
-    async def made_known(self) -> None:
-        """Return once other brokers, such as answer, have taken our coming into account."""
+    async def wait_known(self) -> None:
+        """Return when all other brokers that respond have acknowledged that this broker joined."""
         with contextlib.suppress(TimeoutError, StorageError):
-            async with asyncio.timeout(_MADE_KNOWN_S):
+            async with asyncio.timeout(_KNOWN_TIMEOUT_S):
                 await self.wait_acknowledged(NO_VERSION)
 
-    async def _keep_up(self) -> None:
+    async def _keep_renewing(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_s()):
@@ -260,21 +276,21 @@ class Membership:
             except NodeIdTaken as error:
                 log.critical("%s", error)
                 self._end = error
-                self._tell_end()
+                self._report_end()
                 return
             except KeyspaceLost:
-                # Logged once, when it was lost.
+                # Logged once, when the keyspace was lost.
                 pass
             except StorageError as error:
                 causes.warn(error, "the lease on node id %d could not be renewed: %s", self.node_id, error)
-            # Many appends may be refused at once.
+            # Many refused appends may ask for a renewal at once.
             await asyncio.sleep(_LEAST_BETWEEN_S)
 
-    def _cannot_go_on(self, error: BaseException) -> None:
+    def _give_up(self, error: BaseException) -> None:
         self._end = StoreError(f"the membership of node id {self.node_id} keeps failing: {error!r}")
-        self._tell_end()
+        self._report_end()
 
-    def _tell_end(self) -> None:
+    def _report_end(self) -> None:
         if self._has_begun and self._end is not None and self.on_lost is not None:
             self.on_lost(self._end)
 
@@ -284,10 +300,12 @@ class Membership:
             return min(quarter_s, _ALONE_POLL_S)
         return min(quarter_s, _DELETING_POLL_S if self._catalogue.pending_deletes() else _POLL_S)
 
-    # The lease by our own clock
+    # The lease by the own clock
 
     def _confirmed(self, for_s: float) -> None:
-        """Nobody takes us out for this time (s) after the newest request of the lease was sent."""
+        """No other broker removes this broker for `for_s` seconds after the newest request of the lease was
+        sent.
+        """
         serves_until_s = self._lease.asked_s + _SERVED_PART * for_s
         self._serves_until_s = max(self._serves_until_s, serves_until_s)
         if self._expiry is not None:
@@ -296,41 +314,43 @@ class Membership:
         self._expiry = asyncio.get_running_loop().call_later(max(left_s, 0.0), self._expired)
 
     def _resume(self, assignment: Assignment) -> None:
-        """Lead again by this version if the broker was suspended."""
+        """Lead again in this version if the broker was suspended."""
         if self._suspended:
             self._suspended = False
-            self._take(assignment)
+            self._apply(assignment)
 
     def _expired(self) -> None:
         self.check()
         if not self._suspended and not self._left:
-            # A timer may fire early, by its resolution.
+            # A timer may fire early by its resolution.
             self._confirmed(0.0)
 
     def check(self) -> None:
-        """Stop leading if the lease is over.
+        """Stop leading if the lease has expired.
 
-        Also called before requests are taken: after a process was stopped, requests are waiting and its
+        Also called before each request is accepted: after a process was suspended, requests wait and its
         timers fire late.
         """
         if steady_s() >= self._serves_until_s and not self._suspended and not self._left:
-            log.error("the lease on node id %d is over: nothing is served until it is renewed", self.node_id)
+            log.error(
+                "the lease on node id %d has expired: nothing is served until it is renewed", self.node_id
+            )
             self._suspend()
 
     def _suspend(self) -> None:
         """Lead nothing until the lease is renewed."""
         self._suspended = True
-        self.assignment = self.assignment.silencing(self.node_id)
+        self.assignment = self.assignment.suspending(self.node_id)
         self._wanted.set()
         self._notify()
 
     def _keyspace_lost(self, lost: KeyspaceLost) -> None:
-        """Serve nothing, and write nothing, until an operator has brought the keyspace back."""
+        """Serve nothing and write nothing until an operator has restored the keyspace."""
         if self.lost is not None:
             return
         log.critical(
             "Redis does not hold the keyspace %r with cluster id %s any more: %s. Nothing is served or "
-            "written until it is restored; to begin anew with what is there, restart all brokers",
+            "written until it is restored; to continue with what Redis holds now, restart all brokers",
             self._commands.keyspace.prefix,
             self._commands.cluster_id,
             lost,
@@ -338,9 +358,9 @@ class Membership:
         self.lost = lost
         self._suspend()
 
-    def _take(self, assignment: Assignment) -> None:
-        self._met = max(self._met, assignment.version)
-        self.assignment = self._heard = assignment
+    def _apply(self, assignment: Assignment) -> None:
+        self._highest_version = max(self._highest_version, assignment.version)
+        self.assignment = self._newest = assignment
         log.info(
             "version %d of the assignment: %s",
             assignment.version,
@@ -358,10 +378,11 @@ class Membership:
         for listener in self._listeners:
             listener.follow_assignment()
 
-    # Claims and settling
+    # Claims and completion of changes
 
     async def _claim(self) -> None:
-        """Fence whoever led our partitions before, idle ones too."""
+        """Claim all partitions that this broker leads, idle ones too: appends of earlier leaders are refused.
+        """
         claims = [
             (topic, partition, epoch)
             for topic in self._catalogue.topics.values()
@@ -377,25 +398,25 @@ class Membership:
                 if isinstance(outcome, FencedEpoch):
                     self.refresh_soon(outcome)
                 elif isinstance(outcome, StorageError):
-                    # The first append claims as well.
+                    # The log claims the partition too when it is opened.
                     log.info("a partition could not be claimed: %s", outcome)
                 elif isinstance(outcome, BaseException):
                     raise outcome
 
-    def _settle_soon(self) -> None:
+    def _complete_soon(self) -> None:
         wanted = self.assignment.version, self._catalogue.applied_version
-        busy = self._settling is not None and not self._settling.done()
-        if wanted != self._settled and not busy:
-            self._settling = once("settling", self._settle(wanted))
+        busy = self._completing is not None and not self._completing.done()
+        if wanted != self._acknowledged and not busy:
+            self._completing = once("completing changes", self._complete(wanted))
 
-    async def _settle(self, wanted: tuple[int, int]) -> None:
+    async def _complete(self, wanted: tuple[int, int]) -> None:
         try:
             for listener in self._listeners:
                 await listener.complete_changes()
         except StorageError as error:
-            causes.warn(error, "changes are not settled yet: %s", error)
+            causes.warn(error, "changes are not complete yet: %s", error)
             return
-        self._settled = wanted
+        self._acknowledged = wanted
         if not self.alone:
-            # Somebody may wait for that.
+            # Another broker may wait for this acknowledgement.
             self._wanted.set()
