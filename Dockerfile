@@ -1,9 +1,9 @@
-# Two images: `broker` runs korvet against a Redis or Valkey, `report` adds Spark and a Java for `korvet report`.
+# Two images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`.
 
 FROM python:3.12.11-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
-# The compiled record kernel needs a C compiler; the images that run do not.
-# Debian keeps one version of a package per release: there is nothing to pin.
+# The compiled kernels need a C compiler; the final images don't.
+# Debian has one version of a package per release, so there is nothing to pin.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev \

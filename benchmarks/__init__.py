@@ -1,1 +1,1 @@
-"""Side-by-side measurements: the suite, and programs that run on their own."""
+"""Benchmarks: the suite, which compares korvet with Redis and Kafka, and separate programs."""

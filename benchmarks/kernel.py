@@ -1,4 +1,4 @@
-"""Nanoseconds per record of the record kernel, both directions: `python benchmarks/kernel.py`."""
+"""Measures the record kernel in both directions, in ns per record: `python benchmarks/kernel.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = kernel.pack_arguments("XADD", "{korvet:orders:0}:w", "NOMKSTREAM")
 
 
 def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
-    """One record batch of about 64 KB, and how many records it has."""
+    """Returns a record batch of about 64 KB, and its number of records."""
     count = BATCH_BYTES // (value_bytes + 30)
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 24)
     headers = [("trace", b"0123456789abcd")] if with_header else []
@@ -33,7 +33,7 @@ def batch_of(value_bytes: int, with_header: bool) -> tuple[bytes, int]:
 
 
 def stream_reply(data: bytes) -> bytes:
-    """The XRANGE reply that the entries of this batch give."""
+    """Returns the XRANGE reply for the entries of this batch."""
     arguments = kernel.encode_append(data, 0, kernel.parse_batch(data, 0), None, True).resp
     strings = _bulk_strings(arguments)
     entries: list[bytes] = []
@@ -63,7 +63,7 @@ def _bulk_strings(resp: bytes) -> list[bytes]:
 
 
 def nanoseconds(run: Callable[[], object], records: int) -> float:
-    """The best of several rounds, in ns per record."""
+    """Returns the best of several rounds, in ns per record."""
     repeats = max(1, (200_000 if kernel.ACCELERATED else 5_000) // records)
     best = float("inf")
     for _ in range(ROUNDS):
@@ -75,7 +75,7 @@ def nanoseconds(run: Callable[[], object], records: int) -> float:
 
 
 def measure(value_bytes: int, with_header: bool) -> str:
-    """One line of the table."""
+    """Print one line of the table."""
     data, count = batch_of(value_bytes, with_header)
     reply = stream_reply(data)
     scanner = kernel.ReplyScanner()

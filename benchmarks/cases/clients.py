@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     from benchmarks.rig.rig import Rig
     from benchmarks.rig.servers import Cluster
 
-    # A client's run: broker, topic, how many records, bytes of a value.
+    # A client's run: broker, topic, number of records, bytes per value.
     Client = Callable[[Cluster, str, int, int], Outcome]
 
-# By the bytes of a value: nearly what korvet's tail cache holds. In a shorter run Java's clients are mostly
-# busy with compiling themselves.
+# Number of records by bytes per value: nearly the size of korvet's tail cache. In a shorter run, Java clients
+# mostly compile themselves.
 RECORDS = {100: 1_500_000, 1_024: 220_000}
 JAVA_TIMEOUT_S = 120
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates of producing a topic, of consuming it while the brokers have it in memory, and of consuming what
-    korvet has to read from Redis; and what each costs the broker per record.
+    """Measure the rates of producing a topic, of consuming it from the brokers' memory, and of consuming what
+    korvet reads from Redis, and the broker's CPU time per record.
     """
     clients: dict[str, tuple[Client, Client]] = {"librdkafka": (librdkafka_produce, librdkafka_consume)}
     if rig.kafka is not None:
@@ -55,7 +55,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def rows(rig: Rig, name: str, layout: str, runs: Sequence[Runs]) -> Iterator[Row]:
-    """The rows of one client: `runs` are korvet's, Kafka's where it is there, and those that read Redis."""
+    """Returns the rows of one client. `runs`: on korvet, on Kafka if it is measured, and reads from Redis."""
     *in_memory, from_redis = runs
     from_redis.produce()
     for what, way, of in (
@@ -69,8 +69,9 @@ def rows(rig: Rig, name: str, layout: str, runs: Sequence[Runs]) -> Iterator[Row
 
 @dataclass(slots=True)
 class Runs:
-    """The runs of a client on one cluster. Each run of the producer has a new topic, which the consumer reads
-    all of.
+    """Returns the runs of a client on one cluster.
+
+    Each producer run has a new topic, which the consumer reads completely.
     """
 
     cluster: Cluster
@@ -90,7 +91,7 @@ class Runs:
         return self._timed(self.consuming)
 
     def drop(self) -> None:
-        """Delete the topic, if there is one."""
+        """Delete the topic, if it exists."""
         if self.topic:
             self.cluster.drop_topic(self.topic)
             self.topic = ""
@@ -103,7 +104,7 @@ class Runs:
 
 
 def librdkafka(what: str, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
-    """A run of the confluent-kafka client in a process of its own."""
+    """Run the confluent-kafka client in its own process."""
     command = [sys.executable, "-m", "benchmarks.rig.librdkafka", what, cluster.bootstrap, topic]
     process = subprocess.Popen(
         [*command, str(count), str(value_bytes)],
@@ -120,7 +121,7 @@ librdkafka_consume = functools.partial(librdkafka, "consume")
 
 
 def java_produce(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
-    """`kafka-producer-perf-test`: idempotent, acks=all, values without keys."""
+    """Run `kafka-producer-perf-test`: idempotent, acks=all, values without keys."""
     out = java(
         kafka,
         "org.apache.kafka.tools.ProducerPerformance",
@@ -132,7 +133,7 @@ def java_produce(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_b
 
 
 def java_consume(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_bytes: int) -> Outcome:
-    """`kafka-consumer-perf-test`: the rate while it fetched, without the time of joining its group."""
+    """Run `kafka-consumer-perf-test`. The rate excludes the time to join the group."""
     out = java(
         kafka,
         "org.apache.kafka.tools.ConsumerPerformance",
@@ -143,7 +144,7 @@ def java_consume(kafka: Kafka, cluster: Cluster, topic: str, count: int, value_b
 
 
 def java(kafka: Kafka, program: str, *arguments: object) -> str:
-    """What a tool printed. Raises LoadFailed."""
+    """Returns the output of a tool. Raises LoadFailed."""
     done = run(kafka.command(program, *map(str, arguments)), JAVA_TIMEOUT_S)
     if done.returncode != 0:
         raise LoadFailed(f"{program}: {done.stderr.decode()[-1_000:]}{done.stdout.decode()[-1_000:]}")

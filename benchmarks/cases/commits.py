@@ -1,4 +1,4 @@
-"""OffsetCommits over a hundred groups, every commit projected onto the Redis group of the same name."""
+"""OffsetCommits of a hundred groups. Every commit also moves the Redis group of the same name."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from benchmarks.rig.servers import Cluster
 
 GROUPS = 100
-# Of each group, on a connection of its own.
+# Commits in flight per group, each group on its own connection.
 IN_FLIGHT = 10
 COORDINATOR_TIMEOUT_S = 30
-# Offsets that a group commits one after the other.
+# Number of different offsets that a group commits in turn.
 COMMITS = 400
 UNITS = {"commits per second": "1/s", "answer, p99": "ms"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Commits per second and CPU per commit."""
+    """Measure commits per second and CPU time per commit."""
     sides = {
         name: functools.partial(committed, cluster, rig.seconds) for name, cluster in rig.clusters().items()
     }
@@ -46,7 +46,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def committed(cluster: Cluster, seconds: float) -> Sample:
-    """Commit for a while, every group on a connection of its own."""
+    """Commit for a while, each group on its own connection."""
     topic = cluster.new_topic()
     filling = write_requests("commits-fill", produce_requests(topic, 1, Shape(100, 64 << 10), 2))
     programs.run("requests", cluster.bootstrap, filling, "--rounds", 1)
@@ -64,7 +64,7 @@ def committed(cluster: Cluster, seconds: float) -> Sample:
 
 
 def find_coordinators(cluster: Cluster, topic: str) -> None:
-    """Ask for every group's coordinator, and wait until it takes commits."""
+    """Find every group's coordinator, and wait until it accepts commits."""
     host, _, port = cluster.bootstrap.rpartition(":")
     with RawConnection(host, int(port)) as connection:
 
@@ -81,12 +81,12 @@ def find_coordinators(cluster: Cluster, topic: str) -> None:
 
 
 def group_name(number: int) -> str:
-    """The same groups in every round."""
+    """Returns the group names, the same in every round."""
     return f"bench-group-{number}"
 
 
 def commit_requests(topic: str) -> list[Request]:
-    """One part per connection; in it a group commits rising offsets."""
+    """Returns one part of requests per connection: rising offsets of one group."""
     return [
         commit_request(group_name(group), topic, offset)
         for group in range(GROUPS)
@@ -95,7 +95,7 @@ def commit_requests(topic: str) -> list[Request]:
 
 
 def commit_request(group: str, topic: str, offset: int) -> Request:
-    """OffsetCommit v8 of one partition, by somebody who is no member."""
+    """Returns an OffsetCommit v8 of one partition, without membership."""
     name = compact_bytes(topic.encode())
     body = compact_bytes(group.encode()) + struct.pack(">i", -1) + compact_bytes(b"") + b"\0"
     body += b"\x02" + name + b"\x02" + struct.pack(">iqi", 0, offset, -1) + compact_bytes(b"") + b"\0\0\0"

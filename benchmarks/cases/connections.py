@@ -1,4 +1,4 @@
-"""Connections that send nothing, and consumers that wait for records: what they cost the broker."""
+"""The broker's costs of idle connections, and of consumers that wait for records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 5_000
 CONSUMERS = 1_000
-# Of the topic that the consumers wait for.
+# Partitions of the topic that the consumers wait for.
 PARTITIONS = 10
 SETTLE_S = 1.0
 KEYSPACE = "bench-connections"
@@ -27,7 +27,7 @@ UNITS = {"memory of one": "KB", "CPU of all, of one core": "%"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Memory and CPU, of a new broker each time: one that has worked takes memory that it had before."""
+    """Measure memory and CPU time of a new broker each time: a used one would reuse memory."""
     for what, count, waiting in (("silent", CONNECTIONS, False), ("waiting consumers", CONSUMERS, True)):
         scaled = rig.scaled(count)
         sides = {KORVET: functools.partial(held, rig, scaled, waiting=waiting)}
@@ -35,7 +35,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def held(rig: Rig, count: int, *, waiting: bool) -> Sample:
-    """Hold so many connections for a while; with `waiting` each has one Fetch under way all the time."""
+    """Hold connections for a while; with `waiting`, each always has one Fetch in flight."""
     with contextlib.closing(Korvet(rig.store, KEYSPACE)) as korvet:
         cluster = korvet.cluster
         options = ("--topic", cluster.new_topic(PARTITIONS), "--partitions", PARTITIONS) if waiting else ()

@@ -1,6 +1,6 @@
-"""Loading a million commits: by a coordinator of this process, and as the start of a broker.
+"""Loading a million commits: by a coordinator in this process, and by a starting broker.
 
-Once where the records supersede one another, once where each has a key of its own.
+One run has records that supersede each other, one has records with different keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RECORDS = 1_000_000
 TOPIC = "commits"
 KEYSPACE = "korvet"
 APPEND_RECORDS = 1_000
-# After a load Redis groups are compared with it in the background; its blocks count, too.
+# After a load, a background task compares the Redis groups with the commits. Its blocks count, too.
 RECONCILE_S = 3.0
 PROBE_S = 0.001
 # The embedded server reads its append-only file first.
@@ -49,14 +49,14 @@ UNITS = {"coordinator loaded": "s", "broker started": "s", "longest block of the
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """So many commits over all partitions of all groups, again and again."""
+    """Yields this number of commits, cycling through all partitions of all groups."""
 
     records: int
     groups: int
     partitions: int
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """(group, partition, offset)."""
+        """A commit: group, partition, offset."""
         for number in range(self.records):
             turn, place = divmod(number, self.groups * self.partitions)
             partition, group = divmod(place, self.groups)
@@ -64,7 +64,7 @@ class Commits:
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """One round each: writing the records takes longer than loading them."""
+    """Measure one round of each case: writing the records takes longer than loading them."""
     records = rig.scaled(RECORDS)
     forms = {
         "superseding": Commits(records, 100, max(1, records // 10_000)),
@@ -92,7 +92,7 @@ def loaded(commits: Commits) -> Sample:
 
 
 async def load(server: KorvetServer, commits: Commits) -> tuple[float, float]:
-    """Fill the keyspace and load it: seconds, ms of the longest block."""
+    """Fill the keyspace and load it. Returns the seconds, and the longest block in ms."""
     store = await Store.open(f"unix://{socket_of(server.data_dir)}", Keyspace(KEYSPACE))
     await fill(store, commits)
     service = CoordinatorService(store.commands, store.logs, store.catalogue, GroupConfig())
@@ -109,7 +109,7 @@ async def load(server: KorvetServer, commits: Commits) -> tuple[float, float]:
 
 
 async def fill(store: Store, commits: Commits) -> None:
-    """Write the records of these commits as a coordinator would, and what it notes of their projection."""
+    """Write the records of these commits, and the state of their projection, like a coordinator."""
     topic = store.catalogue.get(OFFSETS_TOPIC)
     assert topic is not None
     logs = [store.logs.get(topic, number) for number in range(topic.partitions)]
@@ -138,7 +138,7 @@ async def fill(store: Store, commits: Commits) -> None:
 
 @contextlib.asynccontextmanager
 async def probed() -> AsyncIterator[list[float]]:
-    """The times, in s, by which a timer of PROBE_S came too late."""
+    """Records the delays, in s, of a timer of PROBE_S."""
     late_s: list[float] = []
 
     async def probe() -> None:

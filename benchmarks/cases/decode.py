@@ -1,4 +1,4 @@
-"""Offset commits decoded by Spark on one core, beside reading their keys and values and no more."""
+"""Spark decodes offset commits on one core, compared with only reading their keys and values."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 COMMITS = 5_000_000
 PARTITIONS = 4
 PLACES = 16_000
-# Of a hundred: commits in the newest version, with a topic id, and tombstones. The others are plain.
+# Out of a hundred: commits in the newest version, with a topic id, and tombstones. The others are plain.
 NEWEST, TOMBSTONES = 30, 2
 UNDECODED = "key and value"
-# Later than all records.
+# A time after all records.
 LAST_MS = 4_000_000_000_000
 WAYS = {
     "all columns": offset_commits,
@@ -43,7 +43,7 @@ WAYS = {
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rows per second of each way, and of reading, in the same rounds."""
+    """Measure the rows per second of each way to decode, and of reading, in the same rounds."""
     topic = rig.korvet.new_topic(PARTITIONS, offset_assignment="dense")
     count = rig.scaled(COMMITS)
     fill(rig.korvet.bootstrap, topic, count)
@@ -54,7 +54,7 @@ def measure(rig: Rig) -> Iterator[Row]:
         undecoded = records.select("key", "value")
         for way, decode in WAYS.items():
             for frame in (undecoded, decode(records)):
-                read(frame, count)  # compiled and warm from here on
+                read(frame, count)  # compiles and warms up
             sides: dict[str, Callable[[], Sample]] = {
                 KORVET: functools.partial(read, decode(records), count),
                 UNDECODED: functools.partial(read, undecoded, count),
@@ -66,14 +66,14 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def read(frame: DataFrame, count: int) -> Sample:
-    """Take every row of a frame of `count` records to nowhere."""
+    """Compute every row of a frame of `count` records, without writing it."""
     began = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
     return Sample({RATE: count / (time.perf_counter() - began)})
 
 
 def fill(bootstrap: str, topic: str, count: int) -> None:
-    """Produce synthetic commits of PLACES partitions, in turn."""
+    """Produce synthetic commits, cycling through PLACES partitions."""
     source = random.Random(0)
     keys = [
         encode_key(OffsetCommitKey(f"group-{place % 200}", f"topic-{place // 200}", place % 16))
@@ -95,12 +95,12 @@ def fill(bootstrap: str, topic: str, count: int) -> None:
 
 @functools.cache
 def topic_ids() -> list[bytes]:
-    """Ids of a few topics."""
+    """Returns the IDs of a few topics."""
     return [os.urandom(16) for _ in range(80)]
 
 
 def commit(source: random.Random, number: int) -> bytes | None:
-    """The value of one commit; None for a tombstone."""
+    """Returns the value of one commit; None for a tombstone."""
     kind, at_ms = source.randrange(100), 1_700_000_000_000 + number
     if kind < TOMBSTONES:
         return None

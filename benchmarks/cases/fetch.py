@@ -22,7 +22,7 @@ DEADLINE_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates and CPU per record, for every shape in either layout."""
+    """Measure rates and CPU time per record, for every shape in both layouts."""
     with rig.clusters_reading() as clusters:
         for layout, (shape, count) in itertools.product(LAYOUTS, RECORDS.items()):
             yield from measure_one(rig, clusters, layout, shape, rig.scaled(count))
@@ -31,7 +31,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 def measure_one(
     rig: Rig, clusters: Mapping[str, Cluster], layout: str, shape: Shape, count: int
 ) -> Iterator[Row]:
-    """The same records in each cluster, and in Redis."""
+    """Measure the same records in each cluster, and in Redis."""
     topics = {name: filled_topic(cluster, shape, count, layout) for name, cluster in clusters.items()}
     sides: dict[str, Callable[[], Sample]] = {
         name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
@@ -45,7 +45,7 @@ def measure_one(
 
 
 def filled_topic(cluster: Cluster, shape: Shape, records: int, layout: str) -> tuple[str, int]:
-    """A new topic with at least so many records, and how many they are."""
+    """Create a topic with at least this number of records. Returns it and the actual number."""
     topic = cluster.new_topic_of(layout)
     batches = 2 * in_flight(shape)
     requests = write_requests("fill", produce_requests(topic, 1, shape, batches))
@@ -56,7 +56,7 @@ def filled_topic(cluster: Cluster, shape: Shape, records: int, layout: str) -> t
 
 
 def fetched(cluster: Cluster, topic: str, records: int) -> Sample:
-    """Read all of a topic once."""
+    """Read a topic once, completely."""
     with cluster.meter() as meter:
         options = ("--records", records, "--seconds", DEADLINE_S)
         outcome = programs.run("fetch", cluster.bootstrap, topic, *options)
@@ -64,9 +64,9 @@ def fetched(cluster: Cluster, topic: str, records: int) -> Sample:
 
 
 def ranged(store: Store, stream: str, records: int) -> Sample:
-    """Read the entries of so many records once with XRANGE."""
+    """Read the entries of this number of records once with XRANGE."""
     with Meter({"redis": store.pid}) as meter:
-        # Entries of one batch are large: not too many of them in one reply.
+        # Limits the entries per reply: entries of one batch are large.
         count = 500 if records == store.client.xlen(stream) else 16
         outcome = programs.run("range", store.address, stream, "--count", count)
     return Sample({RATE: records / outcome.seconds}, meter.per_million(records, outcome.cpu_s))

@@ -25,13 +25,13 @@ IDLE_CONSUMERS = 1_000
 IDLE_PARTITIONS = 10
 # The load client measures nothing in the first second.
 WARM_UP_S = 1.0
-# For the 99th percentile.
+# Least number of records: enough for the 99th percentile.
 LEAST_S = 3.0
 UNITS = {"produce to consume, p50": "ms", "produce to consume, p99": "ms", "acknowledgement, p99": "ms"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Percentiles, without and with idle consumers."""
+    """Measure percentiles, without and with idle consumers."""
     for idle in (0, IDLE_CONSUMERS):
         sides = {
             name: functools.partial(timed, cluster, WARM_UP_S + rig.lasting(LEAST_S), idle)
@@ -42,7 +42,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def timed(cluster: Cluster, seconds: float, idle: int) -> Sample:
-    """Send numbered records at the rate, and take the times of their ways."""
+    """Send numbered records at the rate, and measure their latencies."""
     topic = cluster.new_topic()
     requests = write_requests("latency", numbered_requests(topic, int(seconds * RATE)))
     with contextlib.ExitStack() as stack:
@@ -62,7 +62,7 @@ def timed(cluster: Cluster, seconds: float, idle: int) -> Sample:
 
 
 def numbered_requests(topic: str, count: int) -> list[Request]:
-    """Requests of one record; its value begins with its number."""
+    """Returns requests of one record each, whose value begins with its number."""
     made = []
     for number in range(count):
         key = secrets.token_hex(KEY_BYTES // 2).encode()

@@ -21,7 +21,7 @@ UNITS = {"all topics, p50": "ms", "all topics, p99": "ms", "bytes": "B"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Time and size of the answer, asked for by one client again and again."""
+    """Measure time and size of the response, requested repeatedly by one client."""
     count = rig.scaled(PARTITIONS)
     topics = [rig.korvet.new_topic(count // TOPICS) for _ in range(TOPICS)]
     sides = {KORVET: functools.partial(asked, rig.korvet, rig.seconds)}
@@ -31,8 +31,8 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def asked(cluster: Cluster, seconds: float) -> Sample:
-    """Metadata v9 of all topics (a null list), one request after the other."""
-    body = b"\0" + b"\0\0\0" + b"\0"  # all topics, nothing created or authorised, no tags
+    """Request Metadata v9 of all topics (a null list), one request after the other."""
+    body = b"\0" + b"\0\0\0" + b"\0"  # all topics, no auto-creation, no authorized operations, no tags
     requests = write_requests("metadata", [Request(framed(METADATA, 9, body, flexible=True), 1, 0)])
     with cluster.meter() as meter:
         options = ("--seconds", seconds, "--in-flight", 1)

@@ -1,4 +1,4 @@
-"""Produce: prepared batches from a C client, beside XADDs of the same records by a C client of Redis."""
+"""Produce: prepared batches from a C client, compared with a C client's XADDs of the same records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.rig.servers import Cluster, Store
 
 SHAPES = (Shape(100, 64 << 10), Shape(100, 16 << 10), Shape(1024, 64 << 10))
-# So much is on its way at once, in every case.
+# Bytes in flight, the same in every case.
 IN_FLIGHT_BYTES = 512 << 10
 STREAM = "bench-direct"
 RATE, MEMORY = "records per second", "memory per record"
@@ -39,7 +39,7 @@ TOOL_TIMEOUT_S = 60
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates, CPU per record and memory per record, for every shape in either layout."""
+    """Measure rates, CPU time and memory per record, for every shape in both layouts."""
     for layout in LAYOUTS:
         for shape in SHAPES:
             measured = sides(rig, shape, in_flight(shape), layout)
@@ -50,7 +50,9 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def benchmark_tool(rig: Rig, value_bytes: int) -> Iterator[Row]:
-    """`redis-benchmark` or `valkey-benchmark` where there is one: XADD of such records without given IDs."""
+    """Run `redis-benchmark` or `valkey-benchmark`, if installed: XADD of the same records, with IDs from
+    Redis.
+    """
     program = shutil.which("valkey-benchmark") or shutil.which("redis-benchmark")
     if program is not None:
         side = functools.partial(tool_written, rig, program, value_bytes)
@@ -59,7 +61,7 @@ def benchmark_tool(rig: Rig, value_bytes: int) -> Iterator[Row]:
 
 
 def tool_written(rig: Rig, program: str, value_bytes: int) -> Sample:
-    """A run of Redis's own benchmark."""
+    """Run Redis's own benchmark once."""
     count = rig.scaled(TOOL_RECORDS * 100 // value_bytes)
     fields = ("key", "k" * KEY_BYTES, "value", "v" * value_bytes, f"header.{HEADER[0]}", HEADER[1].decode())
     command = [program, "-s", rig.store.address.removeprefix("unix:"), "-n", str(count), "--csv"]
@@ -68,23 +70,23 @@ def tool_written(rig: Rig, program: str, value_bytes: int) -> Sample:
     if done.returncode != 0:
         raise programs.LoadFailed(f"{program}: {done.stderr.decode()}")
     rig.store.free(STREAM)
-    # "test","rps",... and then a line of values.
+    # The output is a line "test","rps",... and a line of values.
     rate = float(done.stdout.decode().strip().splitlines()[-1].split('","')[1].strip('"'))
     return Sample({RATE: rate}, meter.per_million(count))
 
 
 def suffix(layout: str) -> str:
-    """What a benchmark's name says of a layout."""
+    """Returns the part of a benchmark's name that names the layout."""
     return "" if layout == LAYOUTS[0] else f", storage.layout={layout}"
 
 
 def in_flight(shape: Shape) -> int:
-    """How many batches of a shape are on their way at once."""
+    """Returns the number of batches of a shape in flight."""
     return max(1, IN_FLIGHT_BYTES // shape.batch_bytes)
 
 
 def sides(rig: Rig, shape: Shape, depth: int, layout: str = LAYOUTS[0]) -> dict[str, Callable[[], Sample]]:
-    """Every broker, and Redis itself, with so many batches on their way."""
+    """Measure every broker, and Redis itself, with this number of batches in flight."""
     measured: dict[str, Callable[[], Sample]] = {
         name: functools.partial(produced, cluster, shape, depth, rig.seconds, layout)
         for name, cluster in rig.clusters().items()
@@ -124,7 +126,7 @@ def written(rig: Rig, shape: Shape, depth: int) -> Sample:
 
 
 def memory_per_record(store: Store, stream: str, records: int, entries: int) -> float:
-    """MEMORY USAGE of a stream over its records; it has to have as many entries as were acknowledged."""
+    """Returns MEMORY USAGE of a stream per record. Checks that all acknowledged entries are there."""
     length = int(store.client.xlen(stream))
     if length != entries:
         raise programs.LoadFailed(f"{stream} has {length} entries, {entries} were acknowledged")

@@ -1,5 +1,6 @@
-"""Two brokers on a cluster of two Redis primaries, beside one broker on one Redis: the same load on two
-partitions, each of which has a client of its own.
+"""Two brokers on a cluster of two Redis primaries, compared with one broker on one Redis.
+
+The load is the same: two partitions, each with its own client.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from benchmarks.rig.rig import Rig
 
 SHAPES = (Shape(100, 64 << 10), Shape(1024, 64 << 10))
-# So many that one of each broker's share lies on each primary.
+# Enough partitions that each broker leads one on each primary.
 PARTITIONS = 32
 ONE, TWO = "one broker, one Redis", "two brokers, two Redis primaries"
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates and CPU of both ways, in the same rounds."""
+    """Measure rates and CPU time of both setups, in the same rounds."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="korvet-bench-")))
         redis = RedisCluster(rig.store.program, folder, primaries=2)
@@ -59,7 +60,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def produced(cluster: Cluster, shape: Shape, seconds: float, *, brokers: int) -> Sample:
-    """Produce into two partitions at once, of two brokers and on two primaries where there are two."""
+    """Produce into two partitions at the same time, on different brokers and primaries if there are two."""
     topic = cluster.new_topic(PARTITIONS)
     places = two_places(cluster, topic, brokers)
     depth = in_flight(shape)
@@ -87,7 +88,7 @@ def produced(cluster: Cluster, shape: Shape, seconds: float, *, brokers: int) ->
 
 
 def two_places(cluster: Cluster, topic: str, brokers: int) -> list[tuple[str, int]]:
-    """Partitions and the addresses of their leaders: on different primaries, and brokers if there are two."""
+    """Returns two partitions with the addresses of their leaders, on different primaries and brokers."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 4})
 
     def found() -> list[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""Produce requests of one record each: one after the other, and pipelined; beside single XADDs."""
+"""Produce requests of one record each, one after the other and pipelined, compared with single XADDs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from benchmarks.rig.rig import Rig
 
 SHAPE = Shape(100, 0)
-# How many requests of a connection are on their way.
+# Number of requests in flight per connection.
 DEPTHS = {"one at a time": 1, "32 in flight": 32}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Requests per second and CPU per request, for every depth."""
+    """Measure requests per second and CPU time per request, for every depth."""
     for what, depth in DEPTHS.items():
         yield from rig.rows(
             f"single records of 100 B, {what}", sides(rig, SHAPE, depth), {RATE: RECORDS_PER_SECOND}

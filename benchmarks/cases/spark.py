@@ -1,7 +1,7 @@
-"""Spark reads stored records on one core: by the source `korvet` and by Spark's connector for Kafka.
+"""Spark reads stored records on one core, with the source `korvet` and with Spark's Kafka connector.
 
-Both figures have the same reference, that connector on Kafka. Without its jars (`korvet jars`) there is only
-the source.
+The reference of both is the connector on Kafka. Without the connector's jars (`korvet jars`), only the source
+is measured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BY_SOURCE, BY_CONNECTOR = "by the source", "by the connector"
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rows per second, for either layout."""
+    """Measure rows per second, for both layouts."""
     try:
         jars = find_jars()
     except JarsMissing:
@@ -49,7 +49,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 def measure_layout(
     rig: Rig, clusters: Mapping[str, Cluster], spark: SparkSession, layout: str, *, connector: bool
 ) -> Iterator[Row]:
-    """The same records in each cluster, read once to warm up and then in rounds."""
+    """Measure the same records in each cluster: one read to warm up, then rounds."""
     sides: dict[str, Callable[[], Sample]] = {}
     topics = []
     for name, cluster in clusters.items():
@@ -70,21 +70,21 @@ def measure_layout(
 
 
 def by_source(spark: SparkSession, store: Store, keyspace: str, topic: str) -> DataFrame:
-    """The topic straight from Redis."""
+    """Returns the topic, read from Redis."""
     options = {"redis": store.url, "keyspace": keyspace, "topic": topic, "includeHeaders": "false"}
     return spark.read.format("korvet").options(**options).load()
 
 
 def by_connector(spark: SparkSession, cluster: Cluster, topic: str) -> DataFrame:
-    """The topic by Kafka's protocol."""
+    """Returns the topic, read with Kafka's protocol."""
     options = {"kafka.bootstrap.servers": cluster.bootstrap, "subscribe": topic}
     return spark.read.format("kafka").options(**options).load()
 
 
 def read(frames: dict[str, DataFrame], records: int) -> Sample:
-    """Read all rows and columns once with each reader, and write them nowhere.
+    """Read all rows and columns once with each reader, without writing them.
 
-    A side without the source has the connector's figure for both.
+    A side without the source uses the connector's figure for both.
     """
     rates = {}
     for reader, frame in frames.items():

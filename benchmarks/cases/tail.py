@@ -1,4 +1,4 @@
-"""Produce and consume at once: a reader follows a partition while a C client writes it."""
+"""Produce and consume at the same time: a reader follows a partition while a C client writes to it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from benchmarks.rig.rig import Rig
 
 SHAPES = (Shape(100, 64 << 10), Shape(1024, 64 << 10))
-# The reader has so much longer to arrive at the end.
+# Additional time for the reader to reach the end.
 CATCH_UP_S = 2.0
 UNITS = {"records consumed per second": "1/s", "records produced per second": "1/s"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates of both, and CPU per record, for every shape."""
+    """Measure the rates of both, and CPU time per record, for every shape."""
     for shape in SHAPES:
         sides = {
             name: functools.partial(followed, cluster, shape, rig.seconds)
@@ -33,7 +33,7 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 
 def followed(cluster: Cluster, shape: Shape, seconds: float) -> Sample:
-    """Produce for a while, and read until the end; a reader that falls behind shows a lower rate."""
+    """Produce for a while, and read to the end. A reader that lags shows a lower rate."""
     topic = cluster.new_topic()
     depth = in_flight(shape)
     requests = write_requests("tail", produce_requests(topic, 1, shape, 2 * depth))

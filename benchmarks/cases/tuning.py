@@ -1,4 +1,4 @@
-"""What settings of Redis, and the way to it, change for a produce load."""
+"""The effect of Redis settings, and of the kind of connection to Redis, on a produce load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHAPES = (Shape(100, 64 << 10), Shape(1024, 64 << 10))
 DEFAULTS = "defaults, unix socket"
-# Set while the server runs, and set back.
+# Settings that are changed while the server runs, and then restored.
 SETTINGS: dict[str, dict[str, str]] = {
     DEFAULTS: {},
     "stream-node-max-bytes 16384, entries 0": {
@@ -29,12 +29,12 @@ SETTINGS: dict[str, dict[str, str]] = {
     "appendonly, appendfsync everysec": {"appendfsync": "everysec", "appendonly": "yes"},
     "appendonly, appendfsync always": {"appendfsync": "always", "appendonly": "yes"},
 }
-TCP = "TCP in place of the unix socket"
+TCP = "TCP instead of the unix socket"
 UNITS = {RATE: RECORDS_PER_SECOND, MEMORY: "B"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Rates, CPU and memory per record with each setting, side by side."""
+    """Measure rates, CPU time and memory per record with each setting, in the same rounds."""
     with contextlib.closing(Korvet(rig.store, "bench-tcp", rig.store.tcp_url)) as tcp:
         for shape in SHAPES:
             sides = {

@@ -1,4 +1,4 @@
-"""One Fetch over a thousand partitions: at their ends, waiting there, and with a record in each."""
+"""One Fetch of a thousand partitions: at their ends, waiting there, and with a record in each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 1_000
 RECORD = Shape(100, 0)
-# What consumers ask for by default.
+# Consumers' defaults.
 WAIT_MS = 500
 LEAST_WAITING_S = 2.0
 UNITS = {"answer, p50": "ms", "answer, p99": "ms"}
@@ -26,7 +26,7 @@ CPU = {"CPU of all processes, one request": "ms"}
 
 
 def measure(rig: Rig) -> Iterator[Row]:
-    """Times of the answers; of those that come after a wait, what the broker does meanwhile."""
+    """Measure response times; for responses after a wait, the CPU time of the broker."""
     count = rig.scaled(PARTITIONS)
     clusters = rig.clusters()
     topics = {name: cluster.new_topic(count) for name, cluster in clusters.items()}
@@ -57,7 +57,7 @@ def fill(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def asked(cluster: Cluster, topic: str, count: int, wait_ms: int, seconds: float, *, held: bool) -> Sample:
-    """Ask for all partitions from offset 0, one request after the other."""
+    """Fetch all partitions from offset 0, one request after the other."""
     requests = write_requests("wide-fetch", [fetch_request(topic, count, wait_ms)])
     with cluster.meter() as meter:
         options = ("--seconds", seconds, "--in-flight", 1)

@@ -1,7 +1,7 @@
-/* What the load clients share: options, time, sockets, frames from a file, big-endian numbers, percentiles.
+/* Common parts of the load clients: options, time, sockets, frames from a file, big-endian numbers, percentiles.
  *
- * A client is run as `name ADDRESS ... --option value ...` and prints one JSON object. ADDRESS is
- * host:port or unix:PATH. Every failure ends it with a message and status 1. */
+ * Usage of a client: `name ADDRESS ... --option value ...`. It prints one JSON object. ADDRESS is host:port or
+ * unix:PATH. A failure ends the client with a message and status 1. */
 #ifndef KORVET_LOAD_COMMON_H
 #define KORVET_LOAD_COMMON_H
 
@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* A server that says nothing for so long has failed. */
+/* Longest wait for a server's response. */
 #define SILENCE_MS 20000
 
 static void die(const char *format, ...) {
@@ -78,7 +78,7 @@ static inline int connect_to(const char *address) {
         fd = socket(AF_UNIX, SOCK_STREAM, 0);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0)
             die("%s: %s", address, strerror(errno));
-        /* As korvet's link: 208 KB are too few to keep Redis busy. */
+        /* As in korvet's connections: 208 KB are too small to keep Redis busy. */
         int send_buffer = 1 << 20;
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
         return fd;
@@ -113,13 +113,13 @@ static inline void put16(uint8_t *at, uint16_t n) { at[0] = n >> 8, at[1] = n & 
 static inline void put32(uint8_t *at, uint32_t n) { put16(at, n >> 16), put16(at + 2, n & 65535); }
 static inline void put64(uint8_t *at, uint64_t n) { put32(at, n >> 32), put32(at + 4, (uint32_t)n); }
 
-/* Bytes as they arrive: [start, end) of `data` is not used up yet. */
+/* Received bytes: [start, end) of `data` isn't consumed yet. */
 struct inbox {
     uint8_t *data;
     size_t start, end, size;
 };
 
-/* Read what is there; 0 when nothing is. */
+/* Reads available bytes; returns 0 if there are none. */
 static inline size_t receive(int fd, struct inbox *in) {
     if (in->start == in->end)
         in->start = in->end = 0;
@@ -147,7 +147,7 @@ static inline size_t receive(int fd, struct inbox *in) {
     return got;
 }
 
-/* The whole response frame (its size field included) that the inbox begins with, or NULL. */
+/* Returns the complete response frame (size field included) at the start of the inbox, or NULL. */
 static inline const uint8_t *whole_frame(const struct inbox *in, size_t *bytes) {
     size_t held = in->end - in->start;
     if (held < 4)
@@ -172,8 +172,8 @@ static inline void send_all(int fd, const uint8_t *data, size_t bytes) {
     }
 }
 
-/* A file of requests, native byte order: their count, then for each its bytes, the records that it stands
- * for and a number whose meaning is the client's, as uint32; then its data. */
+/* A file of requests in native byte order: their count; then for each one, as uint32, its size in bytes, its number of
+ * records, and a number whose meaning the client defines; then its data. */
 struct frame {
     uint8_t *data;
     uint32_t bytes, records, mark;
@@ -210,7 +210,7 @@ static inline struct frame *read_frames(const char *path, uint32_t *count) {
     return frames;
 }
 
-/* Durations, of which percentiles are asked at the end. */
+/* Durations, for percentiles at the end. */
 struct durations {
     int64_t *ns;
     size_t count, size;

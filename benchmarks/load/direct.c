@@ -1,9 +1,9 @@
-/* Writes prepared entries straight into Redis: batches of XADD in MULTI/EXEC (or one XADD alone), pipelined.
+/* Writes prepared entries directly to Redis: batches of XADD in MULTI/EXEC (or one XADD alone), pipelined.
  *
  *   direct ADDRESS FRAMES [--seconds 3] [--in-flight 8]
  *
- * A frame's mark is the length of its reply when all went well. Every entry ID in it begins with thirteen zeros,
- * which become milliseconds, one more for each batch. */
+ * A frame's mark is the length of its reply if it succeeded. Every entry ID in it begins with thirteen zeros,
+ * which the client replaces by milliseconds: one more for each batch. */
 #include "common.h"
 
 #define DIGITS 13

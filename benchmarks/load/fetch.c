@@ -1,8 +1,8 @@
-/* Reads a topic from offset 0 on and follows it, one Fetch v12 in flight, and counts records.
+/* Reads a topic from offset 0, follows it with one Fetch v12 in flight, and counts records.
  *
  *   fetch ADDRESS TOPIC [--partitions 1] [--records 0] [--seconds 10] [--partition-bytes 1048576]
  *
- * Ends when that many records are read, or when the time is over. */
+ * Ends after this number of records or seconds. */
 #include "common.h"
 #include "fetching.h"
 

@@ -1,4 +1,4 @@
-/* One consumer's connection: Fetch v12 requests (KIP-595), and what their answers hold. */
+/* One consumer's connection: Fetch v12 requests (KIP-595) and their responses. */
 #ifndef KORVET_LOAD_FETCHING_H
 #define KORVET_LOAD_FETCHING_H
 
@@ -13,8 +13,8 @@ struct reader {
     uint8_t *request;
     size_t request_bytes, topic_bytes;
     uint32_t first_partition, partitions;
-    uint64_t *next;     /* offset to ask for, by partition */
-    size_t *next_at;    /* where it stands in the request */
+    uint64_t *next;     /* next offset, by partition */
+    size_t *next_at;    /* its position in the request */
     uint64_t records, bytes;
 };
 
@@ -80,7 +80,7 @@ static inline void ask(struct reader *r) {
 
 static inline void take_batches(struct reader *r, uint32_t index, const uint8_t *at, size_t bytes, on_batch *tell,
                                 void *context) {
-    /* The last batch may be cut off. */
+    /* The last batch may be truncated. */
     while (bytes >= BATCH_HEAD_BYTES && bytes >= 12 + (size_t)be32(at + 8)) {
         size_t size = 12 + (size_t)be32(at + 8);
         uint64_t last = be64(at) + be32(at + 23);
@@ -94,7 +94,7 @@ static inline void take_batches(struct reader *r, uint32_t index, const uint8_t 
     }
 }
 
-/* Whether a whole answer was there: then its batches are counted and told of. */
+/* Returns whether a complete response was available. Then counts and reports its batches. */
 static inline int take_answer(struct reader *r, on_batch *tell, void *context) {
     const uint8_t *answer;
     size_t bytes;

@@ -1,9 +1,9 @@
-/* Connections that do next to nothing, until standard input ends.
+/* Holds idle connections until standard input ends.
  *
  *   idle ADDRESS CONNECTIONS [--topic NAME --partitions 1]
  *
- * With a topic each is a consumer of one of its partitions that waits at offset 0, one Fetch at a time; without
- * one they send nothing. Prints "ready" when all are connected. */
+ * With a topic, each connection is a consumer of one partition that waits at offset 0, one Fetch at a time. Without
+ * a topic, the connections send nothing. Prints "ready" when all are connected. */
 #include "common.h"
 #include "fetching.h"
 

@@ -1,17 +1,17 @@
-/* End-to-end latency: one connection sends single-record batches at a fixed rate with acks=1, another waits for
- * them with long-poll fetches, in one process and on one clock.
+/* Measures end-to-end latency: one connection sends single-record batches at a fixed rate with acks=1, another one
+ * waits for them with long-poll fetches, in one process and on one clock.
  *
  *   latency ADDRESS FRAMES TOPIC [--rate 1000]
  *
  * Every frame is one Produce request of one record, whose value begins with the frame's number in big-endian
- * order; its mark is where in the response the error code lies. A request is sent when its time has come,
- * answered or not (its latency counts from the moment it is handed to the socket). */
+ * order; its mark is the position of the error code in the response. Requests are sent on time, even if earlier ones
+ * are unanswered. A latency starts when the request is passed to the socket. */
 #include "common.h"
 #include "fetching.h"
 
 #include <sys/prctl.h>
 
-/* So long nothing is measured: connections are new, and nothing of ours is in any cache. */
+/* Warm-up without measurements: connections are new, and caches are cold. */
 #define WARM_UP_S 1.0
 
 static struct frame *frames;
@@ -19,9 +19,9 @@ static uint32_t count, consumed;
 static int64_t *sent_ns;
 static struct durations acknowledgements, arrivals;
 
-static uint32_t skip_varint(const uint8_t **at) { return take_varint(at) >> 1; } /* zigzag of what is not negative */
+static uint32_t skip_varint(const uint8_t **at) { return take_varint(at) >> 1; } /* zigzag of a non-negative number */
 
-/* The number of the frame that a record came from; `at` moves behind the record. */
+/* Returns the number of a record's frame; `at` moves past the record. */
 static uint32_t number_of(const uint8_t **at) {
     uint32_t bytes = skip_varint(at);
     const uint8_t *inside = *at + 1; /* attributes */

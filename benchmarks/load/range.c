@@ -7,7 +7,7 @@
 
 static int fd;
 static struct inbox in;
-static size_t at; /* how much of what the inbox holds is taken: making room moves what it holds */
+static size_t at; /* consumed bytes of the inbox, which moves its contents to make room */
 
 static void need(size_t bytes) {
     while (in.end - in.start < bytes) {
@@ -16,7 +16,7 @@ static void need(size_t bytes) {
     }
 }
 
-/* The number in the next line, which has to be of this type. */
+/* Returns the number in the next line, which must have this type. */
 static int64_t take_number(char type) {
     uint8_t *end;
     for (size_t held = 0; !(end = memchr(in.data + in.start + at, '\n', held)); held = in.end - in.start - at)
@@ -29,7 +29,7 @@ static int64_t take_number(char type) {
     return strtoll(line + 1, NULL, 10);
 }
 
-/* The next bulk string; valid until more is taken. */
+/* Returns the next bulk string, valid until the next call. */
 static const uint8_t *take_string(size_t *bytes) {
     *bytes = take_number('$');
     need(at + *bytes + 2);
@@ -37,7 +37,7 @@ static const uint8_t *take_string(size_t *bytes) {
     return in.data + in.start + at - *bytes - 2;
 }
 
-/* Take one reply of entries: how many, and the last one's ID. */
+/* Reads one reply of entries. Returns their number, and the ID of the last one. */
 static int64_t take_entries(char *last) {
     size_t bytes;
     at = 0;

@@ -1,9 +1,9 @@
-/* Sends prepared Kafka requests for a while, some in flight on each connection, and checks every answer.
+/* Sends prepared Kafka requests for a while, several in flight per connection, and checks every response.
  *
  *   requests ADDRESS FRAMES [--seconds 3] [--in-flight 8] [--connections 1] [--rounds 0]
  *
- * A frame's mark is where in its response (size field included) the error code lies, 0 for nowhere; an error
- * ends the run. With --rounds, all frames are sent so often and the time does not count. */
+ * A frame's mark is the position of the error code in its response (size field included), 0 for none; an error
+ * ends the run. With --rounds, all frames are sent this number of times, without a time limit. */
 #include "common.h"
 
 #define MOST_VECTORS 64
@@ -12,9 +12,9 @@ struct client {
     int fd;
     struct inbox in;
     uint64_t first, asked, answered; /* requests */
-    size_t sent_bytes;               /* of the first request that is not sent whole */
-    uint64_t sent;                   /* requests sent whole */
-    int64_t *asked_ns;               /* ring of in-flight */
+    size_t sent_bytes;               /* of the first request that isn't sent completely */
+    uint64_t sent;                   /* completely sent requests */
+    int64_t *asked_ns;               /* ring of requests in flight */
 };
 
 static struct frame *frames;

@@ -1,1 +1,1 @@
-"""What the benchmarks run on: servers, load clients, records, measuring, and how results are shown."""
+"""The parts of the benchmarks: servers, load clients, records, measuring, and output."""

@@ -1,4 +1,4 @@
-"""Apache Kafka itself as the reference: one KRaft node, from the jars of the tests' Java tools."""
+"""Apache Kafka as the reference: one KRaft node, from the jars of the tests' Java tools."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from benchmarks.rig.programs import Outcome
 
 START_TIMEOUT_S = 60
-# What its JVM gets to compile, in steps of so many rounds of sixteen requests: a second or two each.
+# Rounds of sixteen requests in one warm-up step, which takes a second or two.
 WARM_UP = ((Shape(100, 64 << 10), 80), (Shape(100, 16 << 10), 250), (Shape(100, 0), 1_000))
-# It is warm when so many steps after another take hardly less CPU time than the cheapest one before, or at
-# last after so many of them all.
+# Kafka is warm after this number of consecutive steps that take hardly less CPU time than the cheapest step
+# before, or after the largest number of steps.
 STEADY_SHARE = 0.9
 STEADY_STEPS = 2
 MOST_STEPS = 12
-# What Kafka's own start scripts pass.
+# Options of Kafka's start scripts.
 JVM_OPTIONS = (
     "-Xms1g",
     "-Xmx1g",
@@ -61,16 +61,16 @@ group.initial.rebalance.delay.ms=0
 
 
 class KafkaMissing(Exception):
-    """Kafka cannot be run here; the message says what is missing."""
+    """Kafka can't run here. The message names what is missing."""
 
 
 class Kafka:
-    """A broker with its controller in one process, in a folder of its own."""
+    """A broker and its controller in one process, with its own folder."""
 
     def __init__(self, most_steps: int = MOST_STEPS) -> None:
-        """Start it, and warm it up in so many steps of a kind at the most.
+        """Start Kafka and warm it up, in at most `steps` steps of each kind.
 
-        Raises KafkaMissing where Java, Maven or the jars are missing.
+        Raises KafkaMissing if Java, Maven or the jars are missing.
         """
         try:
             self.tools = JavaTools.resolve()
@@ -99,7 +99,7 @@ class Kafka:
             raise
 
     def command(self, program: str, *arguments: str) -> list[str]:
-        """The argument list that runs a class of Kafka's jars with a full-size JVM."""
+        """Returns the command that runs a class of Kafka's jars with a full-size JVM."""
         return [self.tools.java, *JVM_OPTIONS, "-cp", self.tools.class_path, program, *arguments]
 
     def _ready(self, port: int) -> bool:
@@ -108,7 +108,7 @@ class Kafka:
         return accepts("127.0.0.1", port)
 
     def _warm_up(self, most_steps: int) -> None:
-        """Let its JVM compile what the measurements use, each way."""
+        """Let the JVM compile the code that the measurements use, for produce and fetch."""
         topic = self.cluster.new_topic()
         address = self.cluster.bootstrap
         records = 0
@@ -123,7 +123,7 @@ class Kafka:
         self.cluster.drop_topic(topic)
 
     def _until_steady(self, step: Callable[[], Outcome], most_steps: int) -> int:
-        """Repeat a step until it is as cheap as it gets; the records of all of them."""
+        """Repeat a step until its CPU time stops falling. Returns the records of all steps."""
         records = steady = 0
         least_s = float("inf")
         for _ in range(most_steps):

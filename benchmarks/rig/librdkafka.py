@@ -1,4 +1,4 @@
-"""One run of a librdkafka client with default settings, as a process of its own that prints what it counted.
+"""One run of a librdkafka client with default settings, as a process that prints its counts.
 
 python -m benchmarks.rig.librdkafka produce|consume BOOTSTRAP TOPIC RECORDS VALUE_BYTES
 """
@@ -16,16 +16,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.rig.records import HEADER, KEY_BYTES
 
-# librdkafka's own default (1,000) stops small-record reads for a second whenever its queue is full, on any
+# librdkafka's default (1,000) stops reads of small records for a second whenever its queue is full, on any
 # broker.
 FETCH_QUEUE_BACKOFF_MS = 20
 DEADLINE_S = 60.0
-# So many different records are sent, in turn.
+# Number of different records, which are sent in turn.
 DISTINCT = 1_000
 
 
 def produce(bootstrap: str, topic: str, count: int, value_bytes: int) -> float:
-    """Produce so many records; seconds until the last one was acknowledged."""
+    """Produce this number of records. Returns the seconds until the last acknowledgement."""
     failures: list[object] = []
 
     def reported(error: object, message: object) -> None:
@@ -55,7 +55,10 @@ def produce(bootstrap: str, topic: str, count: int, value_bytes: int) -> float:
 
 
 def consume(bootstrap: str, topic: str, count: int) -> float:
-    """Read so many records of partition 0; seconds from the first poll to the last record."""
+    """Read this number of records of partition 0.
+
+    Returns the seconds from the first poll to the last record.
+    """
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "bench-librdkafka",
@@ -79,7 +82,7 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
 
 
 def main(what: str, bootstrap: str, topic: str, count: str, value_bytes: str) -> None:
-    """Run, and print the counts as the C clients do."""
+    """Run, and print the counts in the format of the C clients."""
     if what == "produce":
         took_s = produce(bootstrap, topic, int(count), int(value_bytes))
     else:

@@ -1,4 +1,4 @@
-"""Samples of interleaved rounds, the CPU time of processes, and the rows that come of them."""
+"""Samples of interleaved rounds, CPU time of processes, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KORVET = "korvet"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one run of one side gave: figures by name, CPU seconds per process."""
+    """The result of one run of one side: figures by name, CPU seconds per process."""
 
     values: dict[str, float]
     cpu: dict[str, float] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure: every side's values, round by round. `cpu`: the CPU of each side's processes, likewise."""
+    """One figure: every side's values by round. `cpu`: CPU time of each side's processes by round."""
 
     benchmark: str
     figure: str
@@ -39,7 +39,7 @@ class Row:
         return statistics.median(self.values[side])
 
     def ratio(self, reference: str) -> float:
-        """Korvet's value over another side's: the median of the rounds' ratios, since both share a round."""
+        """Korvet's value divided by another side's: the median of the rounds' ratios."""
         pairs = zip(self.values[KORVET], self.values[reference], strict=True)
         return statistics.median(ours / theirs for ours, theirs in pairs if theirs)
 
@@ -48,7 +48,7 @@ class Row:
 
 
 class Meter:
-    """CPU seconds that processes (with their children) use between the start and the end of a block."""
+    """Measures the CPU seconds of processes and their children between the start and the end of a block."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._pids = dict(pids)
@@ -67,13 +67,15 @@ class Meter:
         }
 
     def per_million(self, records: int, client_s: float | None = None) -> dict[str, float]:
-        """CPU seconds per million records, the load client's own too where it is given."""
+        """Returns CPU seconds per million records, including the load client's if given."""
         used = self.used if client_s is None else {**self.used, "client": client_s}
         return {name: seconds * 1e6 / records for name, seconds in used.items()}
 
 
 def tree_cpu_seconds(pid: int, apart: Mapping[str, int]) -> float:
-    """CPU time of a process and its living children, those not counted that are measured apart."""
+    """Returns the CPU time of a process and its living children, except children that are measured
+    separately.
+    """
     total = cpu_seconds(pid)
     for child in children(pid):
         if child not in apart.values():
@@ -83,13 +85,13 @@ def tree_cpu_seconds(pid: int, apart: Mapping[str, int]) -> float:
 
 
 def children(pid: int) -> list[int]:
-    """Process ids of a process's children."""
+    """Returns the process IDs of a process's children."""
     lists = Path(f"/proc/{pid}/task").glob("*/children")
     return [int(word) for path in lists for word in path.read_text().split()]
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process that is in RAM, what it shares with others not counted."""
+    """Returns the resident memory of a process, without memory shared with others."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * sum(
         int(line.split()[1]) for line in status.splitlines() if line.startswith(("RssAnon:", "RssShmem:"))
@@ -99,9 +101,9 @@ def resident_bytes(pid: int) -> int:
 def interleaved(
     benchmark: str, sides: Mapping[str, Callable[[], Sample]], rounds: int, units: Mapping[str, str]
 ) -> Iterator[Row]:
-    """Run every side in each round, first another one each time; one row per figure of `units`.
+    """Run every side in each round, in rotating order. Returns one row per figure of `units`.
 
-    Figures that a side does not give are left out for it.
+    A side without a figure is left out of its row.
     """
     samples: dict[str, list[Sample]] = {side: [] for side in sides}
     order = list(sides)

@@ -1,4 +1,4 @@
-"""The results: one table, a JSON file with every sample, and a picture of the ratios."""
+"""Writes the results: a table, a JSON file with every sample, and a picture of the ratios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Times are better when they are smaller, and so are bytes.
+# Units for which smaller values are better.
 SMALLER_IS_BETTER = {"ms", "s", "B", "%"}
 _REFERENCES = ("redis", "kafka")
 _COLOURS = {"redis": "#c0392b", "kafka": "#2c3e50"}
@@ -24,7 +24,7 @@ _MOST_RATIO = 4.0
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
-    """All rows; ratios are korvet's value over the reference's."""
+    """Print all rows. A ratio is korvet's value divided by the reference's."""
     shown = Table(title=title, caption="ratios: korvet / reference; CPU: seconds per million records")
     for heading in ("benchmark", "figure"):
         shown.add_column(heading, overflow="fold")
@@ -54,19 +54,19 @@ def _compared(row: Row, reference: str) -> list[str]:
 
 
 def cpu_text(row: Row, side: str) -> str:
-    """Like "broker 0.41  redis 1.30  client 0.05"."""
+    """Formats CPU times: "broker 0.41  redis 1.30  client 0.05"."""
     return "  ".join(f"{name} {seconds:.2f}" for name, seconds in row.cpu_median(side).items())
 
 
 def number(value: float, unit: str) -> str:
-    """Like "740 k/s", "0.31 ms"."""
+    """Formats a value with its unit: "740 k/s", "0.31 ms"."""
     if unit == "1/s":
         return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{value / 1e3:.4g} k/s"
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
 def write_json(path: Path, rows: Sequence[Row], machine: dict[str, object]) -> None:
-    """Every sample of every side, with medians and ratios."""
+    """Write every sample of every side, with medians and ratios."""
     content = {
         "machine": machine,
         "rows": [
@@ -92,7 +92,7 @@ def _ratios(row: Row) -> dict[str, float]:
 
 
 def write_picture(path: Path, rows: Sequence[Row]) -> None:
-    """An SVG of bars: korvet over each reference, with a line at 1 (cut off at four)."""
+    """Returns an SVG of bars: korvet divided by each reference, with a line at 1 (cut off at 4)."""
     compared = [row for row in rows if _ratios(row)]
     height = _LINE_PX * (len(compared) + 2)
     width = _LEFT_PX + _PER_ONE_PX * _MOST_RATIO + 80

@@ -1,4 +1,4 @@
-"""The C load clients of benchmarks/load: compiled into the build folder when a source is newer."""
+"""The C load clients of benchmarks/load, compiled into the build folder if a source is newer."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "benchmarks" / "load"
 BUILD = ROOT / "build" / "benchmarks"
-# Beyond a client's own deadline: it has failed silently.
+# Additional wait after a client's own deadline: then it has failed silently.
 GRACE_S = 120.0
 
 
 class LoadFailed(RuntimeError):
-    """A load client could not be built, or ended with an error: the message is what it wrote."""
+    """A load client can't be built, or failed. The message is its output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a load client counted, by name as it printed it (records, seconds, cpu_s ...)."""
+    """The counts of a load client, by their printed names (records, seconds, cpu_s ...)."""
 
     counts: dict[str, float]
 
@@ -55,7 +55,7 @@ class Outcome:
 
 
 def compiled(name: str) -> Path:
-    """The program of this name, built with $CC or cc. Raises LoadFailed."""
+    """Returns the program of this name, built with $CC or cc. Raises LoadFailed."""
     source, program = SOURCES / f"{name}.c", BUILD / name
     newest = max(path.stat().st_mtime for path in (source, *SOURCES.glob("*.h")))
     if program.exists() and program.stat().st_mtime >= newest:
@@ -80,7 +80,7 @@ def start(name: str, *arguments: object) -> subprocess.Popen[str]:
 
 
 def outcome_of(process: subprocess.Popen[str]) -> Outcome:
-    """What a started client counted. Raises LoadFailed."""
+    """Wait for a started client. Returns its counts. Raises LoadFailed."""
     try:
         out, err = process.communicate(timeout=GRACE_S)
     except subprocess.TimeoutExpired:
@@ -99,7 +99,7 @@ def run(name: str, *arguments: object) -> Outcome:
 
 @contextlib.contextmanager
 def idling(address: str, connections: int, *options: object) -> Iterator[None]:
-    """Hold connections that do next to nothing (benchmarks/load/idle.c). Raises LoadFailed."""
+    """Hold idle connections (benchmarks/load/idle.c). Raises LoadFailed."""
     command = [str(compiled("idle")), address, str(connections), *map(str, options)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -1,4 +1,4 @@
-"""The records of the benchmarks, as Produce requests and as the same entries for Redis.
+"""The records of the benchmarks: as Produce requests, and as the same entries for Redis.
 
 A record has a key of 16 bytes, a random value, and one header. The load clients read requests from files
 (their layout: benchmarks/load/common.h).
@@ -28,14 +28,14 @@ KEY_BYTES = 16
 CORRELATION_ID = 7
 PRODUCE, FETCH, METADATA, OFFSET_COMMIT, FIND_COORDINATOR = 0, 1, 3, 8, 10
 _PRODUCE_TIMEOUT_MS = 30_000
-# Sequence numbers of three digits, so that every reply of Redis has the same length.
+# The first sequence number: three digits, so that every reply of Redis has the same length.
 _FIRST_SEQUENCE = 100
 _MS_PLACEHOLDER = b"0" * 13
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Records of one size, in batches of about `batch_bytes` (0: of one record each)."""
+    """Records of one size, in batches of about `batch_bytes` (0: one record each)."""
 
     value_bytes: int
     batch_bytes: int
@@ -51,13 +51,13 @@ class Shape:
 
 
 def size_text(size_bytes: int) -> str:
-    """Like "100 B", "1 KB"."""
+    """The size as text: "100 B", "1 KB"."""
     return f"{size_bytes} B" if size_bytes < 1024 else f"{size_bytes // 1024} KB"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a load client's file; what `mark` means is the client's."""
+    """One request in a load client's file. The client defines the meaning of `mark`."""
 
     data: bytes
     records: int
@@ -65,7 +65,7 @@ class Request:
 
 
 def write_requests(name: str, requests: list[Request]) -> Path:
-    """Put requests into a file for the load clients."""
+    """Write requests to a file for the load clients."""
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / f"{name}.{os.getpid()}.requests"
     with path.open("wb") as file:
@@ -77,7 +77,7 @@ def write_requests(name: str, requests: list[Request]) -> Path:
 
 @functools.cache
 def payloads(shape: Shape, batches: int) -> list[list[tuple[bytes, bytes]]]:
-    """Keys and values of so many batches: the same ones for whoever asks in this process."""
+    """Returns keys and values of this number of batches, the same for all callers in this process."""
     return [
         [
             (secrets.token_hex(KEY_BYTES // 2).encode(), os.urandom(shape.value_bytes))
@@ -88,7 +88,7 @@ def payloads(shape: Shape, batches: int) -> list[list[tuple[bytes, bytes]]]:
 
 
 def record_batch(records: list[tuple[bytes, bytes]]) -> bytes:
-    """A RecordBatch (magic 2, KIP-98) of these keys and values, uncompressed."""
+    """Returns an uncompressed RecordBatch (magic 2, KIP-98) of these keys and values."""
     now_ms = int(time.time() * 1000)
     builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 30)
     for index, (key, value) in enumerate(records):
@@ -97,7 +97,7 @@ def record_batch(records: list[tuple[bytes, bytes]]) -> bytes:
 
 
 def produce_request(topic: str, partition: int, batch: bytes, records: int) -> Request:
-    """Produce v9 with acks=1."""
+    """Returns a Produce v9 request with acks=1."""
     name = compact_bytes(topic.encode())
     body = b"\0" + struct.pack(">hi", 1, _PRODUCE_TIMEOUT_MS) + b"\x02" + name + b"\x02"
     body += struct.pack(">i", partition) + compact_bytes(batch) + b"\0\0\0"
@@ -107,7 +107,7 @@ def produce_request(topic: str, partition: int, batch: bytes, records: int) -> R
 
 
 def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) -> list[Request]:
-    """Produce requests of one batch each, over the partitions in turn."""
+    """Returns Produce requests of one batch each, cycling through the partitions."""
     return [
         produce_request(topic, number % partitions, record_batch(records), len(records))
         for number, records in enumerate(payloads(shape, batches))
@@ -115,7 +115,7 @@ def produce_requests(topic: str, partitions: int, shape: Shape, batches: int) ->
 
 
 def fetch_request(topic: str, partitions: int, wait_ms: int) -> Request:
-    """Fetch v11 of the first partitions of a topic from offset 0, with a consumer's usual limits."""
+    """Returns a Fetch v11 of a topic's first partitions from offset 0, with a consumer's default limits."""
     name = topic.encode()
     body = struct.pack(">iiiibii", -1, wait_ms, 1, 50 << 20, 0, 0, -1)
     body += struct.pack(f">ih{len(name)}si", 1, len(name), name, partitions)
@@ -125,9 +125,9 @@ def fetch_request(topic: str, partitions: int, wait_ms: int) -> Request:
 
 
 def entry_requests(keys: list[str], shape: Shape, batches: int) -> list[Request]:
-    """The same records as entries with explicit IDs: MULTI, one XADD each, EXEC; a single one goes alone.
+    """Returns the same records as XADDs with explicit IDs, in MULTI and EXEC if there are several.
 
-    Key, value and header only: a writer of its own that has no record timestamps writes no `ts`.
+    Entries have key, value and header only: a native writer without record timestamps writes no `ts`.
     """
     requests = []
     for number, records in enumerate(payloads(shape, batches)):
@@ -148,24 +148,24 @@ def entry_requests(keys: list[str], shape: Shape, batches: int) -> list[Request]
 
 
 def resp(*arguments: bytes) -> bytes:
-    """One command as RESP."""
+    """Encodes a command as RESP."""
     parts = b"".join(b"$%d\r\n%b\r\n" % (len(argument), argument) for argument in arguments)
     return b"*%d\r\n%b" % (len(arguments), parts)
 
 
 def framed(api_key: int, api_version: int, body: bytes, *, flexible: bool) -> bytes:
-    """A request with its header (version 2 when flexible, else 1) and its size."""
+    """Returns a request with its size and header (version 2 if flexible, else 1)."""
     head = struct.pack(">hhih", api_key, api_version, CORRELATION_ID, 4) + b"load" + b"\0" * flexible
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
 def compact_bytes(data: bytes) -> bytes:
-    """Compact bytes or string of the flexible versions (KIP-482)."""
+    """Encodes compact bytes or a compact string of the flexible versions (KIP-482)."""
     return unsigned_varint(len(data) + 1) + data
 
 
 def unsigned_varint(number: int) -> bytes:
-    """An unsigned varint (KIP-482)."""
+    """Encodes an unsigned varint (KIP-482)."""
     out = bytearray()
     while number >= 128:
         out.append(number & 127 | 128)

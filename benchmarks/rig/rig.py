@@ -1,4 +1,4 @@
-"""What every benchmark of the suite gets: the servers, and how long and how often to measure."""
+"""The rig of a benchmark: the servers, and how long and how often to measure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """`seconds`: of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run."""
+    """`seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run."""
 
     store: Store
     korvet: Cluster
@@ -33,21 +33,21 @@ class Rig:
 
     @contextlib.contextmanager
     def clusters_reading(self) -> Iterator[dict[str, Cluster]]:
-        """As `clusters`, with a korvet that keeps nothing in memory: consumers cost it and Redis a read."""
+        """Like `clusters`, with a korvet without a tail cache, so that consumers read from Redis."""
         settings = {"tail.cache.bytes": 0}
         with contextlib.closing(Korvet(self.store, "bench-reading", settings=settings)) as korvet:
             yield self.clusters() | {KORVET: korvet.cluster}
 
     def scaled(self, count: int) -> int:
-        """A number of things to do, less of them in a quick run."""
+        """Returns a number of operations, fewer in a quick run."""
         return max(1, int(count * self.scale))
 
     def lasting(self, least_s: float) -> float:
-        """The length of a measurement that needs a certain time to mean something, less in a quick run."""
+        """Returns the length of a measurement that needs at least this time, less in a quick run."""
         return max(self.seconds, least_s * self.scale)
 
     def rows(
         self, benchmark: str, sides: Mapping[str, Callable[[], Sample]], units: Mapping[str, str]
     ) -> Iterator[Row]:
-        """Rows of interleaved rounds."""
+        """Returns the rows of interleaved rounds."""
         return interleaved(benchmark, sides, self.repeat, units)

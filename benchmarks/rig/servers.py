@@ -1,4 +1,4 @@
-"""The servers that are measured: a Redis or Valkey without persistence, korvet on it, and Apache Kafka."""
+"""The measured servers: a Redis or Valkey without persistence, korvet on it, and Apache Kafka."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _serial = itertools.count(1)
 
 
 class Store:
-    """A server of the data on a unix socket and a TCP port, without persistence."""
+    """A Redis or Valkey on a unix socket and a TCP port, without persistence."""
 
     def __init__(self, program: str | None = None) -> None:
-        """`program`: another one than what korvet would embed."""
+        """`program`: a server program other than korvet's embedded one."""
         self._folder = Path(tempfile.mkdtemp(prefix="korvet-bench-"))
         socket = self._folder / "s"
         self.address = f"unix:{socket}"
@@ -73,17 +73,19 @@ class Store:
 
     @property
     def version(self) -> str:
-        """For example "Valkey 9.1.2 with libjemalloc.so.2"."""
+        """The server's version and allocator, for example "Valkey 9.1.2 with libjemalloc.so.2"."""
         info = self.client.info("server")
         name = "Valkey" if "valkey_version" in info else "Redis"
         return f"{name} {info.get('valkey_version') or info['redis_version']} with {self._allocator}"
 
     def commands_done(self) -> int:
-        """Commands that it has executed so far."""
+        """Returns the number of commands executed so far."""
         return int(self.client.info("stats")["total_commands_processed"])
 
     def free(self, *keys: str) -> None:
-        """Delete keys, and wait until their memory is given back: that costs CPU of the next measurement."""
+        """Delete keys, and wait until their memory is freed, which would cost CPU time of the next
+        measurement.
+        """
         self.client.unlink(*keys)
         self.settle()
 
@@ -106,7 +108,7 @@ class Store:
 
 @dataclass(slots=True)
 class Cluster:
-    """Something that speaks Kafka's protocol: where it is, and the processes that it consists of."""
+    """A server of Kafka's protocol: its address and its processes."""
 
     bootstrap: str
     pids: dict[str, int]
@@ -118,7 +120,7 @@ class Cluster:
         return f"{self.keyspace}:{topic}:0"
 
     def new_topic(self, partitions: int = 1, **configs: str) -> str:
-        """Create a topic, and wait until it can be used. Underscores in config names stand for dots."""
+        """Create a topic, and wait until it is usable. Config names have underscores instead of dots."""
         name = f"bench-{os.getpid()}-{next(_serial)}"
         admin = self._admin()
         dotted = {key.replace("_", "."): value for key, value in configs.items()}
@@ -127,11 +129,11 @@ class Cluster:
         return name
 
     def new_topic_of(self, layout: str) -> str:
-        """A topic of one partition; `layout` is korvet's storage.layout, which Kafka does not have."""
+        """Create a topic of one partition. `layout` is storage.layout, which only korvet has."""
         return self.new_topic() if self.store is None else self.new_topic(storage_layout=layout)
 
     def drop_topic(self, name: str) -> None:
-        """Delete a topic with all that it holds."""
+        """Delete a topic and its records."""
         admin = self._admin()
         admin.delete_topics([name])[name].result(60)
         if self.store is not None:
@@ -141,12 +143,12 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 4})
 
     def meter(self) -> Meter:
-        """The CPU meter of its processes."""
+        """Returns a CPU meter of the server's processes."""
         return Meter(self.pids)
 
 
 class Korvet:
-    """`korvet serve` on a store, with the settings that a user would start from."""
+    """`korvet serve` on a Redis, with the default settings of a user."""
 
     def __init__(
         self,
@@ -156,8 +158,8 @@ class Korvet:
         profile: Path | None = None,
         settings: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
-        """`url`: another way to the store than its unix socket; `profile`: where its profile goes;
-        `settings`: other ones than a user's.
+        """`url`: of Redis, if not its unix socket; `profile`: file of the broker's profile; `settings`:
+        overrides of the defaults.
         """
         options = ["--log-level", "warning"]
         for name, value in {"keyspace": keyspace, **settings}.items():
@@ -175,5 +177,5 @@ class Korvet:
 
 
 def rest(seconds: float = 0.3) -> None:
-    """Let what a run leaves behind come to its end before the next one."""
+    """Wait for the background work of a run before the next one."""
     time.sleep(seconds)
