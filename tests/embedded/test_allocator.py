@@ -39,7 +39,7 @@ def test_a_server_with_another_allocator_is_left_alone(jemalloc: Path) -> None:
 
 
 def test_a_server_with_jemalloc_gets_its_options(jemalloc: Path) -> None:
-    """By the names that the system's library and the one in the server's source read."""
+    """The options are set for the system's library and for the one in the server's source."""
     options = "dirty_decay_ms:60000,muzzy_decay_ms:-1,lg_extent_max_active_fit:64"
     environ = server_environment(find_server()._replace(allocator="jemalloc-5.3.0"), {})
     assert environ == {"MALLOC_CONF": options, "JE_MALLOC_CONF": options}
@@ -65,7 +65,7 @@ def test_without_jemalloc_the_environment_stays(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
-    """A running server with jemalloc, the machine's or the one it was built with."""
+    """Runs a server with jemalloc: the machine's, or the one that it was built with."""
     if sys.platform != "linux":
         pytest.skip("asks /proc")
     if find_server().allocator == "libc" and find_jemalloc() is None:
@@ -86,7 +86,7 @@ def test_the_running_server_has_it(server: EmbeddedServer) -> None:
 
 def test_new_records_take_the_memory_of_deleted_ones(server: EmbeddedServer) -> None:
     with redis.Redis.from_url(server.url) as client:
-        # A page is touched again by the first write after the fork of a rewrite.
+        # The first write to a page after the fork of a rewrite faults again.
         client.config_set("auto-aof-rewrite-percentage", 0)
         first = pages_touched_by_filling(server, client)
         client.unlink("stream")
@@ -95,7 +95,7 @@ def test_new_records_take_the_memory_of_deleted_ones(server: EmbeddedServer) -> 
 
 
 def pages_touched_by_filling(server: EmbeddedServer, client: redis.Redis) -> int:
-    """How many pages the server had to ask for while it took 64 MB of batches into a stream."""
+    """Returns the server's page faults while it adds 64 MB of batches to a stream."""
     before = minor_faults(server.pid)
     with client.pipeline(transaction=False) as pipeline:
         for _ in range(32):
@@ -106,5 +106,5 @@ def pages_touched_by_filling(server: EmbeddedServer, client: redis.Redis) -> int
 
 
 def minor_faults(pid: int) -> int:
-    """The page faults of a process that Linux served from memory: proc_pid_stat(5), `minflt`."""
+    """Returns the minor page faults of a process (`minflt` of proc_pid_stat(5))."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])

@@ -1,4 +1,4 @@
-"""The data folder is its owner's: what is found there is checked, and nothing in it is open to others."""
+"""The data folder is private: its contents are checked, and other users can't open anything in it."""
 
 import os
 import stat
@@ -13,14 +13,14 @@ from korvet.embedded import EmbeddedServer, EmbeddedServerError, folder, privacy
 
 @pytest.fixture(autouse=True)
 def open_umask() -> Iterator[None]:
-    """Whatever is made is open to everybody unless its maker closes it."""
+    """New files are open to everyone unless their creator restricts them."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def modes(path: Path) -> dict[str, str]:
-    """Of the folder and all that is in it, what others may do with it."""
+    """Returns the modes for other users of the folder and its contents, if there are any."""
     everything = [path, *path.rglob("*")]
     return {
         str(each.relative_to(path)): oct(mode & 0o077)

@@ -1,4 +1,4 @@
-"""`korvet serve --profile`: a broker under load says where its time went when it ends."""
+"""`korvet serve --profile`: a broker under load writes its profile when it stops."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def test_a_profile_is_written_at_the_end(tmp_path: Path) -> None:
         assert server.stop() == 0
         lines = path.read_text().splitlines()
         samples = sum(int(line.rsplit(" ", 1)[1]) for line in lines)
-        # Some kernels give a sample only every 10 ms.
+        # Some kernels sample only every 10 ms.
         assert samples >= BUSY_S * 50
         assert any("korvet.server.connection." in line for line in lines)
     finally:

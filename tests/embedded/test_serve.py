@@ -1,4 +1,4 @@
-"""`korvet serve` with its embedded server: when ready, how it ends, a killed server, a folder in use."""
+"""`korvet serve` with its embedded server: readiness, stop, a killed server, a folder in use."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def server() -> Iterator[KorvetServer]:
 
 
 def topics(server: KorvetServer) -> list[str] | None:
-    """Names of all topics that are not internal; None while the broker cannot say."""
+    """Returns the names of all topics that aren't internal; None while the broker doesn't answer."""
     try:
         with Cluster(server.bootstrap, timeout_s=TIMEOUT_S) as cluster:
             return [str(topic.name) for topic in cluster.metadata().topics if not topic.is_internal]
@@ -66,7 +66,7 @@ def test_a_killed_store_is_restarted(server: KorvetServer) -> None:
 
 
 def refusal(listen: str, data_dir: Path) -> str:
-    """What another `korvet serve` says that cannot start."""
+    """Returns the message of another `korvet serve` that can't start."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
     command = [sys.executable, "-m", "korvet", "serve", "--listen", listen, "--data-dir", str(data_dir)]
     done = run(command, TIMEOUT_S, env=environ)
@@ -82,7 +82,7 @@ def test_a_folder_or_a_port_in_use_is_refused(server: KorvetServer, tmp_path: Pa
 
 
 def may_be_scheduled_otherwise() -> bool:
-    """Whether this machine lets a process choose its policy, and has not chosen another one for us."""
+    """Whether a process may choose its scheduling policy on this machine, and still has the default one."""
     if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
         return False
     try:

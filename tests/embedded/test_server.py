@@ -1,4 +1,4 @@
-"""The embedded server as a real process: start, stop, kill -9 of either side, folders not ours to use."""
+"""The embedded server as a real process: start, stop, kill -9 of either side, folders that it refuses."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def test_an_orphan_is_taken_over(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     with running(tmp_path) as (server, client):
         client.set("a", "1")
         orphan = server.pid
-        server._owner_lock.release()  # what is left when an owner ends without its server
+        server._owner_lock.release()  # what remains when an owner ends without its server
         with running(tmp_path) as (_, successor):
             assert successor.get("a") == b"1"
             assert successor.info("server")["process_id"] != orphan
@@ -221,7 +221,7 @@ def test_a_truncated_append_only_file_is_loaded(tmp_path: Path, caplog: pytest.L
 
 
 def damage(data_dir: Path) -> bytes:
-    """Two records, of which the second one is damaged; the file as it is then."""
+    """Write two records and damage the second one. Returns the damaged file."""
     with running(data_dir) as (_, client):
         client.set("a", "1")
         client.set("b", "2" * 1000)
@@ -268,7 +268,7 @@ def test_a_damaged_append_only_file_is_mended_with_a_backup(tmp_path: Path) -> N
 
 
 def test_what_no_cut_mends_is_left_as_it_was(tmp_path: Path) -> None:
-    """A damaged file that is not the last one: the records after it are needed, and so is what it holds."""
+    """If the damaged file isn't the last one, a cut would lose the records after it."""
     damaged = damage(tmp_path)
     files = tmp_path / "appendonlydir"
     (aof,) = files.glob("*.incr.aof")
@@ -328,7 +328,7 @@ def test_an_old_server_is_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_watching_shim_ends_the_server_with_its_owner(tmp_path: Path) -> None:
-    """The way of systems without PR_SET_PDEATHSIG: end of the pipe stands for end of the owner."""
+    """On systems without PR_SET_PDEATHSIG, the end of the pipe shows the end of the owner."""
     lock = folder.FolderLock(tmp_path / "server.lock")
     assert lock.acquire()
     with subprocess.Popen(
