@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.clients
 
-# The exceptions of Kafka's producer, as it has them with Apache Kafka 4.4.
+# The exceptions of Kafka's producer on Apache Kafka 4.4.
 BAD = "InvalidRecordException"
 BAD_TIMESTAMP = "InvalidTimestampException"
 OTHER = "KafkaException"
@@ -25,7 +25,10 @@ MINUTE = {"message.timestamp.before.max.ms": "60000", "message.timestamp.after.m
 
 @pytest.fixture
 def send(broker: Broker, java: JavaTools) -> Callable[..., list[tuple[str, str]]]:
-    """Sends records ("KEY:MS", "-" for no key) as one batch: the outcome of each, and of those sent again."""
+    """Send records ("KEY:MS", "-" for no key) as one batch.
+
+    Returns the outcome of each, and of each retry.
+    """
 
     def run(topic: str, compression: str, records: list[str]) -> list[tuple[str, str]]:
         printed = java.run("BadRecords", broker.bootstrap, topic, compression, *records)
@@ -70,7 +73,7 @@ def test_records_that_are_bad_in_different_ways(send, new_topic):
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 def test_a_batch_of_old_records(send, new_topic, compression):
-    """No message says of a record what holds for another one only."""
+    """Each record's message describes that record."""
     outcomes = send(new_topic(1, MINUTE), compression, ["k:-120000", "k:-130000", "k:-140000"])
     assert [outcome for outcome, _ in outcomes] == [BAD] * 3
     messages = [message for _, message in outcomes]

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.clients
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    """One that compacts often and keeps little history."""
+    """A broker that compacts often and keeps little history."""
     if os.environ.get(KAFKA_VARIABLE):
         pytest.skip("needs korvet: looks into Redis")
     own = KorvetServer("--set", "log.cleaner.backoff.ms=50", "--set", "offsets.history.retention.bytes=10000")
@@ -48,7 +48,7 @@ def test_a_compacted_topic(server, java):
     until(lambda: server.redis.xlen(stream) == 100, 30, f"one record is left of each key; {server.tail()}")
     kept = [(read.offset, read.record) for read in read_all(server.bootstrap, "table")]
     assert kept == list(zip(offsets[-100:], records[-100:], strict=True))
-    # A consumer in the gap goes on behind it, and sees what comes.
+    # A consumer in the gap continues after the gap, and receives new records.
     reading = consumer(server.bootstrap, "readers", auto_offset_reset="error", enable_auto_commit=False)
     reading.assign([TopicPartition("table", 0, offsets[17])])
     assert [read.record.value for read in take(reading, 100)] == [record.value for record in records[-100:]]
@@ -64,7 +64,7 @@ def test_a_compacted_topic(server, java):
     live = [record for record in records[-100:] if record.key != b"key 3"]
     expected = [f"{record.key.decode()}\t{record.value.decode()}" for record in live if record.key]
     assert shown.splitlines() == [*expected, "key 3\tnull"]
-    # Neither end has moved.
+    # Log start and log end have not moved.
     low, high = consumer(server.bootstrap, "ends").get_watermark_offsets(TopicPartition("table", 0), 10)
     assert low == 0
     assert high > offsets[-1]
@@ -95,7 +95,7 @@ def test_transactions_in_a_compacted_topic(server, layout):
             client.commit_transaction(30)
         else:
             client.abort_transaction(30)
-    # What counts: of both keys the last number, and of each of the others the last that was committed.
+    # The survivors: the last number of both keys, and the last committed number of each other key.
     last = {b"key %d" % (number % 10): b"%d" % number for number in range(30) if number % 3}
     expected = {b"a": b"29", b"b": b"29"} | last
 

@@ -114,7 +114,7 @@ def test_offsets_for_times(broker, topic):
 
 
 def test_offset_for_a_time_is_the_first_record_not_before_it(broker, topic):
-    # Create times need not grow: Kafka gives the first offset whose time is at or after the one asked for.
+    # Create times needn't grow: Kafka returns the first offset whose time is at or after the requested time.
     times = [100, 50, 300, 200, 400]
     records = [Record(None, b"%d" % time, (), NOW_MS + time) for time in times]
     client = producer(broker.bootstrap)
@@ -164,7 +164,7 @@ def test_a_latest_consumer_parked_on_an_empty_partition_gets_the_first_record(br
     def parked() -> bool:
         assert client.poll(0.05) is None
         _, high = client.get_watermark_offsets(TopicPartition(topic, 0), cached=True)
-        return high >= 0  # the cached one is set by a fetch response only
+        return high >= 0  # only a fetch response sets the cached one
 
     until(parked, 10, "the consumer knows where the empty partition ends")
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(3))
@@ -184,7 +184,7 @@ def test_a_tail_consumer_sees_a_record_soon_after_it_was_sent(broker, topic):
         send(writer, topic, 0, numbered(1, number))
         take(client, 1, timeout_s=20)
         delays.append(time.monotonic() - start)
-    # A fetch that waits out its 500 ms although the record is there would show in every round.
+    # A fetch that waits its full 500 ms although the record exists would be visible in every round.
     assert sorted(delays)[5] < 0.25, delays
     client.close()
 

@@ -1,6 +1,6 @@
-"""Kafka Connect in distributed mode, and MirrorMaker 2, as they come.
+"""Kafka Connect in distributed mode, and MirrorMaker 2, unmodified.
 
-Only addresses and intervals are set; their topics have one replica, as there is one broker.
+The tests set only addresses and intervals. The topics have one replica, because there is one broker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(600)]
 
 START_TIMEOUT_S = 120
-# What they do next waits for intervals and rebalances of theirs.
+# Their next step waits for their intervals and rebalances.
 DONE_TIMEOUT_S = 90
 
 WORKER = """
@@ -75,7 +75,7 @@ offset.flush.interval.ms=500
 
 @pytest.fixture
 def start(java: JavaTools, tmp_path: Path) -> Iterator[Callable[[str, str], Child]]:
-    """Starts a service with the text of its properties; it is ended with the test."""
+    """Starts a service with the text of its properties. It stops with the test."""
     started: list[Child] = []
 
     def begin(service: str, properties: str) -> Child:
@@ -90,7 +90,7 @@ def start(java: JavaTools, tmp_path: Path) -> Iterator[Callable[[str, str], Chil
 
 
 def call(port: int, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
-    """The worker's answer; None while it can't give one."""
+    """Returns the worker's response; None while it doesn't respond."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
@@ -102,7 +102,7 @@ def call(port: int, path: str, body: dict[str, Any] | None = None, method: str |
 
 
 def test_file_source_and_sink(korvet, start, fresh, tmp_path, ask_configs):
-    """Lines go from one file into another; a worker that starts again knows where it was."""
+    """Lines go from one file into another. A restarted worker continues at its position."""
     name, port = fresh("connect"), free_port()
     properties = WORKER.format(bootstrap=korvet.bootstrap, name=name, port=port)
     lines, copied = tmp_path / "lines", tmp_path / "copied"
@@ -138,7 +138,7 @@ def test_file_source_and_sink(korvet, start, fresh, tmp_path, ask_configs):
 
 
 def test_file_source_exactly_once(korvet, start, fresh, tmp_path, java):
-    """Each line is committed once, whenever its worker dies; a new configuration fences the old tasks."""
+    """Each line is committed once, even if its worker dies. A new configuration fences the old tasks."""
     name, port = fresh("connect"), free_port()
     properties = WORKER.format(bootstrap=korvet.bootstrap, name=name, port=port)
     properties += "exactly.once.source.support=enabled\n"
@@ -183,7 +183,7 @@ def test_file_source_exactly_once(korvet, start, fresh, tmp_path, java):
 
 
 def values(bootstrap: str, topic: str) -> list[str]:
-    """A topic's committed lines up to the end that a consumer is told."""
+    """Returns a topic's committed lines up to the end that a consumer sees."""
     client = consumer(bootstrap, "lines", isolation_level="read_committed", enable_partition_eof=True)
     found: list[str] = []
     try:
@@ -199,7 +199,7 @@ def values(bootstrap: str, topic: str) -> list[str]:
 
 
 def is_open(bootstrap: str, topic: str) -> bool:
-    """Whether a transaction is."""
+    """Whether a transaction is open."""
     ends = set()
     for isolation in ("read_uncommitted", "read_committed"):
         client = consumer(bootstrap, "ends", isolation_level=isolation)
@@ -210,7 +210,7 @@ def is_open(bootstrap: str, topic: str) -> bool:
 
 @pytest.fixture
 def ask_configs(java: JavaTools, korvet) -> Callable[[str], dict[str, str]]:
-    """A topic's own configs."""
+    """Returns the configs that a topic sets."""
 
     def ask(topic: str) -> dict[str, str]:
         at = ("--bootstrap-server", korvet.bootstrap)
@@ -221,7 +221,7 @@ def ask_configs(java: JavaTools, korvet) -> Callable[[str], dict[str, str]]:
 
 
 def test_mirror_maker_between_two_brokers(own_korvet, start):
-    """Records, headers and times arrive, and so do the offsets of groups."""
+    """Records, headers, timestamps and group offsets arrive."""
     a, b = own_korvet(), own_korvet()
     create_topic(a.bootstrap, "orders", 2, {"retention.ms": "7200000"})
     records = [Record(b"k%d" % n, b"v%d" % n, (("trace", b"%d" % n),), NOW_MS + n) for n in range(40)]
@@ -240,7 +240,7 @@ def test_mirror_maker_between_two_brokers(own_korvet, start):
     there = [until(lambda n=n: arrived(n), DONE_TIMEOUT_S, "all records are mirrored") for n in (0, 1)]
     assert [[read.record for read in found] for found in there] == [records, records]
 
-    # It translates nothing for groups behind what it remembers of a partition: this one is at the end.
+    # It doesn't translate offsets before the part of a partition that it remembers. This group is at the end.
     group = consumer(a.bootstrap, "accounting", auto_offset_reset="earliest")
     group.assign([TopicPartition("orders", 0, 0)])
     read = take(group, len(records))
@@ -252,7 +252,7 @@ def test_mirror_maker_between_two_brokers(own_korvet, start):
         (found,) = moved.committed([TopicPartition("a.orders", 0)], timeout=20)
         return max(found.offset, 0)
 
-    # It may come again to records that it has read, and can't miss one.
+    # The group may read records twice, but can't miss one.
     offset = until(translated, DONE_TIMEOUT_S, "the group's offset is translated")
     assert there[0][0].offset < offset <= there[0][-1].offset + 1
     moved.close()

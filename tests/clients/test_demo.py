@@ -1,4 +1,4 @@
-"""`korvet demo`, as a newcomer starts it: ends well or says why, leaves a report and no process."""
+"""`korvet demo`: it succeeds or reports the reason, and leaves a report and no process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.processes import Child, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# What the report has to say: unread records, members.
+# Numbers that the report must contain: unread records, members.
 GROUPS = {
     "billing": (0, 1),
     "search-index": (1_200, 1),
@@ -44,7 +44,7 @@ def command(data: Path, out: Path) -> list[str]:
 
 
 def command_line(pid: int) -> str:
-    """The command of a process; empty when it is gone."""
+    """Returns the command of a process; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -52,13 +52,13 @@ def command_line(pid: int) -> str:
 
 
 def processes_on(folder: Path) -> list[int]:
-    """Processes whose command names a folder."""
+    """Returns the processes whose command names a folder."""
     pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
     return [pid for pid in pids if str(folder) in command_line(pid)]
 
 
 def running_on(folder: Path) -> list[str]:
-    """Commands of the processes whose command names a folder."""
+    """Returns the commands of these processes."""
     return [command_line(pid) for pid in processes_on(folder)]
 
 

@@ -1,4 +1,4 @@
-"""A fresh group's first record: at most one second from subscribe, in default settings."""
+"""A new group's first record arrives within one second of subscribe, with default settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ ROUNDS = 3
 
 @pytest.fixture
 def filled(broker, topic) -> str:
-    """A topic with records. One group has been there before: the first ever makes the offsets topic."""
+    """A topic with records.
+
+    Another group has existed before, because the first one creates the offsets topic.
+    """
     send(producer(broker.bootstrap), topic, 0, numbered(10))
     warm = consumer(broker.bootstrap, f"{topic}-warm", auto_offset_reset="earliest")
     warm.subscribe([topic])
@@ -73,7 +76,7 @@ def test_kafka_python(broker, filled, fresh):
 
 
 def test_java(broker, filled, java, fresh):
-    """In one JVM: the first rounds load its classes."""
+    """All rounds run in one JVM, because the first rounds load its classes."""
     groups = [fresh("first") for _ in range(2 + ROUNDS)]
     printed = java.run("FirstRecord", broker.bootstrap, filled, *groups)
     waited = [int(line) / 1000 for line in printed.split()][2:]

@@ -1,6 +1,4 @@
-"""Go's clients, franz-go, sarama and segmentio's kafka-go: one whole session of each, and transactions of
-franz-go.
-"""
+"""Go clients: a whole session of franz-go, sarama and segmentio's kafka-go, and transactions of franz-go."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.timeout(2 * BUI
 
 @pytest.fixture(scope="module")
 def go() -> GoPrograms:
-    """The programs; skips where Go or the way to its modules is missing."""
+    """The programs. Skips the test if Go or its modules are unavailable."""
     return GoPrograms.build()
 
 
@@ -29,7 +27,7 @@ def test_a_whole_session(broker, go, fresh, program, newest):
 
 
 def test_franz_go_ends_empty_transactions_at_once(broker, go, fresh, topic):
-    """The abort comes while the markers of the transaction before are written."""
+    """The abort arrives while the markers of the previous transaction are written."""
     arguments = {"bootstrap": broker.bootstrap, "topic": topic, "group": fresh("producer"), "count": 20}
     answer = go.run("transactions", arguments)
     assert answer == {"committed": [""] * 20, "aborted": [""] * 20}

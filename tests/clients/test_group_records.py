@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.clients
 
 TOPIC = "__consumer_offsets"
-# A group's epochs, its members, the target with its epoch, what members have, regular expressions.
+# A group's epochs, members, target with its epoch, current assignments, regular expressions.
 WRITTEN = {3, 5, 6, 7, 8, 16}
 
 
 class Member:
-    """A member that does at once what its heartbeats' answers say."""
+    """A member that immediately applies the assignment of each heartbeat response."""
 
     def __init__(self, client: Client, group: str, name: str, **subscription: Any) -> None:
         self._client = client
@@ -36,12 +36,12 @@ class Member:
         self.owned: dict[UUID, tuple[int, ...]] = {}
 
     def join(self) -> bool:
-        """Whether it is a member now; not while the coordinator is still loading."""
+        """Join. Returns False while the coordinator is loading."""
         answer = self._client("ConsumerGroupHeartbeat", 1, **self._who, member_epoch=0, **self._subscription)
         return self._take(answer)
 
     def beat(self) -> dict[UUID, tuple[int, ...]]:
-        """What it owns after another heartbeat."""
+        """Send a heartbeat. Returns the owned partitions."""
         owned = [{"topic_id": topic, "partitions": parts} for topic, parts in self.owned.items()]
         fields = {"member_epoch": self.epoch, "rebalance_timeout": -1, "topic_partitions": owned}
         assert self._take(self._client("ConsumerGroupHeartbeat", 1, **self._who, **fields))
@@ -61,7 +61,7 @@ class Member:
 
 
 def test_kafka_reads_the_records_of_a_consumer_group(broker, java, new_topic, group):
-    """Of two members, one of them by a regular expression, from the first join to the last leave."""
+    """The records of two members, one with a regular expression, from the first join to the last leave."""
     topic = new_topic(4)
     client = connect(broker)
     with client.raw:
@@ -93,5 +93,5 @@ def test_kafka_reads_the_records_of_a_consumer_group(broker, java, new_topic, gr
 
 
 def is_of(group: str, record: dict[str, Any]) -> bool:
-    """Whether it is one of the newer kinds of records, and of that group."""
+    """Whether the record has a newer key version and belongs to this group."""
     return record["key"]["data"].get("groupId") == group

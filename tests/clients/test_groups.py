@@ -27,7 +27,7 @@ pytestmark = pytest.mark.clients
 
 
 def committed(broker, group: str, topic: str, partition: int = 0) -> int:
-    """The group's committed offset, or -1001 (librdkafka's word for none)."""
+    """Returns the group's committed offset, or -1001 (librdkafka's value for none)."""
     client = consumer(broker.bootstrap, group)
     (found,) = client.committed([TopicPartition(topic, partition)], timeout=10)
     client.close()
@@ -39,7 +39,7 @@ def admin_of(broker) -> AdminClient:
 
 
 class Member:
-    """A group member on a thread of its own: it polls, so that rebalances go on while the test looks."""
+    """A group member on its own thread. It polls, so that rebalances continue while the test watches."""
 
     def __init__(self, broker, group: str, topic: str, **config) -> None:
         self.values: list[bytes] = []
@@ -59,11 +59,11 @@ class Member:
                 value = as_read(message).record.value
                 assert value is not None
                 self.values.append(value)
-            # Asked here, because the client answers nobody else while this thread is inside it.
+            # Called here, because the client serves no other thread while this thread is inside it.
             self.partitions = {partition.partition for partition in self._client.assignment()}
 
     def close(self) -> None:
-        """Leave the group (a static member just goes)."""
+        """Close the consumer, which leaves the group unless it is static."""
         if not self._closing.is_set():
             self._closing.set()
             self._thread.join(10)
@@ -232,7 +232,7 @@ def test_a_commit_for_an_unknown_topic_is_refused(broker, fresh, group):
 
 def test_too_long_metadata_is_refused(broker, topic, group):
     client = consumer(broker.bootstrap, group)
-    # The limit of 4,096 counts UTF-16 units, and this client's binding sends a NUL behind the text.
+    # The limit of 4,096 counts UTF-16 units, and this client's binding sends a NUL after the text.
     allowed = "😀" * 2_047 + "x"
     client.commit(offsets=[TopicPartition(topic, 0, 1, metadata=allowed)], asynchronous=False)
     for refused_text in (allowed + "x", "x" * 4_096):

@@ -1,4 +1,4 @@
-"""Apache Kafka's own command-line tools, unmodified and in their default configuration."""
+"""Apache Kafka's command-line tools, unmodified and with their default configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def at(broker) -> tuple[str, str]:
 
 
 def json_objects(text: str) -> list[dict]:
-    """The formatters print one object after the other with nothing between them."""
+    """Parse objects that the formatters print without separators."""
     decoder, found, position = json.JSONDecoder(), [], 0
     text = text.strip()
     while position < len(text):
@@ -51,7 +51,7 @@ def test_console_producer_and_consumer(broker, topic, java, at, group):
 
 
 def test_console_consumer_of_the_consumer_protocol(broker, topic, java, at, group):
-    """It reads and commits, and Kafka's own tools understand the group and its records."""
+    """The consumer reads and commits, and Kafka's tools understand the group and its records."""
     send(producer(broker.bootstrap), topic, 0, numbered(20))
     shown = java.run(
         "console-consumer",
@@ -186,7 +186,7 @@ def commit(broker, group: str, topic: str, offset: int, metadata: str = "") -> N
 
 
 def rows(table: str) -> list[dict[str, str]]:
-    """A table of kafka-consumer-groups, one dictionary per row."""
+    """Parses a table of kafka-consumer-groups: one dictionary per row."""
     lines = [line.split() for line in table.splitlines() if line.strip()]
     start = next(number for number, line in enumerate(lines) if line[0] == "GROUP")
     return [dict(zip(lines[start], line, strict=False)) for line in lines[start + 1 :]]
@@ -240,7 +240,7 @@ def test_consumer_groups_tool_resets_and_deletes_offsets(broker, java, at, topic
 
 
 def test_console_formatters_show_live_groups(broker, java, at, topic, group):
-    """What the official formatters print for one group, as JSON, equals what its clients did."""
+    """The JSON of the official formatters for one group matches the actions of its clients."""
     send(producer(broker.bootstrap), topic, 0, numbered(3))
     client = consumer(broker.bootstrap, group, auto_offset_reset="earliest", client_id="formatted")
     client.subscribe([topic])
@@ -249,7 +249,7 @@ def test_console_formatters_show_live_groups(broker, java, at, topic, group):
     client.commit(offsets=[TopicPartition(topic, 0, position.offset, metadata="été")], asynchronous=False)
 
     def shown(formatter: str) -> list[dict]:
-        # Without --partition it would join a group itself, and so write into the topic that it reads.
+        # Without --partition it would join a group, and so write to the topic that it reads.
         text = java.run(
             "console-consumer",
             *at,
@@ -269,7 +269,7 @@ def test_console_formatters_show_live_groups(broker, java, at, topic, group):
     assert commit_record["key"] == {"type": 1, "data": {"group": group, "topic": topic, "partition": 0}}
     value = commit_record["value"]
     assert value["version"] in (3, 4)
-    # The client's binding sends a NUL behind the metadata, and the broker stores what it was sent.
+    # The client's binding sends a NUL after the metadata, and the broker stores it.
     assert (value["data"]["offset"], value["data"]["metadata"]) == (position.offset, "été\0")
     assert value["data"]["leaderEpoch"] >= -1
 

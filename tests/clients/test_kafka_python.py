@@ -21,7 +21,7 @@ pytestmark = pytest.mark.clients
 
 @pytest.fixture(autouse=True)
 def leaked_sockets() -> Iterator[None]:
-    """kafka-python leaves its wake-up sockets to the collector: collect here, not in another's test."""
+    """kafka-python leaves its wake-up sockets to the garbage collector: run it here, not in a later test."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)

@@ -1,7 +1,6 @@
-"""kafka-python's own integration tests, from its source distribution, against a broker of their own.
+"""kafka-python's own integration tests, from its source distribution, on a separate broker.
 
-They count offsets from 0 and know the broker as number 0, with sessions of three seconds: the broker is
-configured as they expect of theirs.
+They expect offsets from 0, node ID 0 and sessions of three seconds, so the broker is configured like that.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ BROKER = {
     "authorizer.class.name": STANDARD_AUTHORIZER,
     "allow.everyone.if.no.acl.found": "true",
 }
-# The version that kafka-python finds out from ApiVersions.
+# The version that kafka-python derives from ApiVersions.
 KAFKA_VERSION = "4.3"
 
-# Whatever needs brokers that the tests start themselves.
+# Tests that start their own brokers.
 LEFT_OUT = ("test_sasl_integration.py", "test_ssl_integration.py")
-# What can't pass, with the reason.
+# Tests that can't pass, with the reason.
 NOT_THERE = {
     "test_describe_metadata_quorum": "brokers agree through Redis: there is no quorum",
 }
 
-# A module that the distribution lacks, as far as an external broker needs it.
+# A module that the distribution lacks, with the parts that an external broker needs.
 SERVICE = '''
 class ExternalService:
     def __init__(self, host, port):
@@ -64,7 +63,7 @@ class SpawnedService:
 
 @pytest.fixture(scope="module")
 def suite() -> Path:
-    """The source distribution of the kafka-python that is installed, unpacked; skips where there is none."""
+    """The unpacked source distribution of the installed kafka-python. Skips the tests if there is none."""
     number = version("kafka-python")
     name, wanted = f"kafka_python-{number}", f"kafka-python=={number}"
     unpacked = CACHE / name
@@ -84,7 +83,7 @@ def suite() -> Path:
 
 @pytest.fixture
 def server() -> Iterator[KorvetServer]:
-    """A broker as the tests expect theirs, with its listener named."""
+    """A broker with the configuration that the tests expect, and a named listener."""
     configured = KorvetServer()
     address = f"PLAINTEXT://{configured.bootstrap}"
     settings = {**BROKER, "listeners": address, "advertised.listeners": address}
@@ -98,7 +97,7 @@ def server() -> Iterator[KorvetServer]:
 def test_its_own_integration_tests(suite, server, tmp_path):
     report = tmp_path / "report.xml"
     env = {**os.environ, "KAFKA_URI": f"kafka://{server.bootstrap}", "KAFKA_VERSION": KAFKA_VERSION}
-    # It looks whether there is such a folder, and starts nothing from it.
+    # The tests check that the folder exists, and start nothing from it.
     env["KAFKA_ROOT"] = str(tmp_path)
     command = [sys.executable, "-m", "pytest", "-q", "--tb=short", "--show-capture=no", "-p", "no:warnings"]
     left_out = [f"--ignore=test/integration/{name}" for name in LEFT_OUT]

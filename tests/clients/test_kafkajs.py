@@ -1,4 +1,4 @@
-"""kafkajs in its default configuration: one whole session of admin, producer and group consumer."""
+"""kafkajs with its default configuration: a whole session of admin, producer and group consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kcat, the command-line client: lists, produces, consumes, asks for offsets, joins a group."""
+"""kcat, the command-line client: lists, produces, consumes, queries offsets, joins a group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.clients
 
 @pytest.fixture
 def kcat(broker):
-    """Runs kcat; skips where there is none."""
+    """Runs kcat. Skips the test if it isn't installed."""
     program = shutil.which("kcat")
     if program is None:
         pytest.skip("needs kcat on PATH")
@@ -52,6 +52,6 @@ def test_a_whole_session(kcat, new_topic, group):
 
     grouped = ("-q", "-f", "%k:%s\\n", "-X", "auto.offset.reset=earliest")
     first = kcat("-G", group, "-c", "60", *grouped, topic).splitlines()
-    # What it committed when it left is where the next one goes on.
+    # The next one continues at the offset that it committed when it left.
     rest = kcat("-G", group, "-c", "40", *grouped, topic).splitlines()
     assert first + rest == sent

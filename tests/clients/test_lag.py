@@ -1,4 +1,4 @@
-"""`korvet groups`: lag in records and time, against numbers counted by hand."""
+"""`korvet groups`: lag in records and time, compared with numbers counted by hand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.clients
 
-# Create times of five records, not in order: time lag goes by the first unread record, not by the oldest.
+# Create times of five records, not in order: time lag uses the first unread record, not the oldest one.
 AGES_MS = (905_000, 500_000, 800_000, 300_000, 400_000)
 TIMES_MS = [NOW_MS - age_ms for age_ms in AGES_MS]
 
@@ -36,7 +36,7 @@ def records(now_ms: int = NOW_MS) -> list[Record]:
 
 
 def run(*arguments: str) -> Result:
-    """The command in this process; settings of the machine's environment are left out."""
+    """Run the command in this process, without the environment's settings."""
     unset = dict.fromkeys(("KORVET_REDIS", "KORVET_DATA_DIR", "KORVET_KEYSPACE"))
     done = CliRunner(env=unset).invoke(korvet_command, ["groups", *arguments])
     assert done.exit_code == 0, done.output
@@ -67,7 +67,7 @@ def stream(topic: str, partition: int = 0) -> str:
 
 
 def check(korvet: KorvetServer, group: str, unread: int, first_ms: int | None) -> None:
-    """One partition's lag; `first_ms` is the timestamp of the first unread record."""
+    """Returns one partition's expected lag. `first_ms` is the timestamp of the first unread record."""
     before_ms = time.time_ns() // 1_000_000
     (row,) = describe(korvet, group)["offsets"]
     after_ms = time.time_ns() // 1_000_000
@@ -120,7 +120,7 @@ def test_lag_on_a_topic_with_dense_offsets(korvet, new_topic, group):
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 def test_lag_within_batches(korvet, new_topic, fresh, assignment):
     topic = new_topic(1, {"storage.layout": "batch", "offset.assignment": assignment})
-    # A flush ends the lingering: each call of `send` makes one batch, unless its records wait for metadata.
+    # A flush ends the linger time: each call of `send` makes one batch, unless its records wait for metadata.
     client = producer(korvet.bootstrap, linger_ms=60_000)
     client.list_topics(topic, timeout=20)
     offsets = [*send(client, topic, 0, records()), *send(client, topic, 0, records())]
@@ -196,10 +196,10 @@ def test_a_record_from_the_future_does_not_wait(korvet, topic, group):
 
 
 def test_totals_and_tables(korvet, new_topic, group):
-    """Partition 0 has all unread, 1 its last record, 2 is empty."""
+    """Partition 0 is unread, partition 1 has one unread record, partition 2 is empty."""
     topic = new_topic(3)
     client = producer(korvet.bootstrap)
-    # The tables tell minutes, so these are reckoned from now and not from when the tests began.
+    # The tables show minutes, so these count from now, not from the start of the tests.
     now_ms = time.time_ns() // 1_000_000
     send(client, topic, 0, records(now_ms))
     offsets = send(client, topic, 1, records(now_ms))
@@ -247,7 +247,7 @@ def test_a_deleted_topic_leaves_nothing_unread(korvet, new_topic, group):
     admin.delete_topics([gone])[gone].result(20)
     found = describe(korvet, group)
     assert [(row["topic"], row["record_lag"]) for row in found["offsets"]] == [(left, 5)]
-    # A commit may outlive its topic for a moment, or name a partition that there never was.
+    # A commit may outlive its topic for a moment, or name a partition that never existed.
     commits = [Commit(gone, 0, 0), Commit(left, 1, 0), Commit(left, 0, -1)]
     source = RedisSource(None, korvet.data_dir, "korvet")
     lags = measure(source, cluster_id(korvet), commits, now_ms=TIMES_MS[0] + 7)
@@ -309,8 +309,8 @@ def test_groups_of_the_consumer_protocol_are_described(korvet, topic, group):
 
 
 def test_a_broker_at_work_does_not_notice(own_korvet):
-    """No lease is taken and no library loaded; one of another version stays."""
-    # It would miss its functions at once when it looks for Redis groups, and load them again.
+    """The command takes no lease and loads no library; a library of another version stays."""
+    # The broker would notice the missing functions when it polls Redis groups, and load them again.
     server: KorvetServer = own_korvet("-s", "native.groups.enable=false")
     offsets = send(producer(server.bootstrap), "orders", 0, records())
     commit(server, "readers", "orders", offsets[3])
@@ -318,7 +318,7 @@ def test_a_broker_at_work_does_not_notice(own_korvet):
     def state() -> tuple[Any, ...]:
         loads = server.redis.info("commandstats").get("cmdstat_function|load", {}).get("calls")
         held = server.redis.hgetall("{korvet}:brokers")
-        # Token and description: the other fields change with each renewal, and when it has settled.
+        # Token and description: the other fields change with each renewal and acknowledged version.
         leases = {node: lease.split(b" ", 5)[1::4] for node, lease in held.items()}
         return loads, leases, cluster_id(server)
 

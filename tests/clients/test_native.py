@@ -41,7 +41,7 @@ def entry_ids(korvet, topic: str) -> list[str]:
 
 
 def test_native_entries_are_records(korvet, broker, topic):
-    """Our own field names make an ordinary record; other fields become a JSON object with a null key."""
+    """korvet's field names make an ordinary record; other fields become a JSON object with a null key."""
     name = stream(topic)
     ids = [
         korvet.redis.xadd(name, {"key": "k", "value": "v", "header.h": "1"}),
@@ -80,7 +80,7 @@ def test_no_native_entry_makes_a_fetch_fail(korvet, broker, topic):
 
 
 def test_a_stream_made_by_redis_applications_before_any_kafka_client(korvet, broker, new_topic):
-    """Entries older than the topic's first fetch, and the log's ends with them."""
+    """Entries that precede the topic's first fetch are read, and the log's ends include them."""
     topic = new_topic(1)
     ids = [korvet.redis.xadd(stream(topic), {"value": str(n)}).decode() for n in range(50)]
     client = consumer(broker.bootstrap, "ends")
@@ -92,7 +92,7 @@ def test_a_stream_made_by_redis_applications_before_any_kafka_client(korvet, bro
 
 
 class Tail:
-    """A consumer at the end of a partition, on a thread of its own."""
+    """A consumer at the end of a partition, on its own thread."""
 
     def __init__(self, client: Consumer, topic: str, offset: int) -> None:
         self.found: list[Read] = []
@@ -129,7 +129,7 @@ WRITES = 1_500
 
 
 def write_natively(korvet, topic: str, writer: int) -> None:
-    """`XADD *`, one command per entry, as an ordinary Redis application does."""
+    """Adds entries with `XADD *`, one command each, like an ordinary Redis application."""
     for number in range(WRITES):
         korvet.redis.xadd(stream(topic), {"value": f"native{writer}-{number}"})
 
@@ -149,7 +149,7 @@ def by_writer(values: list[bytes]) -> dict[bytes, list[int]]:
 
 
 def test_interleaved_writers(korvet, broker, topic, tails):
-    """Every consumer, at the tail and from the start, sees every record once and in the stream's order."""
+    """Every consumer, at the end and from the start, receives every record once, in the stream's order."""
     early = tails(topic, OFFSET_BEGINNING)
     parked = tails(topic, OFFSET_END)
     send(producer(broker.bootstrap), topic, 0, [Record(None, b"begin-0", (), NOW_MS)])
@@ -253,7 +253,7 @@ def commit(broker, group: str, topic: str, offset: int) -> None:
 
 
 def next_native(korvet, group: str, topic: str, count: int = 1) -> list[str]:
-    """What XREADGROUP > gives, as entry IDs."""
+    """Returns the entry IDs of XREADGROUP >."""
     reply = korvet.raw("XREADGROUP", "GROUP", group, "native", "COUNT", count, "STREAMS", stream(topic), ">")
     if reply is None:
         return []
@@ -282,7 +282,7 @@ def test_a_native_reader_continues_at_the_commit(korvet, broker, topic, group):
 
 
 def test_a_commit_acknowledges_everything_below(korvet, broker, topic, group):
-    """XACK alone is not cumulative: nothing below the commit may stay pending."""
+    """XACK isn't cumulative, but no entry before the commit may stay pending."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(500))
     commit(broker, group, topic, offsets[0])
     assert len(next_native(korvet, group, topic, 300)) == 300
@@ -320,7 +320,7 @@ def test_committing_on_an_empty_partition(korvet, broker, topic, group):
 
 
 def test_committing_across_a_gap(korvet, broker, topic, group):
-    """N-1, N and N+1 were deleted: the next read is the first entry left behind N."""
+    """N-1, N and N+1 are deleted: the next read returns the first remaining entry after N."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
     for number in (3, 4, 5):
         korvet.redis.xdel(stream(topic), entry_id(offsets[number]))
@@ -375,7 +375,7 @@ def test_the_redis_group_goes_with_the_kafka_group(korvet, broker, topic, group)
 
 
 def committed(broker, group: str, topic: str) -> int | None:
-    """The committed offset of partition 0, as Kafka's admin client sees it."""
+    """Returns the committed offset of partition 0 from Kafka's admin client."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(20)
     return next((place.offset for place in answer.topic_partitions if place.topic == topic), None)
@@ -393,7 +393,7 @@ def acknowledge(korvet, group: str, topic: str, *ids: str) -> None:
 
 
 def test_a_redis_group_is_a_kafka_group(korvet, broker, topic, group):
-    """Made, used and deleted: what Kafka's tools see of it at each step."""
+    """A Redis group is created, used and deleted: Kafka's tools see each step."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(10))
     korvet.redis.xgroup_create(stream(topic), group, "0")
     wait_committed(broker, group, topic, 0)
@@ -416,7 +416,7 @@ def test_a_redis_group_is_a_kafka_group(korvet, broker, topic, group):
 
 
 def test_native_and_kafka_members_of_a_group_take_turns(korvet, broker, topic, group):
-    """What one side has done the other one does not see again, and both know of one position."""
+    """Neither side receives again what the other one has processed, and both have one position."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(40))
     seen: list[int] = []
     for done in range(0, 40, 10):
@@ -436,7 +436,7 @@ def test_native_and_kafka_members_of_a_group_take_turns(korvet, broker, topic, g
 
 
 def test_native_and_kafka_members_at_the_same_time(korvet, broker, topic, group):
-    """Consumers that stay: their commits lead until they rest, and then there is one position."""
+    """Commits of present consumers have priority until the consumers pause; then there is one position."""
     offsets = send(producer(broker.bootstrap), topic, 0, numbered(20))
     client = consumer(broker.bootstrap, group, auto_offset_reset="earliest", enable_auto_commit=False)
     client.subscribe([topic])

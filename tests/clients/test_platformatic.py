@@ -1,4 +1,4 @@
-"""@platformatic/kafka: one whole session."""
+"""@platformatic/kafka: a whole session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random records through librdkafka, read back by Java, aiokafka and XRANGE: same bytes, order, offsets."""
+"""Random records produced by librdkafka, read by Java, aiokafka and XRANGE: same bytes, order, offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.records import CODECS, RecordMaker, digest
 
 pytestmark = pytest.mark.clients
 
-# Records are made, sent and forgotten in runs, each with the next codec: only digests are kept.
+# Records are created and sent in runs, each with the next codec. Only their digests are kept.
 RUN_LENGTH = 500
 SEED = int(os.environ.get("KORVET_TEST_SEED", "20261121"))
 
@@ -24,7 +24,7 @@ Line = tuple[int, str]
 
 
 def write_random(broker, topic: str, count: int, seed: int) -> list[Line]:
-    """Produce `count` records; the offset of each by its delivery report, and its digest."""
+    """Produce `count` records. Returns the offset of each, from its delivery report, and its digest."""
     maker = RecordMaker(seed)
     now_ms = time.time_ns() // 1_000_000
     clients = {
@@ -72,7 +72,7 @@ def read_with_java(broker, topic: str, java, timeout_s: float) -> list[Line]:
 
 
 def read_with_xrange(korvet, topic: str) -> list[tuple[str, str]]:
-    """(entry ID, digest) of each entry, by the documented fields alone."""
+    """Returns (entry ID, digest) of each entry, using only the documented fields."""
     found: list[tuple[str, str]] = []
     start = "-"
     while entries := korvet.raw("XRANGE", f"korvet:{topic}:0", start, "+", "COUNT", 1000):

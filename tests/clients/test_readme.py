@@ -1,4 +1,4 @@
-"""Every block of README runs as written, but for the broker's address."""
+"""Every block of README runs as written, except the broker's address."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FENCED = re.findall(r"^```(\w+)\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 _WITHOUT_FENCED = re.sub(r"^```.*?^```", "", README, flags=re.DOTALL | re.MULTILINE)
 INDENTED = re.findall(r"(?<=\n\n)(?:    .*\n)+", _WITHOUT_FENCED)
 ADDRESS = "localhost:9092"
-# What runs the blocks: by their language, or by what an indented one begins with.
+# The tests that run the blocks, by language or by the beginning of an indented block.
 RUN_BY = {
     "sh": "test_the_commands",
     "python": "test_python_then_redis",
@@ -59,7 +59,7 @@ def fenced(language: str) -> str:
 
 
 def indented(beginning: str) -> list[str]:
-    """The lines of a block."""
+    """Returns the lines of the indented block with this beginning."""
     (found,) = [text for text in INDENTED if text.lstrip().startswith(beginning)]
     return [line.strip() for line in found.splitlines()]
 
@@ -121,7 +121,7 @@ def test_the_offset_is_that_of_its_entry() -> None:
 
 
 def test_python_then_redis(server: KorvetServer) -> None:
-    """The Python program, and what is said of Redis clients on the same data."""
+    """The Python program, then the commands of Redis clients on the same data."""
     done = run([sys.executable, "-c", at(server, fenced("python"))], timeout_s=DEADLINE_S)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.startswith(b"b'k1' b'hello' ")
@@ -147,7 +147,7 @@ def test_python_then_redis(server: KorvetServer) -> None:
 def test_node(server: KorvetServer, node: NodeTools, tmp_path: Path) -> None:
     script = tmp_path / "readme.js"
     script.write_text(at(server, fenced("js")))
-    # Beside the lines that kafkajs logs.
+    # kafkajs also logs lines.
     assert re.search(r"^k2 hello from Node \d+$", node.run_file(script), re.MULTILINE)
     assert [read.record.value for read in read_all(server.bootstrap, "orders")] == [b"hello from Node"]
 

@@ -1,4 +1,4 @@
-"""Kafka clients of a korvet whose data lies in a Redis Cluster."""
+"""Kafka clients of a korvet on a Redis Cluster."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def keyspace() -> str:
 def server(
     own_korvet: Callable[..., KorvetServer], redis_cluster: RedisCluster, keyspace: str
 ) -> KorvetServer:
-    """It knows one node; the others it finds by itself."""
+    """The broker has the address of one node, and discovers the others."""
     return own_korvet("--set", f"keyspace={keyspace}", redis_url=redis_cluster.nodes[1].url)
 
 
 @pytest.fixture
 def tls_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisCluster]:
-    """Nodes without a plain port, whose authority this process and those that it starts trust."""
+    """Nodes without a plain port. This process and its children trust their authority."""
     program = program_with_tls()
     if program is None:
         pytest.skip("needs a valkey-server or redis-server that was built with TLS on PATH")
@@ -92,7 +92,7 @@ def test_produce_consume_commit(server: KorvetServer, redis_cluster: RedisCluste
 
 
 def test_redis_groups_on_all_nodes(server: KorvetServer, redis_cluster: RedisCluster, keyspace: str) -> None:
-    """Native consumers acknowledge on each of them: the Kafka group has committed, also when slots move."""
+    """Native consumers acknowledge on each partition: the Kafka group commits, also while slots move."""
     create_topic(server.bootstrap, "t", PARTITIONS)
     wanted: dict[tuple[str, int], int] = {}
     streams = [f"{keyspace}:t:{partition}".encode() for partition in range(PARTITIONS)]
@@ -129,7 +129,7 @@ def korvet_command(*arguments: str) -> str:
 def test_commands_that_look_into_redis(
     server: KorvetServer, redis_cluster: RedisCluster, keyspace: str
 ) -> None:
-    """One names a node that is away first."""
+    """One URL begins with a node that is down."""
     create_topic(server.bootstrap, "t", PARTITIONS)
     for partition in range(PARTITIONS):
         send(producer(server.bootstrap), "t", partition, [Record(b"k", b"v", (), NOW_MS)] * 5)
@@ -150,7 +150,7 @@ def test_commands_that_look_into_redis(
     text = done.stdout.decode()
     assert "3 primaries, 16384 of 16384 slots served" in text
     assert all(f"persistence, 127.0.0.1:{node.port}" in text for node in redis_cluster.nodes[:3])
-    # Those of __consumer_offsets are there too.
+    # The clients of __consumer_offsets count too.
     assert re.search(r"entries .*[0-9]+ in [0-9]+ streams, all with an offset", text)
     assert done.returncode == 1, "without persistence"
 
@@ -158,7 +158,7 @@ def test_commands_that_look_into_redis(
 def test_nodes_that_speak_tls(
     own_korvet: Callable[..., KorvetServer], tls_cluster: RedisCluster, keyspace: str
 ) -> None:
-    """All links are made so: those to nodes that others name, and to where a slot has moved."""
+    """All connections use it: those to discovered nodes, and to the new node of a slot."""
     server = own_korvet("--set", f"keyspace={keyspace}", redis_url=tls_cluster.nodes[0].url)
     create_topic(server.bootstrap, "t", PARTITIONS)
     records = [Record(b"k", b"%d" % number, (), NOW_MS) for number in range(200)]

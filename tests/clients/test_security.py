@@ -1,5 +1,6 @@
-"""Clients over TLS and SASL: librdkafka and kafka-python authenticate, produce and consume; certificates name
-principals and are changed while the broker runs; sessions end and go on.
+"""Clients with TLS and SASL: librdkafka and kafka-python authenticate, produce and consume.
+
+Certificates name principals, and change while the broker runs. Sessions end and are renewed.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SESSION_MS = 2000
 
 
 class Secured:
-    """A broker with four listeners, and what clients need for each of them."""
+    """A broker with four listeners, and the clients' settings for each."""
 
     def __init__(self, folder: Path, client_auth: str = "requested") -> None:
         self.folder = folder
@@ -118,7 +119,7 @@ class Secured:
         return found
 
     def common_name(self, trusted: Path | None = None, listener: str = "SSL") -> str:
-        """Of the certificate that a TLS listener shows now."""
+        """Returns the common name in a TLS listener's current certificate."""
         context = ssl.create_default_context(cafile=str(trusted or self.authority.certificate))
         with (
             socket.create_connection(("127.0.0.1", self.ports[listener]), TIMEOUT_S) as plain,
@@ -252,7 +253,7 @@ def test_certificates_change_while_the_broker_runs(secured: Secured) -> None:
 
 
 def test_a_session_goes_on_after_its_end(secured: Secured) -> None:
-    """librdkafka authenticates anew before its session is over; nothing is lost (KIP-368)."""
+    """librdkafka authenticates again before its session ends; nothing is lost (KIP-368)."""
     producer = Producer(secured.sasl("SCRAM-SHA-256", "bob", "pw"))
     ended: list[Any] = []
     over = secured.server.tail(10**6).count("session is over")
@@ -285,7 +286,7 @@ def test_acls_are_listed_as_they_were_made(secured: Secured) -> None:
 
 @contextmanager
 def raw_client(port: int, user: str, password: str) -> Iterator[Client]:
-    """A connection that has authenticated by PLAIN and does nothing by itself."""
+    """A connection that has authenticated with PLAIN and sends nothing by itself."""
     client = Client("127.0.0.1", port, advertised("127.0.0.1", port))
     with client.raw:
         client("SaslHandshake", 1, mechanism="PLAIN")
@@ -301,7 +302,7 @@ def test_a_session_that_is_over_takes_no_more_requests(secured: Secured) -> None
 
         def over() -> bool:
             try:
-                # Repeated again and again, which takes a shorter way.
+                # Repeated requests take a shorter path.
                 client("Heartbeat", 4, group_id="shared", member_id="m", generation_id=1)
             except (ConnectionClosed, OSError):
                 return True

@@ -1,7 +1,6 @@
-"""Kafka Streams with exactly_once_v2: words are counted in a store with a changelog, behind a repartition
-topic.
+"""Kafka Streams with exactly_once_v2 counts words in a store with a changelog, after a repartition topic.
 
-Each count of a word is written, so that one that came twice, or never, is seen.
+It writes each count of a word, so that duplicate and lost records are visible.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ PARTITIONS = 2
 WAIT_S = 60
 WORDS = ("to", "be", "or", "not", "that", "is", "the", "question", "слово")
 
-# Only what tells applications apart, and what has each count written and a transaction open for a while.
+# Only settings that distinguish applications, that write each count, and that keep a transaction open for a
+# while.
 PROPERTIES = """
 bootstrap.servers={bootstrap}
 application.id={name}
@@ -46,7 +46,7 @@ auto.offset.reset=earliest
 
 
 class Application:
-    """Instances of one application between two topics of their own."""
+    """Instances of one application between two topics."""
 
     def __init__(
         self, java: JavaTools, bootstrap: str, name: str, folder: Path, topics: tuple[str, str]
@@ -61,7 +61,7 @@ class Application:
         self._sent = 0
 
     def start(self, instance: str, **settings: Any) -> Child:
-        """Start an instance, or start it again where its state is."""
+        """Start an instance, or restart it with its state."""
         text = PROPERTIES.format(bootstrap=self._bootstrap, name=self.name, state=self._folder / instance)
         text += "".join(f"{key.replace('_', '.')}={value}\n" for key, value in settings.items())
         file = self._folder / f"{instance}.properties"
@@ -72,12 +72,12 @@ class Application:
         return child
 
     def kill(self) -> None:
-        """All that still run."""
+        """Returns the running instances."""
         for child in self._started:
             child.kill()
 
     def say(self, lines: int) -> None:
-        """Produce lines of words, to all partitions in turn."""
+        """Produce lines of words, cycling through the partitions."""
         client = producer(self._bootstrap)
         for number in range(self._sent, self._sent + lines):
             words = [WORDS[(number * 7 + each * each) % len(WORDS)].encode() for each in range(5)]
@@ -87,7 +87,7 @@ class Application:
         self._sent += lines
 
     def written(self, isolation: str = "read_committed") -> list[list[tuple[bytes, int]]]:
-        """The counts in each partition up to the ends that the consumer is told."""
+        """Returns the counts in each partition up to the ends that the consumer sees."""
         client = consumer(
             self._bootstrap,
             "words-read",
@@ -113,7 +113,7 @@ class Application:
         return found
 
     def say_until_a_transaction_is_open(self) -> None:
-        """Produce lines until counts are written that are not committed yet."""
+        """Produce lines until there are written counts that aren't committed yet."""
 
         def is_open() -> bool:
             self.say(100)
@@ -133,7 +133,7 @@ class Application:
         return sum(map(len, self.written(isolation)))
 
     def check(self) -> None:
-        """Every word was counted up to what it is, each number once and in order."""
+        """Every word was counted up to its total, each number once and in order."""
         everything = sum(self.expected.values())
         until(lambda: self.total() >= everything, WAIT_S, f"all counts\n{self.output()}")
         counts: dict[bytes, list[int]] = {}
@@ -148,7 +148,7 @@ class Application:
 
 @pytest.fixture
 def application(java, broker, new_topic, fresh, tmp_path) -> Iterator[Application]:
-    """An application that nobody had before."""
+    """A new application."""
     topics = new_topic(PARTITIONS), new_topic(PARTITIONS)
     made = Application(java, broker.bootstrap, fresh("words"), tmp_path, topics)
     yield made
@@ -156,7 +156,7 @@ def application(java, broker, new_topic, fresh, tmp_path) -> Iterator[Applicatio
 
 
 def test_word_count_is_exact_though_the_application_is_killed(application, broker):
-    """It comes back as the static member that it was, and rebuilds its store from the changelog."""
+    """It returns as the same static member, and rebuilds its store from the changelog."""
     first = application.start("one", group_instance_id="one")
     application.say(200)
     until(lambda: application.total() >= 50, WAIT_S, f"counts are committed\n{application.output()}")
@@ -180,7 +180,7 @@ def test_word_count_is_exact_though_the_application_is_killed(application, broke
 
 @pytest.mark.long
 def test_word_count_is_exact_though_members_come_and_die(application):
-    """Instances that know nothing of each other, each with a thread per partition, are killed in turn."""
+    """Independent instances, each with a thread per partition, are killed in turn."""
     settings = {"session_timeout_ms": 6000, "num_stream_threads": 2}
     at_work = [application.start("a", **settings), application.start("b", **settings)]
     for name in ("c", "d", "a"):
@@ -195,7 +195,7 @@ def test_word_count_is_exact_though_members_come_and_die(application):
 
 @pytest.mark.long
 def test_the_streams_protocol_is_refused(application):
-    """Its API is not advertised: the application ends and says so."""
+    """The streams protocol isn't advertised: the application ends with that reason."""
     child = application.start("one", group_protocol="streams")
     until(lambda: not child.running, WAIT_S, "it ends")
     assert "does not support the STREAMS group protocol" in child.output()

@@ -1,4 +1,4 @@
-"""Transactional producers of real clients, and consumers that read committed."""
+"""Transactional producers of real clients, and consumers with read_committed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.clients
 
 
 def committed_values(bootstrap, topic, isolation="read_committed"):
-    """What a consumer reads up to the end that it is told."""
+    """Returns what a consumer reads up to the end that it sees."""
     client = consumer(bootstrap, str(uuid.uuid4()), isolation_level=isolation, enable_partition_eof=True)
     try:
         client.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -65,11 +65,11 @@ KINDS = pytest.mark.parametrize(
 
 @KINDS
 def test_librdkafka_waits_for_transactions_without_asking_for_more_bytes(broker, new_topic, kind):
-    """It takes a response of batches without records for one that its fetch size was too small for."""
+    """The client treats a response of batches without records as too large for its fetch size."""
     topic = new_topic(1, kind)
     client = producer(broker.bootstrap, transactional_id=str(uuid.uuid4()))
     client.init_transactions(30)
-    # It doubles this for one such response, and reports an error for the next.
+    # It doubles this size after one such response, and reports an error after the next.
     largest = {"max_partition_fetch_bytes": 1_000_000_000, "fetch_max_bytes": 2_000_000_000}
     reader = consumer(broker.bootstrap, str(uuid.uuid4()), isolation_level="read_committed", **largest)
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -88,7 +88,7 @@ def test_librdkafka_waits_for_transactions_without_asking_for_more_bytes(broker,
             client.begin_transaction()
             client.produce(topic, b"%d" % number, partition=0)
             assert client.flush(20) == 0
-            # The reader stands before the open transaction meanwhile.
+            # The reader waits at the start of the open transaction.
             assert reader.poll(0.2) is None
             client.commit_transaction(30)
             wanted.append(b"%d" % number)
@@ -118,7 +118,7 @@ def test_readers_reach_the_end_that_they_are_told_before_an_open_transaction(bro
 
 
 def values_of_kafka_python(bootstrap, topic):
-    """What it reads until its position is the end that it was told."""
+    """Returns what the consumer reads until its position is the end that it sees."""
     partition = kafka.TopicPartition(topic, 0)
     reader = kafka.KafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
@@ -139,7 +139,7 @@ def values_of_kafka_python(bootstrap, topic):
 
 
 async def values_of_aiokafka(bootstrap, topic):
-    """The same; end_offsets of aiokafka is always that of all records."""
+    """The same for aiokafka, whose end_offsets always includes uncommitted records."""
     partition = aiokafka.TopicPartition(topic, 0)
     reader = aiokafka.AIOKafkaConsumer(
         bootstrap_servers=bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
@@ -176,7 +176,7 @@ def test_librdkafka_is_fenced(broker, topic):
 
 
 class Mover:
-    """Reads a topic's partition, and writes each record to another in one transaction with its offset."""
+    """Reads a partition, and writes each record to another topic in one transaction with its offset."""
 
     def __init__(self, bootstrap, source, target, group, name):
         self.source, self.target = source, target
@@ -192,20 +192,20 @@ class Mover:
         self.reader.subscribe([source])
 
     def move(self, count):
-        """One transaction with that many records, not ended yet."""
+        """Write this number of records in one open transaction."""
         self.writer.begin_transaction()
         for _ in range(count):
             message = self.reader.poll(30)
             assert message is not None
             assert message.error() is None
             self.writer.produce(self.target, message.value(), partition=0)
-        # What is still with the client is not sent any more when the transaction is aborted or fenced.
+        # The client drops unsent records when the transaction is aborted or fenced.
         assert self.writer.flush(30) == 0
         positions = self.reader.position(self.reader.assignment())
         self.writer.send_offsets_to_transaction(positions, self.reader.consumer_group_metadata(), 30)
 
     def rewind(self):
-        """Go on where the group has committed."""
+        """Continue at the group's committed offset."""
         assigned = self.reader.assignment()
         for place in self.reader.committed(assigned, 30):
             self.reader.seek(TopicPartition(place.topic, place.partition, max(place.offset, 0)))
@@ -226,7 +226,7 @@ def test_librdkafka_reads_processes_and_writes(broker, topic, new_topic):
     mover.rewind()
     mover.move(10)
     mover.reader.close()
-    # The next one begins where the last committed transaction ended, and fences what is left open.
+    # The next one begins at the end of the last committed transaction, and fences an open one.
     successor = Mover(broker.bootstrap, topic, target, group, name)
     with pytest.raises(KafkaException) as fenced:
         mover.writer.commit_transaction(30)
@@ -239,7 +239,7 @@ def test_librdkafka_reads_processes_and_writes(broker, topic, new_topic):
 
 
 def test_java_producer_and_consumer(broker, topic, java):
-    """Producers of today: of protocol version 2, which Kafka's tools use where they find it (KIP-890)."""
+    """Producers of protocol version 2, which Kafka's tools use if the broker offers it (KIP-890)."""
     name = str(uuid.uuid4())
     at = ("--bootstrap-server", broker.bootstrap)
     settings = [f"bootstrap.servers={broker.bootstrap}", f"transactional.id={name}"]
@@ -248,7 +248,7 @@ def test_java_producer_and_consumer(broker, topic, java):
         *("--topic", topic, "--num-records", "3000", "--record-size", "10", "--throughput", "-1"),
         *("--transaction-duration-ms", "20", "--producer-props", *settings),
     )
-    # Each transaction has bumped the epoch, which producers of version 1 do not.
+    # Each transaction has bumped the epoch; producers of version 1 don't do that.
     (described,) = _rows(java.run("transactions", *at, "describe", "--transactional-id", name))
     assert described["TransactionState"] == "CompleteCommit"
     assert int(described["ProducerEpoch"]) > 1
@@ -286,6 +286,6 @@ def test_the_transactions_tool_ends_what_hangs(broker, topic, java):
 
 
 def _rows(table):
-    """A tool's table, by its headings."""
+    """Parses a tool's table: one dictionary per row, by heading."""
     headings, *rows = [line.split() for line in table.splitlines() if line.strip()]
     return [dict(zip(headings, row, strict=False)) for row in rows]

@@ -1,4 +1,4 @@
-"""Every request frame captured from real clients is answered as Kafka's schema of that version says."""
+"""Every request frame captured from real clients receives a response in Kafka's schema of that version."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FETCH = 1
 OUT_OF_ORDER_SEQUENCE_NUMBER = 45
 DUPLICATE_SEQUENCE_NUMBER = 46
 
-# Keys of the APIs that every ordinary client needs: each captured version of them must be served.
+# Keys of the APIs that every ordinary client needs. Each captured version of them must be supported.
 SERVED = {
     0: "Produce", 1: "Fetch", 2: "ListOffsets", 3: "Metadata", 8: "OffsetCommit", 9: "OffsetFetch",
     10: "FindCoordinator", 11: "JoinGroup", 12: "Heartbeat", 13: "LeaveGroup", 14: "SyncGroup",
@@ -36,10 +36,10 @@ SERVED = {
     47: "OffsetDelete", 60: "DescribeCluster", 68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe",
 }  # fmt: skip
 
-# Clients ask for a transactional producer id by the same API; serving that is not promised.
+# Clients request a transactional producer ID with the same API, which needn't succeed here.
 TRANSACTIONAL = "librdkafka-txn"
 
-# The captured broker talking to itself; kio has no schema of it.
+# Requests of the captured broker to itself, for which kio has no schema.
 BROKERS_OWN = (18, 5)
 
 
@@ -67,7 +67,7 @@ def is_served(versions: dict[int, tuple[int, int]], request: Captured) -> bool:
 
 
 def decoded(request: Captured) -> Any:
-    """The request's message, by kio."""
+    """Decodes the request with kio."""
     schema = request_class(request.api_key, request.api_version)
     (client_id_size,) = struct.unpack_from(">h", request.frame, 8)
     position = 10 + max(client_id_size, 0)
@@ -84,7 +84,7 @@ def wants_no_answer(request: Captured) -> bool:
 
 
 def create_named_topics(bootstrap: str, requests: list[Captured]) -> None:
-    """The topics that Produce requests name: after a failed one with acks=0 Kafka closes the connection."""
+    """Create the topics of Produce requests: Kafka closes the connection after a failed one with acks=0."""
     wanted: dict[str, int] = {}
     for request in requests:
         if request.api_key == PRODUCE and request.api_version < 13:
@@ -101,7 +101,7 @@ def create_named_topics(bootstrap: str, requests: list[Captured]) -> None:
 
 
 def grow_topic(admin: AdminClient, name: str, partitions: int) -> None:
-    """A captured Metadata request has created it, with one partition."""
+    """A captured Metadata request has created the topic, with one partition."""
     admin.create_partitions([NewPartitions(name, partitions)])[name].result(20)
     until(lambda: len(admin.list_topics(name, 10).topics[name].partitions) == partitions, 10, "partitions")
 
@@ -112,7 +112,7 @@ def test_the_captured_versions_are_advertised(broker):
         (SERVED[request.api_key], request.api_version)
         for client in CLIENTS
         for request in captured(client)
-        # A client that does not know the broker yet asks with the newest version it has.
+        # A client that doesn't know the broker yet uses its newest version.
         if request.api_key in SERVED and request.api_key != 18 and not is_served(versions, request)
     }
     assert missing == set()
@@ -141,7 +141,7 @@ def test_captured_requests_get_valid_answers(broker, client):
 
 
 def in_session(request: Captured, session_id: int) -> bytes:
-    """The frame, where it goes on with a fetch session by the id that this one has here."""
+    """Returns the frame, with the ID of our fetch session if it continues one."""
     if request.api_key != FETCH or request.api_version < 7 or not decoded(request).session_id:
         return request.frame
     assert session_id, "the full fetch before has opened a session"
@@ -152,7 +152,7 @@ def in_session(request: Captured, session_id: int) -> bytes:
 
 
 def replay(connection: RawConnection, request: Captured, sessions: dict[int, int]) -> None:
-    """`sessions` has the fetch session that was opened last on each of the captured connections."""
+    """`sessions` maps each captured connection to its last fetch session here."""
     frame = in_session(request, sessions.get(request.connection, 0))
     connection.send(frame)
     if wants_no_answer(request):
@@ -168,7 +168,7 @@ def replay(connection: RawConnection, request: Captured, sessions: dict[int, int
 
 
 def check_produced(request: Captured, message: Any) -> None:
-    """Batches of all codecs by several writers are accepted; idempotent ones may be known already."""
+    """Batches of all codecs from several writers are accepted; idempotent ones may be duplicates."""
     accepted = {0, DUPLICATE_SEQUENCE_NUMBER, OUT_OF_ORDER_SEQUENCE_NUMBER}
     for topic in message.responses:
         for partition in topic.partition_responses:
@@ -177,7 +177,7 @@ def check_produced(request: Captured, message: Any) -> None:
 
 @pytest.mark.parametrize("client", ["librdkafka-producer", "java-console-producer", "kafkajs"])
 def test_pipelined_requests_are_answered_in_order(broker, client):
-    """All requests of a connection at once, in one write: the answers come back in their order."""
+    """All requests of a connection are sent in one write: the responses arrive in the same order."""
     versions = advertised(broker.host, broker.port)
     requests = [r for r in captured(client) if is_served(versions, r) and not wants_no_answer(r)]
     requests = [request for request in requests if request.api_key in (0, 3, 10, 18)]
@@ -193,7 +193,7 @@ def test_pipelined_requests_are_answered_in_order(broker, client):
 
 @pytest.mark.parametrize("min_bytes", [0, 1])
 def test_a_fetch_of_no_partition_is_answered(broker, min_bytes):
-    """Java consumers send one when they close, and wait for its answer."""
+    """Java consumers send one when they close, and wait for the response."""
     body = struct.pack(">iiiibi", -1, 500, min_bytes, 1_000, 0, 0)
     with RawConnection(broker.host, broker.port) as connection:
         response = decode_response(1, 4, connection.ask(header(1, 4, 11) + body))
