@@ -163,8 +163,8 @@ def clean(arguments: list[str]) -> int:
     folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for pattern in ("*.so", "kernel.c", "*.html"):
-        for path in [*(ROOT / "korvet" / "records").glob(pattern), *(ROOT / "spark").glob(pattern)]:
+    for folder in (ROOT / "korvet" / "records" / "kernel", ROOT / "spark" / "records"):
+        for path in [*folder.glob("*.so"), *folder.glob("kernel.c")]:
             path.unlink()
     return 0
 

@@ -149,17 +149,18 @@ class ReplyScanner:
         at: cython.Py_ssize_t = start + self.done
         found: cython.Py_ssize_t
         more: cython.longlong
-        if self.todo == 0:
-            self.todo = replies
-        while self.todo > 0:
+        todo: cython.longlong = self.todo if self.todo > 0 else replies
+        while todo > 0:
             more, found = _element(p, at, stop)
             if found == -2:
+                self.todo = todo
                 self.done = at - start
                 return -1
-            if found < 0 or more > MAX_INT64 - self.todo:
+            if found < 0 or more > MAX_INT64 - todo:
                 raise BatchError("corrupt", f"buffer byte {at}: no RESP reply")
-            self.todo += more - 1
+            todo += more - 1
             at = found
+        self.todo = 0
         self.done = 0
         return at
 
