@@ -55,8 +55,8 @@ _TOPIC_ID_TAG: Final = 0
 _TOPIC_ID_BYTES: Final = 16
 
 
-# What nearly all records are, in one step each: OffsetCommitKey, and OffsetCommitValue version 3. Whatever
-# does not fit is left to the field-by-field way below, which also finds the words for what is wrong.
+# Nearly all records are OffsetCommitKey and OffsetCommitValue version 3, which are decoded in one step each.
+# Other records are decoded field by field below, which also names what is wrong with a damaged one.
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -68,7 +68,7 @@ _PLAIN_VALUE_BYTES: Final = 24
 
 
 def decode_key(data: bytes | bytearray | memoryview) -> Key:
-    """Decode a record key. Raises DecodeError where it is empty or damaged; unknown types are no error."""
+    """Decode a record key. Raises DecodeError if it is empty or damaged; unknown types are no error."""
     if type(data) is bytes:
         key = _decode_commit_key(data)
         if key is not None:
@@ -116,7 +116,7 @@ def _decode_key(data: bytes | bytearray | memoryview) -> Key:
 def encode_key(key: Key) -> bytes:
     """Encode a record key in its own version.
 
-    Raises EncodeError where a field does not fit, or the version is not one of this key type.
+    Raises EncodeError if a field does not fit, or the version is not one of this key type.
     """
     if isinstance(key, OffsetCommitKey) and key.version in OFFSET_COMMIT_KEY_VERSIONS:
         encoded = _encode_commit_key(key)
@@ -167,8 +167,8 @@ def _encode_group_record_key(writer: Writer, key: GroupRecordKey | GroupMemberKe
 def decode_value(key: Key, data: bytes | bytearray | memoryview | None) -> Value | None:
     """Decode the value of the record with this key; None, a tombstone, stays None.
 
-    Raises DecodeError where it is damaged. The value of an UnknownKey, and a version that Kafka 4.4 does not
-    know, come back as UnknownValue.
+    Raises DecodeError if it is damaged. The value of an UnknownKey, and a version that Kafka 4.4 does not
+    know, are returned as UnknownValue.
     """
     if data is None:
         return None
@@ -192,8 +192,8 @@ def _decode_commit_value(data: bytes) -> OffsetCommitValue | None:
 
 
 def plain_commit_offset(data: bytes) -> int | None:
-    """The offset in an OffsetCommitValue of version 3 without metadata, which nearly all are; None for
-    anything else, damaged or not.
+    """The offset in an OffsetCommitValue of version 3 without metadata, as nearly all are; None for any other
+    value, damaged or not.
     """
     if len(data) != _PLAIN_VALUE_BYTES or not data.startswith(_PLAIN_VERSION) or data[14:16] != b"\0\0":
         return None
@@ -218,7 +218,8 @@ def _decode_value(key: Key, data: bytes | bytearray | memoryview) -> Value:
 
 
 def _decode_group_record(reader: Reader, record_type: int) -> Value:
-    # Its classes take longer to make than a broker, which has no such groups, takes to load all else here.
+    # Making its classes takes longer than all other imports of this package, and a broker without such groups
+    # does not need them.
     from korvet.offsets.group_records import VALUE_TYPES  # noqa: PLC0415
 
     value: Value = VALUE_TYPES[record_type].LAYOUT.read(reader)
@@ -228,8 +229,8 @@ def _decode_group_record(reader: Reader, record_type: int) -> Value:
 def encode_value(value: Value) -> bytes:
     """Encode a record value in its own version.
 
-    Fields that the version does not have are left out, as Kafka does with fields it calls ignorable. Raises
-    EncodeError where a field does not fit (a string above 32,767 bytes, a null where none may be, tagged
+    Fields that the version does not have are left out, as Kafka does with ignorable fields. Raises
+    EncodeError if a field does not fit (a string above 32,767 bytes, a null that is not allowed, tagged
     fields before version 4), or the version is not one of this value type.
     """
     if isinstance(value, OffsetCommitValue) and value.version == _COMMON_VALUE_VERSION:

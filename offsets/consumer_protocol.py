@@ -1,8 +1,8 @@
-"""What consumers tell each other through the coordinator: subscription and assignment bytes.
+"""Subscription and assignment bytes, which consumers exchange through the coordinator.
 
 Schemas of protocol type "consumer": ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0
-to 3, behind an int16 version. As Kafka's clients do, a newer version is read in the layout of version 3 and
-whatever follows is ignored: newer versions may only append.
+to 3, after an int16 version. As in Kafka's clients, a newer version is read in the layout of version 3 and
+the bytes after it are ignored: newer versions may only append.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TopicPartitions:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member wants to read.
+    """The topics that one member subscribes to.
 
     owned_partitions (KIP-429) is on the wire from version 1, generation_id (-1: none) from 2 (KIP-792),
     rack_id from 3 (KIP-881).
@@ -53,7 +53,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What one member shall read; all versions have the same layout."""
+    """The partitions assigned to one member; all versions have the same layout."""
 
     assigned_partitions: tuple[TopicPartitions, ...]
     user_data: bytes | None = None
@@ -61,14 +61,14 @@ class Assignment:
 
 
 def decode_subscription(data: bytes | bytearray | memoryview) -> Subscription:
-    """Decode a member's subscription. Raises DecodeError where it is empty, damaged, or of version < 0."""
+    """Decode a member's subscription. Raises DecodeError if it is empty, damaged, or of version < 0."""
     reader = Reader(data)
     version = _read_version(reader, "subscription")
     topics = tuple(reader.string("topic") for _ in range(reader.array_length("topics")))
     user_data = reader.nullable_blob("user data")
     owned = _read_partitions(reader, "owned partitions") if version >= 1 else ()
     generation_id = reader.int32() if version >= 2 else -1
-    # Clients without a rack write null or "" (librdkafka); Kafka takes both for none.
+    # Clients without a rack write null or "" (librdkafka); for Kafka both mean no rack.
     rack_id = (reader.nullable_string("rack id") or None) if version >= 3 else None
     return Subscription(topics, user_data, owned, generation_id, rack_id, version)
 
@@ -76,7 +76,7 @@ def decode_subscription(data: bytes | bytearray | memoryview) -> Subscription:
 def encode_subscription(subscription: Subscription) -> bytes:
     """Encode a subscription in its own version; fields that the version lacks are left out.
 
-    Raises EncodeError where a field does not fit or the version is not 0 to 3.
+    Raises EncodeError if a field does not fit or the version is not 0 to 3.
     """
     writer = Writer()
     _write_version(writer, subscription.version, "ConsumerProtocolSubscription")
@@ -94,9 +94,9 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_assignment(data: bytes | bytearray | memoryview) -> Assignment:
-    """Decode a member's assignment. Raises DecodeError where it is empty, damaged, or of a negative version.
+    """Decode a member's assignment. Raises DecodeError if it is empty, damaged, or of a negative version.
 
-    A group that has not been synced yet holds empty bytes for each member: no assignment at all.
+    A group that was not synced yet holds empty bytes for each member, which are no assignment.
     """
     reader = Reader(data)
     version = _read_version(reader, "assignment")
@@ -105,7 +105,7 @@ def decode_assignment(data: bytes | bytearray | memoryview) -> Assignment:
 
 
 def encode_assignment(assignment: Assignment) -> bytes:
-    """Encode an assignment. Raises EncodeError where a field does not fit or the version is not 0 to 3."""
+    """Encode an assignment. Raises EncodeError if a field does not fit or the version is not 0 to 3."""
     writer = Writer()
     _write_version(writer, assignment.version, "ConsumerProtocolAssignment")
     _write_partitions(writer, assignment.assigned_partitions, "assigned partitions")

@@ -1,4 +1,4 @@
-"""Kafka's flexible structures (KIP-482), declared field by field: how each is read, written, and shown."""
+"""Kafka's flexible structures (KIP-482), declared field by field: how each one is read, written and shown."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Kind(Protocol):
         """Append a value."""
 
     def json(self, value: Any) -> Any:
-        """What Kafka's JSON converters make of a value."""
+        """A value as Kafka's JSON converters show it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A type that reader and writer have a method for."""
+    """A type that Reader and Writer have a method for."""
 
     reading: Callable[[Reader, str], Any]
     writing: Callable[[Writer, Any, str], None]
@@ -42,7 +42,7 @@ class Primitive:
         self.writing(writer, value, field)
 
     def json(self, value: Any) -> Any:
-        """Bytes in base64, topic ids in URL-safe base64, all else as it is."""
+        """Bytes in base64, topic IDs in URL-safe base64, other values unchanged."""
         return None if value is None else self.show(value)
 
 
@@ -143,7 +143,7 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Nullable:
-    """A structure behind a byte that says whether there is one: 1, or -1 for null."""
+    """A structure or null: an int8 comes first, 1 for a structure and -1 for null."""
 
     of: type[Any]
 
@@ -164,7 +164,7 @@ class Nullable:
 
 @dataclass(frozen=True, slots=True)
 class TaggedNullable:
-    """A structure or null as a tagged field has it: 1, or 0 for null, in front."""
+    """A structure or null in a tagged field: a varint comes first, 1 for a structure and 0 for null."""
 
     of: type[Any]
 
@@ -183,16 +183,16 @@ class TaggedNullable:
         return None if value is None else Struct(self.of).json(value)
 
 
-def _present(mark: int, null: int, field: str) -> bool | None:
-    """True for 1, None for the mark of null."""
-    if mark not in (null, 1):
-        raise DecodeError(f"{field} is neither there nor null: {mark}")
-    return None if mark == null else True
+def _present(found: int, null: int, field: str) -> bool | None:
+    """True for 1, None for `null`. Raises DecodeError."""
+    if found not in (null, 1):
+        raise DecodeError(f"{field} is neither there nor null: {found}")
+    return None if found == null else True
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A tagged field: written only where its value is not the default."""
+    """A tagged field: written only if its value is not the default."""
 
     tag: int
     kind: Kind
@@ -200,7 +200,7 @@ class Tagged:
 
 
 class Layout:
-    """The fields of one class, in order; its tagged fields and unknown ones follow them."""
+    """The fields of one class in order, then its tagged fields and unknown tagged fields."""
 
     __slots__ = ("_of", "_plain", "_tagged", "fields")
 
@@ -211,7 +211,7 @@ class Layout:
         self._tagged = {kind.tag: (name, kind) for name, kind in fields.items() if isinstance(kind, Tagged)}
 
     def read(self, reader: Reader) -> Any:
-        """The next structure. Raises DecodeError where it is damaged."""
+        """The next structure. Raises DecodeError if it is damaged."""
         values = {name: kind.read(reader, name) for name, kind in self._plain.items()}
         unknown = []
         values |= {name: field.default for name, field in self._tagged.values()}
@@ -226,7 +226,7 @@ class Layout:
         return self._of(**values, unknown_tags=tuple(unknown))
 
     def write(self, writer: Writer, value: Any) -> None:
-        """Append a structure. Raises EncodeError where a field does not fit."""
+        """Append a structure. Raises EncodeError if a field does not fit."""
         for name, kind in self._plain.items():
             kind.write(writer, getattr(value, name), name)
         tags = []
@@ -236,11 +236,11 @@ class Layout:
                 inner = Writer()
                 field.kind.write(inner, content, name)
                 tags.append((tag, inner.done()))
-        # A known tag among the unknown ones must be one that spells out the default.
+        # A known tag among the unknown ones has the default as its value.
         writer.tagged_fields(tuple(sorted((*tags, *value.unknown_tags), key=lambda field: field[0])))
 
     def json(self, value: Any) -> dict[str, Any]:
-        """The fields by Kafka's names; tagged ones only where they are not the default."""
+        """The fields by Kafka's names; tagged fields only if they are not the default."""
         shown = {_camel(name): kind.json(getattr(value, name)) for name, kind in self._plain.items()}
         for name, field in self._tagged.values():
             content = getattr(value, name)
@@ -254,7 +254,7 @@ def lay_out(of: type[Any], **fields: Any) -> None:
     of.LAYOUT = Layout(of, fields)
 
 
-# Where Kafka's name is not our own in another spelling.
+# Kafka's names of the fields that have another name here.
 _NAMES: Final = {"metadata_version": "version"}
 
 

@@ -2,8 +2,8 @@
 
 The same characters as OffsetsMessageFormatter and GroupMetadataMessageFormatter of Kafka 4.3
 (org.apache.kafka.tools.consumer), and, for records of consumer, share and streams groups, as its
-CoordinatorRecordJsonConverters: one object per record with no blanks, fields in schema order, only those that
-the value's version has; bytes in base64, topic ids in URL-safe base64 without padding.
+CoordinatorRecordJsonConverters: one object per record without blanks, the fields of the value's version in
+schema order; bytes in base64, topic IDs in URL-safe base64 without padding.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from korvet.offsets.schema import (
 )
 from korvet.offsets.wire import uuid_text
 
-# Jackson escapes quotes, backslashes and control characters, nothing else, with hexadecimal digits in
-# capitals (the json module writes them small).
+# Jackson escapes only quotes, backslashes and control characters, with upper-case hexadecimal digits (the
+# json module writes lower case).
 _ESCAPED: Final = re.compile(r'["\\\x00-\x1f]')
 _ESCAPES: Final = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
     '"': '\\"',
@@ -39,15 +39,15 @@ _ESCAPES: Final = {chr(code): f"\\u{code:04X}" for code in range(0x20)} | {
     "\f": "\\f",
     "\r": "\\r",
 }
-# Kafka prints no topic id where it is this one, its mark for "none".
+# The topic ID that means "none": Kafka does not print it.
 _ZERO_TOPIC_ID: Final = bytes(16)
 
 
 def format_offset_record(key: bytes | None, value: bytes | None) -> str | None:
     """Return an offset commit as OffsetsMessageFormatter prints it, or None for a record of another type.
 
-    Where Kafka's formatter stops at a value version from the future, this one prints "unknown" as its data.
-    Raises DecodeError where the record is damaged.
+    Kafka's formatter stops at a value version from the future; this one prints "unknown" as its data.
+    Raises DecodeError if the record is damaged.
     """
     if key is None:
         return None
@@ -64,8 +64,8 @@ def format_offset_record(key: bytes | None, value: bytes | None) -> str | None:
 def format_group_record(key: bytes | None, value: bytes | None) -> str | None:
     """Return group metadata as GroupMetadataMessageFormatter prints it, or None for a record of another type.
 
-    Where Kafka's formatter stops at a value version from the future, this one prints "unknown" as its data.
-    Raises DecodeError where the record is damaged.
+    Kafka's formatter stops at a value version from the future; this one prints "unknown" as its data.
+    Raises DecodeError if the record is damaged.
     """
     if key is None:
         return None
@@ -76,9 +76,10 @@ def format_group_record(key: bytes | None, value: bytes | None) -> str | None:
 
 
 def format_newer_group_record(key: bytes | None, value: bytes | None) -> str | None:
-    """Return a record of a consumer, share or streams group as Kafka's coordinator shows it; None for others.
+    """Return a record of a consumer, share or streams group as Kafka's coordinator shows it; None for another
+    record.
 
-    A value version from the future is "unknown". Raises DecodeError where the record is damaged.
+    A value version from the future is "unknown". Raises DecodeError if the record is damaged.
     """
     if key is None:
         return None

@@ -51,7 +51,7 @@ class TopicIdPartitions:
 
 @dataclass(frozen=True, slots=True)
 class OwnedPartitions:
-    """Partitions of a topic as a member has them, with the epochs they were assigned in (None: not known)."""
+    """Partitions of a topic that a member owns, with the epochs of their assignment (None: unknown)."""
 
     topic_id: bytes
     partitions: tuple[int, ...]
@@ -62,7 +62,7 @@ class OwnedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class GroupEpoch:
-    """Of a consumer group (type 3): its epoch, and a hash of its topics' metadata (0: none)."""
+    """The epoch of a consumer group (type 3), and a hash of its topics' metadata (0: none)."""
 
     epoch: int
     metadata_hash: int = 0
@@ -83,7 +83,7 @@ class PartitionRacks:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A subscribed topic as the group knew it."""
+    """The metadata of a subscribed topic that the group used."""
 
     topic_id: bytes
     topic_name: str
@@ -95,7 +95,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """Of a consumer group (type 4; Kafka 4.4 only removes them): its topics."""
+    """The topics of a consumer group (type 4; Kafka 4.4 only removes these records)."""
 
     topics: tuple[TopicMetadata, ...]
     version: int = 0
@@ -105,7 +105,7 @@ class PartitionMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClassicProtocol:
-    """A protocol that a member of the classic kind supports, with its subscription."""
+    """A protocol that a member with the classic protocol supports, and its subscription."""
 
     name: str
     metadata: bytes
@@ -115,7 +115,7 @@ class ClassicProtocol:
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """What a consumer group keeps of a member that speaks the classic protocol."""
+    """The state that a consumer group keeps for a member with the classic protocol."""
 
     session_timeout_ms: int = 0
     supported_protocols: tuple[ClassicProtocol, ...] = ()
@@ -143,7 +143,7 @@ class ConsumerMember:
 
 @dataclass(frozen=True, slots=True)
 class TargetEpoch:
-    """Of any of these groups (types 6, 12, 20): the epoch of its target assignment, and when it was made."""
+    """The epoch of a group's target assignment (types 6, 12, 20), and when it was computed (ms)."""
 
     assignment_epoch: int
     assignment_timestamp: int = 0
@@ -154,7 +154,7 @@ class TargetEpoch:
 
 @dataclass(frozen=True, slots=True)
 class TargetAssignment:
-    """What a member of a consumer or share group (types 7, 13) shall have."""
+    """The target assignment of a member of a consumer or share group (types 7, 13)."""
 
     topic_partitions: tuple[TopicIdPartitions, ...]
     version: int = 0
@@ -164,7 +164,7 @@ class TargetAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAssignment:
-    """What a member of a consumer group (type 8) has, and what it is giving up."""
+    """The assignment of a member of a consumer group (type 8), and the partitions that it is revoking."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -191,7 +191,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class ShareEpoch:
-    """Of a share group (type 11): its epoch, and a hash of its topics' metadata."""
+    """The epoch of a share group (type 11), and a hash of its topics' metadata."""
 
     epoch: int
     metadata_hash: int
@@ -202,7 +202,7 @@ class ShareEpoch:
 
 @dataclass(frozen=True, slots=True)
 class ShareAssignment:
-    """What a member of a share group (type 14) has."""
+    """The current assignment of a member of a share group (type 14)."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -236,7 +236,7 @@ class NamedTopic:
 
 @dataclass(frozen=True, slots=True)
 class SharePartitions:
-    """Of a share group (type 15): whose state is being set up, is there, or is being removed."""
+    """The partitions of a share group (type 15) whose state is initializing, initialized or being deleted."""
 
     initializing_topics: tuple[NamedTopicPartitions, ...]
     initialized_topics: tuple[NamedTopicPartitions, ...]
@@ -248,7 +248,7 @@ class SharePartitions:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRegex:
-    """The topics that a regular expression of a consumer group (type 16) stood for, and when."""
+    """The topics that a regular expression of a consumer group (type 16) matched, and when (ms)."""
 
     topics: tuple[str, ...]
     metadata_version: int

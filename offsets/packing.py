@@ -29,7 +29,7 @@ class AddressError(ValueError):
 def pack(ms: int, seq: int) -> int:
     """Return the packed offset of entry `ms-seq`.
 
-    Raises AddressError where seq is not in 0..MAX_SEQUENCE or the offset would not fit int64.
+    Raises AddressError if seq is not in 0..MAX_SEQUENCE or the offset would not fit int64.
     """
     if not 0 <= seq <= MAX_SEQUENCE:
         raise AddressError(f"sequence {seq} is not in 0..{MAX_SEQUENCE}")
@@ -57,7 +57,7 @@ def entry_id(offset: int, bias: int = 0) -> str:
 def offset_of(entry_id: str | bytes, bias: int = 0) -> int:
     """Return the offset stored under `entry_id` ("ms-seq"); the exact inverse of the function entry_id.
 
-    Raises AddressError where the ID is malformed or names no offset: a sequence above MAX_SEQUENCE, as `XADD
+    Raises AddressError if the ID is malformed or names no offset: a sequence above MAX_SEQUENCE, as `XADD
     *` assigns under load, an offset beyond int64, or 0-0 on a dense topic.
     """
     ms, seq = id_parts(entry_id)
@@ -69,11 +69,11 @@ def offset_of(entry_id: str | bytes, bias: int = 0) -> int:
 
 
 def position_of(entry_id: str | bytes, bias: int = 0) -> int:
-    """Return where `entry_id` stands among the offsets, for IDs that may not be addressable themselves.
+    """Return the position of `entry_id` among the offsets, also for an entry that has no offset.
 
     As `offset_of`, but a sequence above MAX_SEQUENCE counts as the start of the next millisecond, and 0-0 on
-    a dense topic (a Redis group that has read nothing) is -1, just before the first offset. Raises
-    AddressError where the ID is malformed or the position is beyond int64.
+    a dense topic (a Redis group that has read no entry) is -1, just before the first offset. Raises
+    AddressError if the ID is malformed or the position is beyond int64.
     """
     ms, seq = id_parts(entry_id)
     packed = ms << SEQUENCE_BITS | seq if seq <= MAX_SEQUENCE else ms + 1 << SEQUENCE_BITS

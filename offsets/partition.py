@@ -9,8 +9,8 @@ from typing import Final
 DEFAULT_PARTITIONS: Final = 50
 
 _MIN_INT32: Final = -(1 << 31)
-# Clients make names up, of up to 32,767 bytes. Usual ones are kept only, so that a count of them bounds their
-# bytes.
+# Characters of a group ID that the cache keeps. Clients may make up IDs of up to 32,767 bytes: without longer
+# ones, the number of cached IDs bounds the memory.
 _LONGEST_KEPT: Final = 255
 
 
@@ -25,9 +25,9 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(group_id: str, partitions: int = DEFAULT_PARTITIONS) -> int:
-    """Return the partition of `__consumer_offsets` (of `partitions` many) that holds `group_id`.
+    """Return the partition of `__consumer_offsets` (which has `partitions`) that holds `group_id`.
 
-    Raises ValueError where partitions is not positive.
+    Raises ValueError if partitions is not positive.
     """
     if len(group_id) > _LONGEST_KEPT:
         return _partition_for(group_id, partitions)
@@ -42,5 +42,5 @@ def _partition_for(group_id: str, partitions: int) -> int:
     return 0 if code == _MIN_INT32 else abs(code) % partitions
 
 
-# Every heartbeat and commit asks.
+# Cached, since every heartbeat and commit needs it.
 _kept_partition_for = lru_cache(maxsize=16_384)(_partition_for)

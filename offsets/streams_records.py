@@ -41,7 +41,7 @@ class NameValue:
 
 @dataclass(frozen=True, slots=True)
 class StreamsEpoch:
-    """Of a streams group (type 17): its epochs, and the configuration its assignment was made with."""
+    """The epochs of a streams group (type 17), and the configuration of its last assignment."""
 
     epoch: int
     metadata_hash: int
@@ -56,7 +56,7 @@ class StreamsEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a member answers interactive queries."""
+    """The address at which a member answers interactive queries."""
 
     host: str
     port: int
@@ -94,7 +94,7 @@ class TaskIds:
 
 @dataclass(frozen=True, slots=True)
 class OwnedTasks:
-    """Tasks of one subtopology as a member has them, with the epochs they were assigned in."""
+    """Tasks of one subtopology that a member owns, and the epochs in which they were assigned."""
 
     subtopology_id: str
     partitions: tuple[int, ...]
@@ -105,7 +105,7 @@ class OwnedTasks:
 
 @dataclass(frozen=True, slots=True)
 class TargetTasks:
-    """What a member of a streams group (type 21) shall have."""
+    """The target assignment of a member of a streams group (type 21)."""
 
     active_tasks: tuple[TaskIds, ...]
     standby_tasks: tuple[TaskIds, ...]
@@ -117,7 +117,7 @@ class TargetTasks:
 
 @dataclass(frozen=True, slots=True)
 class StreamsAssignment:
-    """What a member of a streams group (type 22) has, and what it is giving up."""
+    """The current assignment of a member of a streams group (type 22), and the tasks that it is revoking."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -135,7 +135,7 @@ class StreamsAssignment:
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """A topic that a streams application makes for itself."""
+    """A topic that a streams application creates for itself."""
 
     name: str
     partitions: int
@@ -158,7 +158,7 @@ class CopartitionGroup:
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
-    """A part of a streams application that shares no topic with the others but by writing."""
+    """A part of a streams application that shares only topics that it writes with the other parts."""
 
     subtopology_id: str
     source_topics: tuple[str, ...]
@@ -173,7 +173,7 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Of a streams group (type 23): what its application reads and writes."""
+    """The topology of a streams group (type 23): what its application reads and writes."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...]

@@ -59,7 +59,7 @@ class TopicPartitions:
 class TransactionLogValue:
     """The state of one transactional id (schema TransactionLogValue).
 
-    transaction_status is a number of Kafka's TransactionState. transaction_partitions is None where none was
+    transaction_status is a number of Kafka's TransactionState. transaction_partitions is None if none was
     ever added (state Empty). Times are ms since the epoch; -1: no transaction was begun. Only in version 1,
     as tagged fields: the ids before and after an exhausted producer id (-1: none), the epoch that belongs to
     the next one, and the protocol version of the client.
@@ -101,12 +101,15 @@ TransactionLogValue.LAYOUT = Layout(
 
 
 def transaction_partition_for(transactional_id: str, partitions: int) -> int:
-    """The partition of `__transaction_state` (of so many) that holds an id: the map of groups."""
+    """The partition of `__transaction_state` that holds an ID: the same map as for groups.
+
+    `partitions` is the number of the topic's partitions. Raises ValueError if it is not positive.
+    """
     return partition_for(transactional_id, partitions)
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """A record key. Raises EncodeError where the id does not fit."""
+    """A record key. Raises EncodeError if the id does not fit."""
     writer = Writer()
     writer.int16(KEY_VERSION, "key version")
     writer.string(transactional_id, "transactional id")
@@ -115,7 +118,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 def decode_transaction_key(data: bytes) -> str | None:
     """The transactional id of a record key; None for a key version that Kafka does not have. Raises
-    DecodeError where the key is damaged.
+    DecodeError if the key is damaged.
     """
     reader = Reader(data)
     if reader.int16() != KEY_VERSION:
@@ -126,8 +129,8 @@ def decode_transaction_key(data: bytes) -> str | None:
 
 
 def encode_transaction_value(value: TransactionLogValue) -> bytes:
-    """A record value in its own version. Raises EncodeError where a field does not fit, or the version is
-    none.
+    """A record value in its own version. Raises EncodeError if a field does not fit, or there is no
+    such version.
     """
     writer = Writer()
     writer.int16(value.version, "value version")
@@ -141,7 +144,7 @@ def encode_transaction_value(value: TransactionLogValue) -> bytes:
 
 
 def decode_transaction_value(data: bytes) -> TransactionLogValue:
-    """A record value. Raises DecodeError where it is damaged or of a version that Kafka does not have."""
+    """A record value. Raises DecodeError if it is damaged or of a version that Kafka does not have."""
     reader = Reader(data)
     version = reader.int16()
     value: TransactionLogValue
@@ -175,7 +178,7 @@ def _read_partitions(reader: Reader) -> tuple[TopicPartitions, ...] | None:
     if count < 0:
         raise DecodeError(f"transaction_partitions has {count} elements")
     topics = []
-    # Bounded by the bytes that are there: reading beyond them raises.
+    # The bytes bound the loop: reading beyond them raises.
     for _ in range(count):
         topic = reader.string("topic")
         ids = reader.array_length("partition_ids")

@@ -1,7 +1,7 @@
 """Kafka's primitive types: a bounded reader and a checking writer.
 
 The reader accepts exactly one encoding per value (shortest varints, -1 as the only null length), so that
-whatever decodes encodes to the same bytes again.
+decoded bytes encode to the same bytes again.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def uuid_text(data: bytes) -> str:
 
 
 class DecodeError(ValueError):
-    """Bytes that are not what Kafka's schema says they are."""
+    """Bytes that do not follow Kafka's schema."""
 
 
 class EncodeError(ValueError):
-    """A field that does not fit the version it is to be written in."""
+    """A field that does not fit the version in which it is written."""
 
 
 class Reader:
-    """Reads one message from its start; every read raises DecodeError where the bytes hold no such value."""
+    """Reads one message from its start; every read raises DecodeError if the bytes hold no such value."""
 
     __slots__ = ("_data", "_position")
 
@@ -120,7 +120,7 @@ class Reader:
 
     def array_length(self, field: str, *, compact: bool = False) -> int:
         count = self.unsigned_varint() - 1 if compact else self.int32()
-        # Every element takes at least a byte: a damaged count must not make us build a huge list.
+        # Every element takes at least a byte, so a damaged count cannot make a caller build a huge list.
         if not 0 <= count <= len(self._data) - self._position:
             raise DecodeError(f"{field} has {count} elements in {len(self._data) - self._position} bytes")
         return count
@@ -169,7 +169,7 @@ def fits_string(text: str) -> bool:
 
 
 class Writer:
-    """Builds one message; every write raises EncodeError where the value does not fit its type."""
+    """Builds one message; every write raises EncodeError if the value does not fit its type."""
 
     __slots__ = ("_parts",)
 

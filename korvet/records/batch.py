@@ -14,9 +14,9 @@ _LINE_END: Final = b"\r\n"
 class BatchError(ValueError):
     """A record batch that cannot be accepted.
 
-    `kind` says which Kafka error it maps to: corrupt (CORRUPT_MESSAGE), unsupported_magic
+    `kind` maps to a Kafka error: corrupt (CORRUPT_MESSAGE), unsupported_magic
     (UNSUPPORTED_FOR_MESSAGE_FORMAT), unsupported_codec (UNSUPPORTED_COMPRESSION_TYPE), invalid_record
-    (INVALID_RECORD), too_large (MESSAGE_TOO_LARGE). The message says what is wrong and where.
+    (INVALID_RECORD), too_large (MESSAGE_TOO_LARGE). The message names the fault and its position.
     """
 
     def __init__(self, kind: FaultKind, message: str) -> None:
@@ -25,10 +25,10 @@ class BatchError(ValueError):
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """The fixed 61 bytes in front of a record batch's records (Kafka's RecordBatch, magic 2)."""
+    """The header of a record batch (korvet.offsets.record_batch), before its records."""
 
     size: int
-    """Bytes of the whole batch, the 12 bytes of base offset and length included."""
+    """Size of the whole batch in bytes, base offset and length included."""
     base_offset: int
     leader_epoch: int
     attributes: int
@@ -42,7 +42,9 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
     last_offset_delta: int
     base_timestamp_ms: int
     max_timestamp_ms: int
-    """As the writer says; `AppendArguments.max_timestamp_ms` is the one that the records have."""
+    """The largest timestamp according to the header; AppendArguments.max_timestamp_ms is computed from the
+    records.
+    """
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -50,7 +52,7 @@ class BatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordSummary(msgspec.Struct, frozen=True, gc=False):
-    """What is to be known of a batch's records, which are sound, before the batch is kept as it is."""
+    """Facts about the records of a sound batch that is stored unchanged."""
 
     max_timestamp_ms: int
     min_timestamp_ms: int
@@ -59,12 +61,12 @@ class RecordSummary(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppendArguments(msgspec.Struct, frozen=True, gc=False):
-    """The variable arguments of an append function, ready for the wire."""
+    """The variable arguments of an append function, as they are sent."""
 
     resp: bytes
-    """RESP bulk strings. For korvet_append per record: the number m of field arguments, the 1-based position
+    """RESP bulk strings. For korvet_append, per record: the number m of field arguments, the 1-based position
     of the timestamp's value among them (0: none), then m strings: field, value, field, value. For
-    korvet_append_batch: the largest timestamp, the batch."""
+    korvet_append_batch: the largest timestamp and the batch."""
     argc: int
     """Number of bulk strings in `resp`."""
     record_count: int
@@ -73,11 +75,11 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
     payload_bytes: int
     """Bytes of all keys, values, header names and header values."""
     keyless_count: int
-    """Records without a key, which a compacted topic cannot take."""
+    """Records without a key, which a compacted topic refuses."""
     entry_count: int
-    """Stream entries that hold the records: one for each, or one for all."""
+    """Stream entries that hold the records: one entry for each record, or one for all."""
     append_ms: int = -1
-    """The append time that the batch itself says; -1 where Redis's clock says it."""
+    """The append time that the batch contains; -1 if Redis's clock decides it."""
 
 
 # Records between two points of a log's index.
@@ -90,45 +92,45 @@ class Span(NamedTuple):
     records: int
     entries: int
     size_bytes: int
-    """Of field names and values."""
+    """Bytes of field names and values."""
     newest_ms: int
     """The largest timestamp."""
 
 
 class AppendCommands(msgspec.Struct, frozen=True, gc=False):
-    """A batch as XADD commands of given entry IDs, but for its first entry, of which there are the fields: a
-    function may add it.
+    """A batch as XADD commands with assigned entry IDs. The first entry is given as bare fields, because the
+    guard may add it itself.
     """
 
     position: int
-    """The first record's position, its offset as an entry ID: one number, ms << 10 | sequence."""
+    """The first record's entry ID as one number, ms << 10 | sequence."""
     first: bytes
-    """The first entry's field arguments as RESP bulk strings; up to the bytes of the last one where that is
-    `batch`."""
+    """The first entry's field arguments as RESP bulk strings. If `batch` is not empty, it is the last of
+    these strings, and `first` ends before its bytes."""
     first_argc: int
-    """Number of these bulk strings."""
+    """Number of the bulk strings in `first`, `batch` included."""
     rest: bytes
     """The commands that add the other entries, one after the other."""
     record_count: int
     max_timestamp_ms: int
     min_timestamp_ms: int
     payload_bytes: int
-    """As in AppendArguments."""
+    """Bytes of all keys, values, header names and header values."""
     keyless_count: int
     largest_bytes: int
-    """Of one entry: field names and values."""
+    """The largest entry's bytes of field names and values."""
     size_bytes: int
-    """Of all bulk strings and commands, nearly."""
+    """Bytes of all bulk strings and commands, nearly."""
     spans: tuple[Span, ...]
-    """Of 256 records each, and of what is left, or one for all that are one entry."""
+    """SPAN_RECORDS records each, the rest in the last one; a single span if all records are one entry."""
     entry_count: int
     append_ms: int = -1
     batch: bytes = b""
-    """All records as they are kept, where they are one entry."""
+    """The record batch as it is stored if all records are one entry, else empty."""
 
     @property
     def first_arguments(self) -> bytes:
-        """The first entry's field arguments, whole."""
+        """All field arguments of the first entry."""
         return b"".join((self.first, self.batch, _LINE_END)) if self.batch else self.first
 
     @property
@@ -140,7 +142,7 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def first_entry(self) -> int:
-        """The position of the first entry: of its last record, where it holds all of them."""
+        """The first entry's ID as one number. An entry with all records has the ID of the last one."""
         return self.position + self.record_count - self.entry_count
 
 
@@ -148,20 +150,20 @@ class Entries(msgspec.Struct, frozen=True, gc=False):
     """Stream entries as Kafka record batches. Offsets are packed ones."""
 
     data: bytes
-    """Record batches (magic 2) one after the other, uncompressed but for those that are entries as they are;
-    empty when there is no record."""
+    """Record batches (magic 2) one after the other; empty without records. Batches that are whole entries are
+    unchanged, all others are uncompressed."""
     record_count: int
     first_offset: int
-    """Of the first record, which may lie before what was asked for, in a batch; -1 when there is none."""
+    """The first record's offset, which may be before the requested one in a batch; -1 without records."""
     last_offset: int
-    """Of the last record; -1 when there is none."""
+    """The last record's offset; -1 without records."""
     consumed_entries: int
-    """Entries turned into records, plus the unaddressable ones among and directly behind them."""
+    """Entries that became records, plus the unaddressable ones among and directly after them."""
     unaddressable: int
-    """Entries whose ID no offset can name (sequence above 1023, or past int64): skipped."""
+    """Skipped entries, whose ID has no offset (sequence above 1023, or beyond int64)."""
     truncated: bool
-    """There were more entries than max_bytes had room for."""
+    """Whether max_bytes ended the result before the last entry."""
     next_offset: int
-    """Where to read on: the first offset behind all consumed entries; -1 when none was consumed."""
+    """Where to read next: the first offset after all consumed entries; -1 if none was consumed."""
     damaged_offset: int = -1
-    """Of the first entry that was not consumed, if that is a record batch which cannot be read; else -1."""
+    """Offset of the first entry that was not consumed if it is a damaged record batch, else -1."""

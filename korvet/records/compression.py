@@ -1,7 +1,7 @@
-"""Kafka's compression codecs over whole record sections, with a bound on what comes out.
+"""Kafka's compression codecs for the records of a batch, with a bound on the decompressed size.
 
-The bound holds while decompressing: output goes into buffers of limited size, so that a small malicious
-batch can take neither the memory nor the time of its full expansion.
+The bound holds while decompressing: the output buffers have a limited size, so a small malicious batch costs
+neither the memory nor the time of its full expansion.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ NAMES = MappingProxyType({UNCOMPRESSED: "none", GZIP: "gzip", SNAPPY: "snappy", 
 Decompressor = Callable[[bytes, bytearray], int]
 
 FIRST_GUESS_FACTOR = 4
-"""Record data rarely shrinks to less than a quarter; a wrong guess costs a second run, not a wrong result."""
+"""Records rarely shrink to less than a quarter. A wrong guess costs a second run, not a wrong result."""
 SMALLEST_GUESS_SIZE = 1 << 16
 BUFFER_FULL = "failed to write whole buffer"
-"""How the library says that the output did not fit."""
+"""The library's message if the output does not fit."""
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_SIZE = 16
@@ -53,11 +53,11 @@ def decompress(codec: int, data: BytesLike, max_bytes: int) -> bytes:
 
 
 def named_size(codec: int, data: BytesLike) -> int | None:
-    """The size in bytes that the data names for itself, once decompressed; None if it names none. Nothing is
+    """The decompressed size in bytes that the data itself names; None if it names none. Nothing is
     decompressed.
 
-    Snappy's blocks name their sizes, a zstd frame may (RFC 8878, 3.1.1.1); of several frames only the first
-    one counts. The size is a claim: `decompress` has to be given a bound all the same.
+    Snappy's blocks name their sizes, a zstd frame may (RFC 8878, 3.1.1.1); only the first of several frames
+    counts. The size is a claim: `decompress` needs a bound all the same.
     """
     if codec == SNAPPY:
         return _named_by_snappy(memoryview(data))
@@ -100,7 +100,7 @@ def _bounded(codec: int, run: Decompressor, data: bytes, max_bytes: int) -> byte
 
 
 def _named_by_snappy(data: memoryview) -> int | None:
-    """A block begins with its size, a varint of five bytes at the most."""
+    """A block begins with its size, a varint of at most five bytes."""
     try:
         if bytes(data[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
             return int(cramjam.snappy.decompress_raw_len(data[:5]))
@@ -120,7 +120,7 @@ def _named_by_zstd(head: bytes) -> int | None:
     descriptor = head[len(ZSTD_MAGIC)]
     single_segment = descriptor >> 5 & 1
     width = (single_segment, 2, 4, 8)[descriptor >> 6]
-    # In between: the window's descriptor unless there is one segment only, and the dictionary's id.
+    # The window descriptor, unless there is only one segment, and the dictionary ID come before the size.
     at = len(ZSTD_MAGIC) + 1 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
     if not width or at + width > len(head):
         return None
@@ -149,7 +149,7 @@ def _snappy(data: bytes, max_bytes: int) -> bytes:
 
 
 def _snappy_block(block: bytes, room: int, max_bytes: int) -> bytes:
-    """A raw snappy block says its size in front, which the library holds it to."""
+    """A raw snappy block begins with its size, which the library enforces."""
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > room:
@@ -174,5 +174,5 @@ def _corrupt(codec: int, reason: str) -> BatchError:
 
 
 def too_large(codec: int, max_bytes: int) -> BatchError:
-    """The refusal of a batch whose records would be longer than that."""
+    """The error for a batch whose records decompress to more than `max_bytes`."""
     return BatchError("too_large", f"the {NAMES[codec]} records decompress to more than {max_bytes} bytes")

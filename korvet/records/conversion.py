@@ -24,10 +24,10 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 def convertible(data: bytes, limit_bytes: int, most_bytes: int) -> tuple[int, int]:
-    """How far `without_zstd` is to go in these whole record batches for a reader who wants `limit_bytes`, one
-    batch at least: the end, and the bytes that the batches in zstd before it decompress to at the most.
+    """The record batches, at least one, that `without_zstd` converts for a reader who wants `limit_bytes`:
+    (their end, the most bytes to which those in zstd decompress).
 
-    `most_bytes` bounds one batch.
+    `most_bytes` bounds the records of one batch.
     """
     at = size_bytes = plain_bytes = 0
     while at < len(data):
@@ -45,10 +45,10 @@ def convertible(data: bytes, limit_bytes: int, most_bytes: int) -> tuple[int, in
 
 
 def without_zstd(data: bytes, most_bytes: int) -> bytes:
-    """Whole record batches, those in zstd uncompressed (KIP-110), their CRCs made anew; the others as they
-    are. Up to the first batch that does not decompress to `most_bytes` or less.
+    """Whole record batches, those in zstd uncompressed (KIP-110) with new CRCs; the others are unchanged.
 
-    Raises BatchError where that is the first one of all.
+    The first batch that does not decompress to `most_bytes` or less ends the result. Raises BatchError if
+    that is the first one of all.
     """
     parts: list[bytes] = []
     at = 0

@@ -1,4 +1,4 @@
-"""Record batches taken apart: the key of each record, and batches of some of the records."""
+"""Record batches with some of their records, as compaction keeps them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _MAX_RECORDS_BYTES: Final = (1 << 31) - 1
 
 
 class KeyedRecord(NamedTuple):
-    """A record of a batch: what decides whether it is kept, and its bytes."""
+    """A record of a batch: the parts that decide whether it is kept, and its bytes."""
 
     key: bytes | None
     tombstone: bool
     timestamp_delta: int
     """ms after the batch's base timestamp."""
     before: bytes
-    """Attributes and timestamp delta: what stands before the offset delta."""
-    behind: bytes
-    """Key, value and headers: what stands behind it."""
+    """The bytes before the offset delta: attributes and timestamp delta."""
+    after: bytes
+    """The bytes after the offset delta: key, value and headers."""
 
     @property
     def value(self) -> bytes | None:
-        """What it says."""
-        key_length, value_at = _varint(self.behind, 0)
-        length, start = _varint(self.behind, value_at + max(key_length, 0))
-        return None if length < 0 else self.behind[start : start + length]
+        """The record's value; None for a tombstone."""
+        key_length, value_at = _varint(self.after, 0)
+        length, start = _varint(self.after, value_at + max(key_length, 0))
+        return None if length < 0 else self.after[start : start + length]
 
 
 def records_of(data: bytes, header: BatchHeader, plain: bytes | None = None) -> list[KeyedRecord]:
     """The records of a whole batch, which was checked when it was produced; `plain` are its decompressed
-    records where somebody has them. Raises BatchError.
+    records if the caller has them. Raises BatchError.
     """
     try:
         if plain is None:
@@ -48,19 +48,18 @@ def records_of(data: bytes, header: BatchHeader, plain: bytes | None = None) -> 
             plain = decompress(header.codec, section, _MAX_RECORDS_BYTES) if header.codec else bytes(section)
         found = list(_records(plain))
     except IndexError:
-        raise BatchError("corrupt", "a record reaches over the end of its batch") from None
+        raise BatchError("corrupt", "a record extends beyond its batch") from None
     if len(found) != header.record_count:
-        raise BatchError("corrupt", f"{len(found)} records where the header says {header.record_count}")
+        raise BatchError("corrupt", f"{len(found)} records, but the header counts {header.record_count}")
     return found
 
 
 def runs_of(
     header: BatchHeader, records: list[KeyedRecord], kept: Iterable[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """The records of these places, ascending, as batches without holes: of each the last offset, and the
-    batch.
+    """The records at the ascending indexes `kept` as batches without holes: (last offset, batch).
 
-    Offsets, timestamps, codec and producer are as they were.
+    Offsets, timestamps, codec and producer do not change.
     """
     run: list[int] = []
     for place in kept:
@@ -80,19 +79,19 @@ def _records(plain: bytes) -> Iterator[KeyedRecord]:
         if length < 0 or at > len(plain):
             raise IndexError
         timestamp_delta, place = _varint(plain, start + 1)
-        _, behind = _varint(plain, place)
-        key_length, key_at = _varint(plain, behind)
+        _, after = _varint(plain, place)
+        key_length, key_at = _varint(plain, after)
         value_at = key_at + max(key_length, 0)
         key = None if key_length < 0 else plain[key_at:value_at]
         value_length, _ = _varint(plain, value_at)
-        yield KeyedRecord(key, value_length < 0, timestamp_delta, plain[start:place], plain[behind:at])
+        yield KeyedRecord(key, value_length < 0, timestamp_delta, plain[start:place], plain[after:at])
 
 
 def _run(header: BatchHeader, records: list[KeyedRecord], run: list[int]) -> tuple[int, bytes]:
     parts: list[bytes] = []
     for delta, place in enumerate(run):
         record = records[place]
-        body = b"".join((record.before, _encode(delta), record.behind))
+        body = b"".join((record.before, _encode(delta), record.after))
         parts += (_encode(len(body)), body)
     newest_ms = header.max_timestamp_ms
     if not header.log_append_time:
@@ -115,7 +114,7 @@ def _run(header: BatchHeader, records: list[KeyedRecord], run: list[int]) -> tup
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number and the place behind it. Raises IndexError."""
+    """A zigzag varint: (number, position after it). Raises IndexError."""
     number = shift = 0
     while True:
         octet = data[at]

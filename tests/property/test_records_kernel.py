@@ -1,4 +1,4 @@
-"""The record kernel against itself uncompiled, against two clients' codecs, and against damage."""
+"""The record kernel compared with its uncompiled form and two clients' codecs, and with damaged input."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def append_outcome(form: Any, data: bytes, records: bytes | None, with_timestamp
         return header, form.encode_append(data, 0, header, records, with_timestamps)
 
     found = outcome(run)
-    # A batch that is kept as it is passes the same checks.
+    # A batch that is stored unchanged passes the same checks.
     checked = outcome(lambda: form.check_records(data, 0, form.parse_batch(data, 0), records))
     if isinstance(found[1], str):
         assert checked == found
@@ -130,7 +130,7 @@ def test_a_batch_comes_back_as_it_went_in(records: list[Record], offset: int, wi
 
 
 def entries_of(commands: Any) -> list[Entry]:
-    """What Redis makes of a guarded append's first record and of the commands behind it."""
+    """The entries that a guarded append adds: the first record, then the commands after it."""
     first = Entry(commands.position >> 10, commands.position & 1023, bulk_strings(commands.first))
     assert len(first.fields) == commands.first_argc
     found, rest = [first], io.BytesIO(commands.rest)
@@ -285,7 +285,7 @@ def test_no_stream_entry_makes_a_fetch_fail(
 
 
 def check_record(record: Record, entry: Entry, log_append_time: bool) -> None:
-    """The rule for an entry's fields, written down a second time."""
+    """The rule for an entry's fields, written a second time."""
     pairs = list(zip(entry.fields[::2], entry.fields[1::2], strict=True))
     names = [name for name, _ in pairs]
     timestamp = entry.ms

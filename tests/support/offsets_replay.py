@@ -1,4 +1,4 @@
-"""What a group coordinator knows after reading `__consumer_offsets`: current offsets and all groups.
+"""A model of the state that `__consumer_offsets` holds: current offsets and all groups.
 
 The newest value per key counts, a tombstone removes it. A value written in a transaction waits for its
 marker; when that commits, it yields to a value that was written later, outside the transaction.
@@ -30,7 +30,7 @@ _MARKER_ABORT: Final = 0
 
 
 class CommitTarget(NamedTuple):
-    """What an offset is committed for."""
+    """The group and partition of a committed offset."""
 
     group: str
     topic: str
@@ -55,11 +55,11 @@ class NewerGroup:
 
     @property
     def is_gone(self) -> bool:
-        """Nothing of it is left."""
+        """Whether the group has no values any more."""
         return not (self.properties or self.members or self.regexes)
 
     def apply(self, key: GroupRecordKey | GroupMemberKey | GroupRegexKey, value: Value | None) -> None:
-        """Take a value, or, with None, forget it."""
+        """Set a value, or remove it with None."""
         if isinstance(key, GroupRecordKey):
             _put(self.properties, key.version, value)
         elif isinstance(key, GroupRegexKey):
@@ -114,7 +114,7 @@ class OffsetsReplay:
         transactional: bool = False,
         control: bool = False,
     ) -> None:
-        """Take the record at `offset` of `partition`.
+        """Apply the record at `offset` of `partition`.
 
         As in Kafka's coordinator, an offset written with a producer id waits for that producer's marker.
         Raises DecodeError where the record is damaged or transactional without a producer id; nothing changed

@@ -2,10 +2,10 @@
 """Record batches to stream entries and back, in one pass over the bytes each way.
 
 One source in two forms: setup.py joins these modules into one unit, which Cython compiles (pure-Python mode),
-so that calls between them are inlined; uncompiled they run as they stand, slower, with the same results.
+so that calls between them are inlined; uncompiled they run unchanged, slower, with the same results.
 Every byte that comes in is untrusted: lengths are compared before bytes are read or positions added, and no
 arithmetic leaves 64 bits (so both forms agree). Positions are indices into buffers: `p` is read, `w` is
-written, and `o` is where the next byte is written. The compiled form passes structs by value, the other one
+written, and the next byte is written at `o`. The compiled form passes structs by value, the other one
 by reference: a function that changes a struct returns it, and its caller uses only the returned one.
 """
 

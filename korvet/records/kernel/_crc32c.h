@@ -1,8 +1,8 @@
-/* CRC32C (Castagnoli, reflected): the SSE4.2 instruction where the CPU has it, else eight tables.
-   The tables are made once at import, before any other thread can call in.
+/* CRC32C (Castagnoli, reflected): the SSE4.2 instruction if the CPU has it, else eight tables.
+   The tables are computed once at import, before another thread can call a function here.
 
-   The instruction gives its result three cycles later, and one can begin in each: three lanes of the data are
-   taken at once, and what they give is put together. */
+   The instruction has a latency of three cycles, and one can start in each cycle. So three lanes of the data are
+   computed at once, and their CRCs are combined. */
 #ifndef KORVET_CRC32C_H
 #define KORVET_CRC32C_H
 
@@ -10,35 +10,35 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Bytes of a lane: long ones cost less to put together, short ones leave less over. */
+/* Bytes of a lane: long lanes cost less to combine, short ones leave fewer bytes over. */
 #define KORVET_CRC32C_LONG 1024
 #define KORVET_CRC32C_SHORT 128
 
 static uint32_t korvet_crc32c_tables[8][256];
-/* What a CRC becomes when so many zeros follow, by each of its bytes. */
-static uint32_t korvet_crc32c_behind_long[4][256];
-static uint32_t korvet_crc32c_behind_short[4][256];
+/* The CRC after a lane of zeros, for each byte of the CRC before it. */
+static uint32_t korvet_crc32c_after_long[4][256];
+static uint32_t korvet_crc32c_after_short[4][256];
 
-static uint32_t korvet_crc32c_followed(const uint32_t behind[4][256], uint32_t crc)
+static uint32_t korvet_crc32c_followed(const uint32_t after[4][256], uint32_t crc)
 {
-    return behind[0][crc & 255] ^ behind[1][(crc >> 8) & 255] ^ behind[2][(crc >> 16) & 255]
-        ^ behind[3][crc >> 24];
+    return after[0][crc & 255] ^ after[1][(crc >> 8) & 255] ^ after[2][(crc >> 16) & 255]
+        ^ after[3][crc >> 24];
 }
 
-static void korvet_crc32c_prepare_followed(uint32_t behind[4][256], size_t zeros)
+static void korvet_crc32c_prepare_followed(uint32_t after[4][256], size_t zeros)
 {
     uint32_t bit, byte, crc;
     size_t done;
     int place;
-    /* The CRC is linear: a byte's is that of its highest bit and that of the others. */
+    /* The CRC is linear: a byte's CRC is that of its highest bit, XOR that of its other bits. */
     for (place = 0; place < 4; place++) {
-        behind[place][0] = 0;
+        after[place][0] = 0;
         for (bit = 1; bit < 256; bit <<= 1) {
             crc = bit << 8 * place;
             for (done = 0; done < zeros; done++)
                 crc = (crc >> 8) ^ korvet_crc32c_tables[0][crc & 255];
             for (byte = 0; byte < bit; byte++)
-                behind[place][bit + byte] = behind[place][byte] ^ crc;
+                after[place][bit + byte] = after[place][byte] ^ crc;
         }
     }
 }
@@ -58,8 +58,8 @@ static void korvet_crc32c_prepare(void)
             value = korvet_crc32c_tables[table - 1][byte];
             korvet_crc32c_tables[table][byte] = (value >> 8) ^ korvet_crc32c_tables[0][value & 255];
         }
-    korvet_crc32c_prepare_followed(korvet_crc32c_behind_long, KORVET_CRC32C_LONG);
-    korvet_crc32c_prepare_followed(korvet_crc32c_behind_short, KORVET_CRC32C_SHORT);
+    korvet_crc32c_prepare_followed(korvet_crc32c_after_long, KORVET_CRC32C_LONG);
+    korvet_crc32c_prepare_followed(korvet_crc32c_after_short, KORVET_CRC32C_SHORT);
 }
 
 static uint32_t korvet_crc32c_by_tables(uint32_t crc, const unsigned char *data, size_t size)
@@ -89,7 +89,7 @@ static inline uint64_t korvet_crc32c_word(uint64_t crc, const unsigned char *dat
 
 __attribute__((target("sse4.2")))
 static inline uint32_t korvet_crc32c_of_lanes(
-    uint32_t crc, const unsigned char *data, size_t lane, const uint32_t behind[4][256])
+    uint32_t crc, const unsigned char *data, size_t lane, const uint32_t after[4][256])
 {
     uint64_t first = crc, second = 0, third = 0;
     size_t at;
@@ -98,8 +98,8 @@ static inline uint32_t korvet_crc32c_of_lanes(
         second = korvet_crc32c_word(second, data + lane + at);
         third = korvet_crc32c_word(third, data + 2 * lane + at);
     }
-    crc = korvet_crc32c_followed(behind, (uint32_t)first) ^ (uint32_t)second;
-    return korvet_crc32c_followed(behind, crc) ^ (uint32_t)third;
+    crc = korvet_crc32c_followed(after, (uint32_t)first) ^ (uint32_t)second;
+    return korvet_crc32c_followed(after, crc) ^ (uint32_t)third;
 }
 
 __attribute__((target("sse4.2")))
@@ -108,9 +108,9 @@ static uint32_t korvet_crc32c_by_cpu(uint32_t crc, const unsigned char *data, si
     const size_t longs = 3 * KORVET_CRC32C_LONG, shorts = 3 * KORVET_CRC32C_SHORT;
     uint64_t wide;
     for (; size >= longs; size -= longs, data += longs)
-        crc = korvet_crc32c_of_lanes(crc, data, KORVET_CRC32C_LONG, korvet_crc32c_behind_long);
+        crc = korvet_crc32c_of_lanes(crc, data, KORVET_CRC32C_LONG, korvet_crc32c_after_long);
     for (; size >= shorts; size -= shorts, data += shorts)
-        crc = korvet_crc32c_of_lanes(crc, data, KORVET_CRC32C_SHORT, korvet_crc32c_behind_short);
+        crc = korvet_crc32c_of_lanes(crc, data, KORVET_CRC32C_SHORT, korvet_crc32c_after_short);
     wide = crc;
     for (; size >= 8; size -= 8, data += 8)
         wide = korvet_crc32c_word(wide, data);
@@ -130,7 +130,7 @@ static uint32_t korvet_crc32c(const unsigned char *data, size_t size)
     return ~korvet_crc32c_by_tables(~(uint32_t)0, data, size);
 }
 
-/* For tests: the table path on a machine that would take the other one. */
+/* For tests: the tables on a machine whose CPU has the instruction. */
 static uint32_t korvet_crc32c_portable(const unsigned char *data, size_t size)
 {
     return ~korvet_crc32c_by_tables(~(uint32_t)0, data, size);

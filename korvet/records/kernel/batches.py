@@ -62,8 +62,8 @@ DAMAGED = cython.declare(cython.Py_ssize_t, -2)
 CONTROL_KEY_SIZE = cython.declare(cython.longlong, record_batch.CONTROL_KEY.size)
 CONTROL_VALUE_SIZE = cython.declare(cython.longlong, record_batch.CONTROL_VALUE.size)
 
-# An entry that is a whole record batch: where the batch is, -1 for an application's entry, DAMAGED if the
-# batch is not sound.
+# An entry that is a whole record batch. `at` is the batch's position: -1 for an application's entry, DAMAGED
+# if the batch is not sound.
 WholeBatch = cython.struct(at=cython.Py_ssize_t, size=cython.longlong, records=cython.longlong)
 
 
@@ -357,7 +357,7 @@ def _whole_batch(
 ) -> WholeBatch:
     """The record batch that an entry is, whose only field is `batch`.
 
-    It has to be a sound batch of a known codec that ends at the entry's offset. `read_fields` has checked the
+    A sound batch has a known codec and ends at the entry's offset. `read_fields` has checked the
     entry's strings.
     """
     whole = cython.declare(WholeBatch)

@@ -40,8 +40,8 @@ SPAN_RECORDS = cython.declare(cython.longlong, batch.SPAN_RECORDS)
 # Strings of an XADD command before its entry ID: XADD, key, NOMKSTREAM.
 COMMAND_STRINGS = cython.declare(cython.longlong, 3)
 
-# The last command up to its entry ID's sequence, which most commands repeat: where it is, and what it depends
-# on. `end` is where the command's fields begin.
+# The last command up to its entry ID's sequence, which most commands repeat: its position and size, and the
+# values that it depends on. `end` is the position of the command's fields.
 CommandStart = cython.struct(
     at=cython.Py_ssize_t,
     size=cython.Py_ssize_t,

@@ -16,8 +16,8 @@ SEQUENCE_BITS = cython.declare(cython.longlong, packing.SEQUENCE_BITS)
 MAX_SEQUENCE = cython.declare(cython.ulonglong, packing.MAX_SEQUENCE)
 MAX_ADDRESSABLE_MS = cython.declare(cython.ulonglong, packing.MAX_MS)
 
-# An entry of a reply up to its fields: its ID, where its fields begin (-1 if the bytes are not an entry), and
-# how many strings they are.
+# An entry of a reply up to its fields: its ID, the position of its fields (-1 if the bytes are not an entry),
+# and the number of their strings.
 EntryStart = cython.struct(
     ms=cython.ulonglong,
     sequence=cython.ulonglong,

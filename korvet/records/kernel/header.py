@@ -229,7 +229,7 @@ def is_like_batch(
 def resembles_batch(value: BytesLike, offset: int) -> bool:
     """Whether the value of a field `batch`, in an entry at that offset, was written as a record batch.
 
-    If so and `parse_batch` refuses it, it is damaged. Two of three have to be right: the magic byte, the
+    If so and `parse_batch` refuses it, it is damaged. Two of three are right then: the magic byte, the
     length, and a base offset that an entry at `offset` may have. So damage to any one of them is noticed,
     while no text, and other binary data by rare chance only, is taken for a batch.
     """

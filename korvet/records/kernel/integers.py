@@ -18,7 +18,7 @@ MAX_INT32 = cython.declare(cython.longlong, 0x7FFFFFFF)
 TWO_TO_32 = cython.declare(cython.longlong, 1 << 32)
 MAX_UINT32 = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 TENTH_OF_MAX_UINT64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF // 10)
-# Digits of a decimal number that fit 64 bits whatever they are.
+# Digits of a decimal number that always fit 64 bits.
 MAX_NUMBER_DIGITS = cython.declare(cython.Py_ssize_t, 18)
 
 

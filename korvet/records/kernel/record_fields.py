@@ -38,8 +38,8 @@ MAX_FIELD_ARGUMENTS = cython.declare(cython.Py_ssize_t, 3900)
 RECORD_ROOM = cython.declare(cython.Py_ssize_t, 160)
 HEADER_ROOM = cython.declare(cython.Py_ssize_t, 48)
 
-# What was encoded so far: where the next entry is written, totals over the records, the size of the last
-# entry (field names and values), and where its timestamp is, which most records repeat.
+# The state after a record: the position of the next entry, totals over the records, the size of the last
+# entry (field names and values), and its timestamp, which most records repeat, with position and size.
 Encoded = cython.struct(
     at=cython.Py_ssize_t,
     payload_bytes=cython.longlong,
@@ -210,9 +210,9 @@ def _put_headers(
 @cython.cfunc
 @cython.inline
 def buffer_size(size: cython.longlong, count: cython.longlong, room: cython.longlong) -> cython.Py_ssize_t:
-    """The buffer for so many records, which is large enough unless they are tiny.
+    """The first size of the buffer, which is large enough unless the records are tiny.
 
-    `size` is the size of all records, `room` what the form of a record needs beyond the record's own size.
+    `size` is the size of all records, `room` the size that one needs in the buffer beyond its own.
     """
     return size + min(max(count, 0) * room, 3 * size + COMMAND_ROOM)
 

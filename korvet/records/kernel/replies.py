@@ -1,4 +1,4 @@
-"""Replies of Redis: where a reply ends, and what an append function replied."""
+"""Replies of Redis: their end, and the numbers in the reply of an append function."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _executed(p: BytesPointer, end: cython.Py_ssize_t, added: cython.longlong) -> cython.Py_ssize_t:
-    """Where the first reply in EXEC's array begins; -1 unless all commands were queued and executed."""
+    """The position of the first reply in EXEC's array; -1 unless all commands were queued and executed."""
     texts: BytesPointer = bytes_pointer(TRANSACTION_TEXTS)
     commands: cython.longlong = added + 2
     at: cython.Py_ssize_t = OK_SIZE

@@ -49,7 +49,7 @@ def records(capture: str) -> tuple[GoldenRecord, ...]:
 
 
 def replayed(captured: Iterable[GoldenRecord]) -> OffsetsReplay:
-    """What these records come to, in this order."""
+    """The state after these records in this order."""
     replay = OffsetsReplay()
     for one in captured:
         replay.apply(
@@ -72,7 +72,7 @@ def rows(capture: str, name: str) -> tuple[dict[str, Any], ...]:
 
 @cache
 def printed(capture: str, name: str) -> dict[tuple[int, int], str]:
-    """What a console formatter printed, by (partition, offset): the characters themselves."""
+    """The text that a console formatter printed, by (partition, offset)."""
     result = {}
     text = (DATA / capture / f"{name}.jsonl").read_text(encoding="utf-8")
     for line in text.split("\n"):

@@ -94,7 +94,7 @@ def test_golden_records_survive_both_ways(capture: str) -> None:
     ],
 )
 def test_offset_commit_versions(value: OffsetCommitValue, encoded: str) -> None:
-    # "0..5" stands for an int64 in hexadecimal.
+    # "0..5" is an int64 in hexadecimal.
     parts = [part[3:].rjust(16, "0") if part.startswith("0..") else part for part in encoded.split()]
     data = bytes.fromhex("".join(parts))
     assert encode_value(value) == data

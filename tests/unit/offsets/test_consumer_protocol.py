@@ -1,4 +1,4 @@
-"""Member bytes, against what Kafka's ConsumerProtocol makes of those of real clients."""
+"""Member bytes of real clients, compared with the result of Kafka's ConsumerProtocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SUBSCRIPTION = Subscription(("a", "b"), b"data", OWNED, 7, "rack")
 
 
 def flat(topics: tuple[TopicPartitions, ...]) -> list[str]:
-    """The capture lists partitions sorted, whatever their order in the bytes."""
+    """The capture lists partitions in ascending order, in any order of the bytes."""
     return sorted(f"{entry.topic}-{partition}" for entry in topics for partition in entry.partitions)
 
 
@@ -52,7 +52,7 @@ def test_golden_members(capture: str) -> None:
             "partitions": flat(assignment.assigned_partitions),
             "user_data_hex": hexadecimal(assignment.user_data),
         } == row["assignment"]
-        # An empty rack is the one thing that does not come back: it means none, which we write as null.
+        # Only an empty rack does not come back: it means no rack, which is written as null.
         raw = row["subscription_hex"]
         empty_rack = raw.startswith("0003") and not raw.endswith("ffff") and subscription.rack_id is None
         assert encode_subscription(subscription).hex() == (raw[:-4] + "ffff" if empty_rack else raw)

@@ -52,7 +52,7 @@ def test_golden_output(
     assert ours == theirs
 
 
-# Expected texts below: printed by Kafka 4.3.1's own formatters for these bytes.
+# Kafka 4.3.1's own formatters printed the expected texts below for these bytes.
 @pytest.mark.parametrize(
     ("value", "data"),
     [

@@ -1,4 +1,4 @@
-"""Replay of `__consumer_offsets`: a broker's own final answer, and each rule alone."""
+"""Replay of `__consumer_offsets`, compared with a broker's final answers, and each rule alone."""
 
 from __future__ import annotations
 

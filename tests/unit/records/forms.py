@@ -1,4 +1,4 @@
-"""The kernel in all its forms, and what the tests need around it: a batch writer and a stand-in for Redis."""
+"""The kernel in all its forms, with a batch writer and a model of Redis for its tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MIN_INT64, MAX_INT64 = -(1 << 63), (1 << 63) - 1
 
 
 def _load(hidden: dict[str, Any]) -> ModuleType:
-    """The kernel's sources as modules of their own, whatever is compiled beside them."""
+    """The uncompiled kernel as modules of its own, also beside a compiled one."""
     spec = importlib.util.spec_from_file_location(
         kernel.__name__, SOURCES / "__init__.py", submodule_search_locations=[str(SOURCES)]
     )
@@ -94,7 +94,7 @@ def batch_bytes(
     leader_epoch: int = -1,
     max_ms: int | None = None,
 ) -> bytes:
-    """A batch with a right CRC around whatever the other parts say."""
+    """A batch with a correct CRC; all other parts may be wrong."""
     fields = (
         attributes,
         count - 1 if last_delta is None else last_delta,
@@ -126,7 +126,7 @@ def bulk_strings(resp: bytes) -> list[bytes]:
 
 
 def stored(arguments: AppendArguments, base_offset: int) -> list[Entry]:
-    """What the append function makes of its arguments: IDs from the offset on, relative timestamps."""
+    """The entries that the append function adds: IDs from the offset on, relative timestamps."""
     strings = bulk_strings(arguments.resp)
     assert len(strings) == arguments.argc
     entries: list[Entry] = []
@@ -169,7 +169,7 @@ def fetched(form: Any, reply: bytes, **options: Any) -> Entries:
 
 
 def split(data: bytes) -> list[tuple[BatchHeader, bytes]]:
-    """The batches of a fetched section, headers read by hand: last offset deltas may have gaps there."""
+    """The batches of a fetched section. `parse_batch` would refuse the gaps in their offset deltas."""
     batches: list[tuple[BatchHeader, bytes]] = []
     at = 0
     while at < len(data):
@@ -191,7 +191,7 @@ def split(data: bytes) -> list[tuple[BatchHeader, bytes]]:
 
 
 class Reader:
-    """A record reader for tests, straight from the format's description."""
+    """A record reader that follows the description of the format."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Record batches that real clients sent to a real broker, and that it sent to them: all five codecs."""
+"""Record batches that real clients and a real broker sent to each other, in all five codecs."""
 
 from __future__ import annotations
 

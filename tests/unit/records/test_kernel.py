@@ -48,7 +48,7 @@ def refusal(run: Callable[[], object]) -> BatchError:
 
 
 def refused(form: Any, data: bytes) -> BatchError:
-    """What both ways to take a batch say of it."""
+    """The error of both ways to read a batch."""
     found = refusal(lambda: form.encode_append(data, 0, form.parse_batch(data, 0), None, True))
     checked = refusal(lambda: form.check_records(data, 0, form.parse_batch(data, 0), None))
     assert (found.kind, str(found)) == (checked.kind, str(checked))
@@ -265,7 +265,7 @@ def test_an_entry_takes_1948_headers_beside_key_value_and_ts(form: Any) -> None:
     more = whole_batch([Record(b"", b"", BASE_MS, ((b"h", b"v"),) * 1948)])
     header = form.parse_batch(more, 0)
     assert "1948 headers" in str(refusal(lambda: form.encode_append(more, 0, header, None, True)))
-    # A batch that is one entry may have more.
+    # A batch in one entry may have more headers.
     assert form.check_records(more, 0, header, None).keyless_count == 0
 
 
@@ -336,7 +336,7 @@ def test_entries_that_are_batches_are_given_as_they_are(form: Any, bias: int) ->
     assert (found.first_offset, found.last_offset) == ((ms << 10) + 5 - bias, (last[0] + 3 << 10) - bias)
     values = [record.value for _, record in read_back(behind[1])]
     assert all(value is not None and value.startswith(b'{"') for value in values)
-    # The first is given whatever its size, and no second one.
+    # The result has the first record whatever its size, and no second one.
     alone = fetched(form, xrange_reply(entries[1:]), bias=bias, max_bytes=1)
     assert (alone.data, alone.first_offset, alone.record_count) == (whole, base, count)
     assert alone.truncated
@@ -345,7 +345,7 @@ def test_entries_that_are_batches_are_given_as_they_are(form: Any, bias: int) ->
 
 @every_form
 def test_many_tiny_records_outgrow_what_is_reserved(form: Any) -> None:
-    """Their commands are many times as large; on the way milliseconds and lengths of sequences change."""
+    """Their commands are many times as large; milliseconds and the lengths of sequences change among them."""
     records = [Record(b"" if i % 7 == 0 else None, None, BASE_MS) for i in range(2_500)]
     data = whole_batch(records)
     header = form.parse_batch(data, 0)
@@ -557,7 +557,7 @@ def test_damage_to_any_byte_of_a_stored_batch_is_noticed(form: Any) -> None:
         return found
 
     assert (read(data).record_count, read(data).damaged_offset) == (3, -1)
-    # The leader epoch, which brokers set, is all that nothing says anything about.
+    # Only the leader epoch, which brokers set, cannot be checked.
     places = [place for place in range(len(data)) if not 12 <= place < 16]
     wrong = [
         data[:place] + bytes([data[place] ^ 1 << bit]) + data[place + 1 :]

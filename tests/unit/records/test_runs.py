@@ -56,7 +56,7 @@ def test_some_records_stay_as_they_were(records, data, codec):
         assert again.codec == codec
         assert again.max_timestamp_ms == max(one[1] for one in read(batch))
         assert again.size == len(batch)
-    # Neighbours stay together.
+    # Adjacent records stay in one batch.
     assert len(runs) == sum(place - 1 not in kept for place in kept)
 
 

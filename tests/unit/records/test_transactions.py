@@ -1,4 +1,4 @@
-"""Transactional records and markers: their fields in entries, and the batches that consumers get of them."""
+"""Transactional records and markers: their fields in entries, and their batches for consumers."""
 
 from __future__ import annotations
 
