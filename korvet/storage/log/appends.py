@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from korvet.records.batch import AppendArguments, AppendCommands, Span
+from korvet.records.batch import SPAN_RECORDS, AppendArguments, AppendCommands, Span
 from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from korvet.records.control import ControlMarker
     from korvet.storage.errors import StorageError
 
-# Records per item of the index, at most: readers divide a log by these points.
-_SPAN_RECORDS: Final = 256
 # From this size on a lone entry is sent as XADD after the gate: Redis copies and hashes function arguments.
 _THROUGH_GATE_BYTES: Final = 28 << 10
 
@@ -96,7 +94,7 @@ class AppendGroup:
         if self.spans:
             last = self.spans[-1]
             records = last.records + span.records
-            if records <= _SPAN_RECORDS:
+            if records <= SPAN_RECORDS:
                 entries, size_bytes = last.entries + span.entries, last.size_bytes + span.size_bytes
                 self.spans[-1] = Span(records, entries, size_bytes, max(last.newest_ms, span.newest_ms))
                 return

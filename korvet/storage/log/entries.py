@@ -22,7 +22,7 @@ from korvet.offsets.entry_fields import (
     TIMESTAMP,
     VALUE,
 )
-from korvet.offsets.packing import AddressError, offset_of
+from korvet.offsets.packing import AddressError, id_parts, offset_of
 from korvet.offsets.record_batch import (
     CHECKED_HEADER,
     HEADER_BYTES,
@@ -60,7 +60,7 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
 
     The same rule as records.kernel.entries_to_batches.
     """
-    ms = int(entry_id.partition(b"-")[0])
+    ms, _ = id_parts(entry_id)
     once = {KEY, VALUE, TIMESTAMP, *_PRODUCER}
     timestamp = ms
     for name, value in zip(fields[::2], fields[1::2], strict=True):

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from korvet.offsets.record_batch import (
+    MAX_PRODUCER_SEQUENCE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+)
 from korvet.storage.log.values import ProducerSequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Batches per producer that Redis remembers to recognise duplicates.
-_REMEMBERED_BATCHES: Final = 5
-_MAX_SEQUENCE: Final = (1 << 31) - 1
-_NO_PRODUCER: Final = ProducerSequence(-1, -1, -1)
+REMEMBERED_BATCHES: Final = 5
+_NO_PRODUCER: Final = ProducerSequence(NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
 
 
 def pack_sequences(producers: Sequence[ProducerSequence | None], record_counts: Sequence[int]) -> bytes:
@@ -41,7 +46,7 @@ def _continues(producer: ProducerSequence, last: ProducerSequence, record_count:
     if producer.producer_id == -1 or last.base_sequence == -1:
         return producer.producer_id == last.producer_id == -1
     return (
-        producer.base_sequence == (last.base_sequence + record_count) & _MAX_SEQUENCE
+        producer.base_sequence == (last.base_sequence + record_count) & MAX_PRODUCER_SEQUENCE
         and producer.producer_id == last.producer_id
         and producer.producer_epoch == last.producer_epoch
         and producer.transactional == last.transactional
@@ -54,7 +59,7 @@ def _pack_item(first: ProducerSequence, counts: list[int]) -> bytes:
     """
     newest = b""
     if len(counts) > 1:
-        newest = b" " + b",".join([b"%d" % count for count in counts[-_REMEMBERED_BATCHES:]])
+        newest = b" " + b",".join([b"%d" % count for count in counts[-REMEMBERED_BATCHES:]])
     return b"%d %d %d %d%b%b;" % (
         first.producer_id,
         first.producer_epoch,

@@ -30,8 +30,8 @@ _MOST_ENTRIES: Final = 8192
 _FEW_ENTRIES: Final = 64
 # The size of a reply in the worst case; beyond it the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20
-# The last entry ID that an exact offset names: 2^53 - 1.
-_LAST_ID: Final = "8796093022207-1023"
+# The entry ID of offset 2^53 - 1, the last one that a double holds exactly.
+_LAST_ID: Final = entry_id((1 << 53) - 1)
 # Damaged batches of one log that are logged; further ones need no lines of their own.
 _MOST_DAMAGED_LOGGED: Final = 1_000
 

@@ -10,6 +10,7 @@ import pytest
 import korvet.storage
 from korvet.offsets import packing, record_batch
 from korvet.records.batch import SPAN_RECORDS
+from korvet.storage.log.producer_sequences import REMEMBERED_BATCHES
 
 SCRIPTS = sorted(Path(next(iter(korvet.storage.__path__))).rglob("*.lua"))
 
@@ -21,6 +22,7 @@ SCRIPTS = sorted(Path(next(iter(korvet.storage.__path__))).rglob("*.lua"))
         ("SEQUENCE_NUMBERS", record_batch.MAX_PRODUCER_SEQUENCE + 1),
         ("SEQUENCES", packing.MAX_SEQUENCE + 1),
         ("SPAN_RECORDS", SPAN_RECORDS),
+        ("REMEMBERED_BATCHES", REMEMBERED_BATCHES),
     ],
 )
 def test_a_constant_of_lua_is_that_of_python(name: str, value: int) -> None:
