@@ -157,19 +157,22 @@ class Appender:
         none.
         """
         groups = [undone.group for undone in self._undone if undone.is_unknown]
-        first = groups[0] if groups else self._guarded.first_in_flight
-        return None if first is None else first.forms[0].position
+        groups += self._guarded.in_flight
+        return groups[0].forms[0].position if groups else None
 
     # Which way, and when.
 
     def _route(self, append: AnyAppend, *, is_next: bool = False) -> tuple[Route, int]:
         """The route of an append, and its position for the guard. `is_next`: no earlier append waits."""
+        guarded = self._guarded
         if not is_next and (self._held or self._undone):
             in_flight = InFlight.BLOCKED
         elif self._scripts:
             in_flight = InFlight.SCRIPTS
+        elif guarded.in_flight or guarded.gathering is not None:
+            in_flight = InFlight.GUARDED
         else:
-            in_flight = InFlight.GUARDED if self._guarded.is_busy else InFlight.NOTHING
+            in_flight = InFlight.NOTHING
         if not isinstance(append, ProducedAppend):
             return choose_route(Kind.OWN, in_flight, Guard.OFF), -1
         if self._rest or not self._layout.guards:
@@ -184,13 +187,13 @@ class Appender:
         position = state.next_position
         if position < 0:
             return -1
-        if guarded.is_busy and guarded.link is not state.links.write:
+        if guarded.link is not state.links.write and (guarded.in_flight or guarded.gathering is not None):
             # It would overtake an append that another server has yet to answer.
             return -1
         if state.bias:
             return position
         now_ms = state.links.clock.now_ms()
-        if not guarded.is_gathering:
+        if guarded.gathering is None:
             position = max(position, now_ms << SEQUENCE_BITS)
         # The script refuses a burst that is too far ahead of the clock.
         return position if (position >> SEQUENCE_BITS) - now_ms <= state.lead_cap_ms else -1

@@ -78,12 +78,12 @@ class GuardedAppends:
 
     __slots__ = (
         "_gate_command",
-        "_gathering",
         "_guard_prefix",
-        "_in_flight",
         "_owner",
         "_seal",
         "_state",
+        "gathering",
+        "in_flight",
         "link",
     )
 
@@ -95,25 +95,12 @@ class GuardedAppends:
         self._gate_command = gate_command(gate)
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, state.bias)
         self._seal = pack_command("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
-        self._in_flight: deque[AppendGroup] = deque()
-        self._gathering: AppendGroup | None = None
+        self.in_flight: deque[AppendGroup] = deque()
+        """The groups that Redis has not answered, the oldest first."""
+        self.gathering: AppendGroup | None = None
+        """The group to which the next append is added, before it is sent."""
         self.link = state.links.write
         """The link of the groups in flight and gathered."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a group is in flight or gathered."""
-        return bool(self._in_flight) or self._gathering is not None
-
-    @property
-    def is_gathering(self) -> bool:
-        """Whether a group is gathered, to which the next append is added."""
-        return self._gathering is not None
-
-    @property
-    def first_in_flight(self) -> AppendGroup | None:
-        """The oldest group in flight."""
-        return self._in_flight[0] if self._in_flight else None
 
     def append(self, append: ProducedAppend, form: AppendCommands) -> None:
         """Send an append whose position is not before `next_position`: at once if Redis has nothing to do and
@@ -121,39 +108,39 @@ class GuardedAppends:
         """
         state = self._state
         self.link = state.links.write
-        if self._gathering is not None and self._gathering.appends[0].epoch != append.epoch:
+        if self.gathering is not None and self.gathering.appends[0].epoch != append.epoch:
             self._send_gathered()
-        group = self._gathering
+        group = self.gathering
         if group is None:
             group = AppendGroup(state.next_position)
-            if self._in_flight or append.followed:
-                self._gathering = group
+            if self.in_flight or append.followed:
+                self.gathering = group
                 self.link.loop.call_soon(self._turn_ended)
         group.add(append, form)
         state.next_position = form.position + form.record_count
-        if self._gathering is None:
+        if self.gathering is None:
             self._send(group)
         elif group.size_bytes >= _GROUP_BYTES:
             self._send_gathered()
 
     def take_gathered(self) -> AppendGroup | None:
         """The gathered group, which is not sent then."""
-        group, self._gathering = self._gathering, None
+        group, self.gathering = self.gathering, None
         return group
 
     def _turn_ended(self) -> None:
-        if len(self._in_flight) < _GROUPS_IN_FLIGHT:
+        if len(self.in_flight) < _GROUPS_IN_FLIGHT:
             self._send_gathered()
 
     def _send_gathered(self) -> None:
         # The guard would refuse it after an append that failed.
-        if self._gathering is not None and self._state.next_position >= 0:
-            group, self._gathering = self._gathering, None
+        if self.gathering is not None and self._state.next_position >= 0:
+            group, self.gathering = self.gathering, None
             self._send(group)
 
     def _send(self, group: AppendGroup) -> None:
         first = group.forms[0]
-        self._in_flight.append(group)
+        self.in_flight.append(group)
         payload: Payload
         if group.gated:
             pieces = [_MULTI + self._guard_command(group)]
@@ -192,7 +179,7 @@ class GuardedAppends:
         return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
 
     def _answered(self, replies: memoryview | StorageError) -> None:
-        group = self._in_flight[0]
+        group = self.in_flight[0]
         if isinstance(replies, StorageError):
             if group.gated:
                 # Without MULTI (which the user may not be allowed) each command took effect alone, or none.
@@ -203,7 +190,7 @@ class GuardedAppends:
         if numbers is None:
             self._failed(self._refusal_in(replies))
             return
-        self._in_flight.popleft()
+        self.in_flight.popleft()
         outcome = read_outcome(self._state, numbers, group.forms[0])
         if outcome.appended.duplicate:
             # Nothing was added: the groups after it have wrong positions.
@@ -213,20 +200,20 @@ class GuardedAppends:
 
     def _failed(self, fault: StorageError) -> None:
         """Groups in flight after the failed one are refused as well."""
-        group = self._in_flight.popleft()
+        group = self.in_flight.popleft()
         self._state.next_position = -1
         self._owner.group_failed(group, fault)
         self._group_ended()
 
     def _group_ended(self) -> None:
-        if len(self._in_flight) < _GROUPS_IN_FLIGHT:
+        if len(self.in_flight) < _GROUPS_IN_FLIGHT:
             self._send_gathered()
-        if not self._in_flight:
+        if not self.in_flight:
             self._owner.guard_idle()
 
     def _refusal_in(self, replies: memoryview) -> StorageError:
         """The error in the replies to a guarded append that did not succeed."""
-        queued = _OK + _QUEUED * (self._in_flight[0].entry_count + 2)
+        queued = _OK + _QUEUED * (self.in_flight[0].entry_count + 2)
         # The guard's reply. Those to the XADDs do not matter.
         first = b""
         if bytes(replies[: len(queued)]) == queued:

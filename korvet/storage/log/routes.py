@@ -43,12 +43,12 @@ class Route(Enum):
 
 def choose_route(kind: Kind, in_flight: InFlight, guard: Guard) -> Route:
     """The route of an append."""
-    if in_flight is InFlight.BLOCKED:
-        return Route.WAIT
     produced = kind is Kind.PRODUCED
-    if in_flight is InFlight.SCRIPTS:
-        # The replies to the scripts show the end of the log, with which the guard can take over.
-        return Route.WAIT if produced and guard is not Guard.OFF else Route.SCRIPT
-    if produced and guard is Guard.READY:
-        return Route.GUARD
-    return Route.WAIT if in_flight is InFlight.GUARDED else Route.SCRIPT
+    if in_flight is InFlight.GUARDED or in_flight is InFlight.NOTHING:
+        if produced and guard is Guard.READY:
+            return Route.GUARD
+        return Route.WAIT if in_flight is InFlight.GUARDED else Route.SCRIPT
+    if in_flight is InFlight.BLOCKED or (produced and guard is not Guard.OFF):
+        # The replies to scripts in flight show the end of the log, with which the guard can take over.
+        return Route.WAIT
+    return Route.SCRIPT

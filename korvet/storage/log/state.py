@@ -54,6 +54,7 @@ class LogState:
         "_dense_jump_logged",
         "_end_known_at",
         "_start_known_at",
+        "_tails",
         "aborted_key",
         "average_bytes",
         "bias",
@@ -123,6 +124,7 @@ class LogState:
         """Called when the log end, the last stable offset or the log start grows."""
         self.on_index_stale: Callable[[], None] = _ignore
         """Called when the index lacks entries that native clients added."""
+        self._tails = tails
         self.tail = TailCache(tails)
         self.transactions = TransactionIndex()
         self.configure(topic, lead_cap_ms)
@@ -139,7 +141,7 @@ class LogState:
     @property
     def keeps_batches(self) -> bool:
         """Whether the tail cache accepts what is appended."""
-        return self.refusal is None and self.tail.is_enabled
+        return self.refusal is None and self._tails.limit_bytes > 0
 
     @property
     def with_timestamps(self) -> bool:
@@ -187,25 +189,21 @@ class LogState:
             log.warning(
                 "%s: a native writer moved the dense offsets on to %d", self.name, outcome.previous_end
             )
-        self._note_sizes(form)
-        if index_stale:
-            self.on_index_stale()
-        end = outcome.previous_end
-        if not outcome.duplicate:
-            count = form.record_count
-            end = outcome.base_offset + count
-            self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
-            self.transactions.appended(outcome.previous_end, end)
-        # The reply may be that of a whole group, which ends later.
-        self.note_ends(outcome.log_start, end, min(outcome.last_stable_offset, end))
-
-    def _note_sizes(self, form: Form) -> None:
-        entries = form.entry_count
+        count, entries = form.record_count, form.entry_count
         self.average_bytes += (form.payload_bytes / entries - self.average_bytes) * _AVERAGE_WEIGHT
         if isinstance(form, AppendCommands):
             self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
         elif entries == 1:
             self.largest_bytes = max(self.largest_bytes, form.payload_bytes)
+        if index_stale:
+            self.on_index_stale()
+        end = outcome.previous_end
+        if not outcome.duplicate:
+            end = outcome.base_offset + count
+            self.tail.extend(outcome.base_offset, count, outcome.previous_end, batch)
+            self.transactions.appended(outcome.previous_end, end)
+        # The reply may be that of a whole group, which ends later.
+        self.note_ends(outcome.log_start, end, min(outcome.last_stable_offset, end))
 
     def note_read(self, size_bytes: int, entries: int) -> None:
         """Take over the size of the entries that a read returned."""

@@ -141,11 +141,6 @@ class TailCache:
         self._zstd_end = -1
 
     @property
-    def is_enabled(self) -> bool:
-        """Whether the budget allows to hold batches at all."""
-        return self._budget.limit_bytes > 0
-
-    @property
     def oldest_serial(self) -> int | None:
         """The serial of the first batch; None without batches."""
         return self._serials[self._first] if self.held_bytes else None
