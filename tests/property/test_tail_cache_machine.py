@@ -16,7 +16,7 @@ logs = st.integers(0, 2)
 
 
 class Log:
-    """The content of one stream, and the part that the broker caches."""
+    """The contents of one stream, and the part that the broker caches."""
 
     def __init__(self, budget: TailBudget) -> None:
         self.cache = TailCache(budget)
@@ -26,7 +26,7 @@ class Log:
         self.written = 0
 
     def add(self, count: int, gap: int) -> tuple[int, list[bytes]]:
-        """Entries at the end; their first offset and their values."""
+        """Add entries at the end. Returns their first offset and their values."""
         base = self.end + gap
         values = [b"%d" % (self.written + index) for index in range(count)]
         self.entries += [(base + index, value) for index, value in enumerate(values)]

@@ -138,7 +138,7 @@ def test_runs_carry_into_the_next_millisecond(bench: Bench) -> None:
 
 
 def set_log_end(bench: Bench, log: PartitionLog, end: int) -> None:
-    """Change the first of the numbers in a meta hash."""
+    """Set the log end in the meta hash: the first of its numbers."""
     numbers = bench.client.hget(log.meta, "log")
     bench.client.hset(log.meta, "log", struct.pack(">d", end) + numbers[8:])
 
@@ -147,7 +147,7 @@ def test_a_burst_beyond_the_cap_is_throttled_and_clock_jumps_are_not(bench: Benc
     bench.store.resources.lead_cap_ms = 5
     log = bench.log()
     appended = append(bench, log, 10)
-    # As a burst leaves it that is faster than a server in a test takes records.
+    # The log end after a burst that is faster than any server in a test.
     set_log_end(bench, log, appended.append_ms + 30_000 << 10)
     with pytest.raises(Throttled) as caught:
         append(bench, log)
@@ -176,7 +176,7 @@ def test_ids_beyond_all_offsets_are_refused_and_read_over(bench: Bench) -> None:
 
 
 def test_timestamps_come_back_exactly(bench: Bench) -> None:
-    """Within the bounds that Produce sets for create times."""
+    """The timestamps are within the bounds that Produce sets for create times."""
     stamps = [
         0,
         -1,

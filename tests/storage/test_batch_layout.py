@@ -1,4 +1,4 @@
-"""storage.layout=batch: a stream entry for each record batch, and everything as exact as with one for each
+"""storage.layout=batch: a stream entry for each record batch, with results as exact as with an entry for each
 record.
 """
 
@@ -65,7 +65,7 @@ def pairs(*values: bytes) -> list[Pair]:
 
 
 async def read(log: PartitionLog, offset: int) -> bytes:
-    """One read, past the tail cache."""
+    """One read from Redis, without the tail cache."""
     done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     log.read(offset, ALL, done.set_result)
     fetched = await done
@@ -85,7 +85,7 @@ async def all_records(log: PartitionLog) -> list[Record]:
 
 
 def placed(data: bytes, base_offset: int) -> bytes:
-    """A batch as it is to be stored: base offset and leader epoch set, all else untouched."""
+    """The stored form of a batch: base offset and leader epoch set, all other bytes unchanged."""
     return struct.pack(">q", base_offset) + data[8:12] + struct.pack(">i", 0) + data[16:]
 
 
@@ -95,7 +95,7 @@ def test_an_entry_holds_the_batch_as_it_was_sent(bench: Bench, assignment: str, 
     log = batched(bench, offset_assignment=assignment)
     rows = pairs(*(b"%d" % number for number in range(300)))
     data = batch(rows, attributes=codec, compress=lambda plain: compress(codec, plain))
-    # The first one goes by script, the others by the guard.
+    # The first batch goes by script, the others by the guard.
     appended = [bench.run(append(log, data)) for _ in range(3)]
     entries = bench.client.xrange(log.stream)
     for one, (found_id, fields) in zip(appended, entries, strict=True):
@@ -109,7 +109,7 @@ def test_an_entry_holds_the_batch_as_it_was_sent(bench: Bench, assignment: str, 
         offset = appended[1].base_offset + number
         assert bench.run(log.queries.count(offset, log.log_end)) == 600 - number
         assert bench.run(log.queries.count(0, offset)) == 300 + number
-        # The whole batch, as from Kafka; the tail cache gives the same.
+        # The whole batch, as from Kafka; the tail cache returns the same.
         assert bench.run(read(log, offset)).startswith(placed(data, appended[1].base_offset))
         assert log.cached(offset, 1, None, zstd=True) == [placed(data, appended[1].base_offset)]
 
@@ -217,7 +217,7 @@ def test_a_damaged_batch_is_no_record(
     log = batched(bench, offset_assignment=assignment)
     data = batch(pairs(*[b"v"] * 10))
     sound = bench.run(append(log, data))
-    # Its place is right, and its last byte is not.
+    # The batch has the right offset and a wrong last byte.
     at = bench.run(log.bounds()).log_end + 10
     wrong = placed(data, at)[:-1] + b"?"
     bench.client.xadd(log.stream, {"batch": wrong}, id=entry_id(at + 9, log.bias))
@@ -255,7 +255,7 @@ def test_deleted_and_trimmed_entries(bench: Bench) -> None:
     assert (bounds.log_start, bounds.entries) == (sent[2].base_offset, 5)
     assert bench.run(log.queries.count(0, bounds.log_end)) == 3 + 4 + 6 + 7 + 8
     assert bench.run(log.queries.count(sent[4].base_offset + 1, sent[5].base_offset + 2)) == 2
-    # The index made anew serves further appends.
+    # The index that was built again serves further appends.
     again = bench.run(append(log, batch(pairs(*[b"v"] * 5))))
     assert bench.run(log.queries.count(sent[7].base_offset, again.base_offset + 5)) == 13
 
@@ -322,7 +322,7 @@ def test_more_records_than_the_clock_has_offsets_for(bench: Bench) -> None:
         return await asyncio.gather(*(append(log, data) for _ in range(10)))
 
     sent = bench.run(some())
-    # Faster than a busy machine's clock runs, too.
+    # More records per ms than the clock has offsets for, even if the machine is busy.
     while sent[-1].lead_ms <= 1_500 and len(sent) < 1_000:
         sent += bench.run(some())
     assert sent[-1].lead_ms > 1_500
@@ -351,7 +351,7 @@ def test_readers_without_zstd(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
 @pytest.mark.parametrize("taken", [True, False], ids=["taken", "lost"])
 def test_a_cut_link(server: Server, prefix: str, taken: bool, kind: str) -> None:
-    """Batches without a producer's mark, cut off from their replies or from Redis: each is there once."""
+    """Batches without an idempotent producer, cut off from replies or from Redis: each is there once."""
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
@@ -390,7 +390,7 @@ def test_native_writers_between_batches_in_flight(bench: Bench) -> None:
         appends = [append(log, batch(pairs(*[b"%d" % number] * 7))) for number in range(20)]
         waiting = asyncio.gather(*appends)
         await asyncio.sleep(0)
-        # Ahead of what the broker has assigned: the guard refuses, and all go by script in their order.
+        # After the offsets that the broker assigned: the guard refuses, and all go by script in their order.
         bench.client.xadd(log.stream, {"f": "1"}, id=f"{far}-0")
         return list(await waiting)
 
@@ -419,7 +419,7 @@ def test_duplicates_and_sequences(bench: Bench) -> None:
 
 
 def test_a_new_broker_asks_for_no_more_than_it_can_give(server: Server, bench: Bench) -> None:
-    """It knows nothing of the entries' sizes, and must not ask for thousands of large ones."""
+    """The broker does not know the sizes of the entries yet, and must not ask for thousands of large ones."""
     log = batched(bench)
     data = batch([(None, b"v" * 100_000)])
     for _ in range(100):
@@ -449,7 +449,7 @@ steps = st.lists(
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=steps, data=st.data())
 def test_both_layouts_give_the_same(bench: Bench, steps: Sequence[Any], data: st.DataObject) -> None:
-    """The same batches, at once or one after the other: the same records, counts and times."""
+    """The same batches, at once or one after the other, give the same records, counts and times."""
     number = len(bench.store.catalogue.topics)
     logs = [
         bench.log(f"{layout}{number}", offset_assignment="dense", storage_layout=layout)

@@ -1,4 +1,4 @@
-"""Compaction of logs with transactions in them, held to a model that knows what became of each."""
+"""Compaction of logs with transactions, compared with a model that knows the outcome of each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 RETENTION_MS = 1600
 NOW_MS = 1_800_000_000_000
 RULES = CompactionRules(RETENTION_MS, 0, None, 0.0)
-# Small, so that a log takes many reads.
+# Small, so that a log is read in many steps.
 READ_BYTES = 300
 LAYOUTS = pytest.mark.parametrize("layout", ["record", "batch"])
 Pair = tuple[bytes | None, bytes | None]
@@ -71,7 +71,7 @@ class Log:
             storage_layout=layout,
             offset_assignment=assignment,
         )
-        # From here on the leader knows all transactions itself.
+        # From here on the leader knows all transactions without asking Redis.
         bench.run(self.log.bounds())
         self.now_ms = NOW_MS
         self.sequences: dict[int, int] = {}
@@ -82,7 +82,7 @@ class Log:
         self.empty_ms: dict[int, int] = {}
 
     def append(self, producer_id: int, *pairs: Pair) -> int:
-        """In the producer's transaction, or in none (-1). The first record's offset."""
+        """Append in the producer's transaction, or in none (-1). Returns the first record's offset."""
         return self.bench.run(self.append_wait(producer_id, *pairs))
 
     async def append_wait(self, producer_id: int, *pairs: Pair) -> int:
@@ -103,7 +103,7 @@ class Log:
         return int(base)
 
     def end(self, producer_id: int, *, committed: bool) -> int:
-        """The marker's offset; -1 where no transaction was open."""
+        """End a transaction. Returns the marker's offset; -1 if no transaction was open."""
         return self.bench.run(self.end_wait(producer_id, committed=committed))
 
     async def end_wait(self, producer_id: int, *, committed: bool) -> int:
@@ -120,10 +120,10 @@ class Log:
         self.check_markers()
         return removed
 
-    # What is there
+    # The actual contents
 
     def entries(self) -> tuple[dict[int, Pair], list[int]]:
-        """Records and markers in the stream, read past everything that is cached."""
+        """Records and markers in the stream, read without any cache."""
         self.log.state.tail.clear()
         data = self.bench.run(self._read_all())
         records, markers = {}, []
@@ -144,7 +144,7 @@ class Log:
         return b"".join(part for part in parts if part)
 
     def committed(self, offset: int = 0, max_bytes: int = READ_BYTES) -> dict[int, Pair]:
-        """What a consumer of committed records reads from an offset on."""
+        """The records that a consumer of committed records reads from an offset on."""
         found: dict[int, Pair] = {}
         while True:
             read: Committed = self.bench.run(outcome_of(partial(read_committed, self.log, offset, max_bytes)))
@@ -155,16 +155,16 @@ class Log:
             last = batches[-1][0]
             offset = last.base_offset + last.last_offset_delta + 1
 
-    # What has to be
+    # The expected contents
 
     def decided(self) -> list[Known]:
-        """The records that count and that consumers get, in order."""
+        """The decided records that consumers get, in order."""
         stable = min((records[0].offset for records in self.open.values()), default=1 << 60)
         counted = [*self.plain, *(one for each in self.ended if each.committed for one in each.records)]
         return sorted(record for record in counted if record.offset < stable)
 
     def check(self) -> None:
-        """Both kinds of consumers get what they should."""
+        """Check the records that both kinds of consumers get."""
         counted = {record.offset: record.pair for record in self.decided()}
         newest = {pair[0]: pair[1] for pair in counted.values()}
         read = self.committed()
@@ -181,7 +181,9 @@ class Log:
         assert {one.offset for one in undecided} <= records.keys()
 
     def check_markers(self) -> None:
-        """None went before its records, or before its time; aborted transactions are known as long."""
+        """Check that no marker went before its records or its time, and that its aborted transaction is known
+        as long.
+        """
         records, markers = self.entries()
         known = {each.last_offset for each in aborted_in_redis(self.bench, self.log)}
         for each in self.ended:
@@ -200,7 +202,7 @@ class Log:
 
 
 def shown(batches: Sequence[tuple[Any, bytes]], aborted: Sequence[Aborted]) -> dict[int, Pair]:
-    """What a consumer makes of one answer, as Kafka's own does (KIP-98)."""
+    """The records that a consumer delivers of one response, by the rules of Kafka's own client (KIP-98)."""
     found: dict[int, Pair] = {}
     waiting = sorted(aborted, key=lambda each: each.first_offset)
     dropped: set[int] = set()
@@ -234,7 +236,7 @@ def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> Non
     assert markers[:2] == [first, second]
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2")}
     made.check()
-    # The markers of what is gone, when readers have had their time; an open transaction is left alone.
+    # The markers without records go after the readers' time; an open transaction stays.
     assert made.compact(after_ms=RETENTION_MS - 1) == 0
     assert made.compact(after_ms=1) == 2
     records, markers = made.entries()
@@ -244,7 +246,7 @@ def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> Non
     made.check()
     made.end(3, committed=False)
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2"), (b"b", b"behind")}
-    # Here the records go again, with the marker of what is aborted behind them.
+    # Records go again here, and the marker of an aborted transaction is after them.
     assert made.compact() == 2
     assert made.compact(after_ms=RETENTION_MS) == 1
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"behind")}
@@ -261,7 +263,7 @@ def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
     made.end(1, committed=False)
     assert made.compact() == 2
     assert set(made.committed().values()) == {(b"a", None), (b"b", b"1")}
-    # The tombstone is gone after its time, its marker after as long again.
+    # The tombstone goes after its time, and its marker after the same time again.
     assert made.compact(after_ms=RETENTION_MS) == 2
     assert set(made.committed().values()) == {(b"b", b"1")}
     assert len(made.entries()[1]) == 1
@@ -272,8 +274,8 @@ def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
 
 
 def went_on(bench: Bench, layout: str) -> tuple[Log, set[Pair]]:
-    """A log with a marker whose aborted record went, and what its producer committed behind that; what is to
-    be read.
+    """A log with a marker whose aborted record is gone, and a later committed record of the same producer.
+    Returns the expected records, too.
     """
     made = Log(bench, layout)
     made.append(-1, (b"first", b"1"))
@@ -287,7 +289,9 @@ def went_on(bench: Bench, layout: str) -> tuple[Log, set[Pair]]:
 
 @LAYOUTS
 def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str) -> None:
-    """What it commits later is not taken for aborted, neither by who knows all nor by who asks Redis."""
+    """Its later committed records do not count as aborted, neither for a leader that knows all transactions
+    nor for one that asks Redis.
+    """
     made, wanted = went_on(bench, layout)
     made.compact(after_ms=RETENTION_MS)
     assert len(made.entries()[1]) == 1
@@ -299,7 +303,7 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
 
 @LAYOUTS
 def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout: str) -> None:
-    """Readers that ask just before learn of an aborted transaction whose marker is about to go."""
+    """Readers that ask just before that get an aborted transaction whose marker is about to go."""
     made, wanted = went_on(bench, layout)
     made.log.state.transactions.forget()
     bench.run(made.log.bounds())
@@ -338,7 +342,7 @@ def test_markers_go_in_time_though_there_is_always_something_to_compact(bench: B
 
 
 class Interrupted(Compactor):
-    """Does something before a certain call; may end there."""
+    """Does something before a certain call, and may end there."""
 
     def __init__(self, made: Log, before: str, act: Callable[[], Awaitable[object]]) -> None:
         super().__init__(made.bench.store.commands, made.log, Pace(1e12), 1 << 20)
@@ -369,7 +373,7 @@ def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, b
             made.bench.run(Interrupted(made, before, crash).compact(RULES, made.now_ms))
         made.check()
         made.check_markers()
-        # Nobody remembers anything but Redis.
+        # Only Redis knows the transactions.
         made.log.state.transactions.forget()
         made.check()
         assert made.compact() > 0
@@ -377,7 +381,7 @@ def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, b
 
 
 def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
-    """The aborted transactions that it was told are not those of the records that it got."""
+    """The aborted transactions that the read got are not those of its records."""
     made = Log(bench, "record")
     made.append(1, (b"a", b"no"))
     marker = made.end(1, committed=False)
@@ -433,7 +437,7 @@ def test_transactions_go_on_meanwhile(bench: Bench, layout: str, before: str) ->
 
 
 def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
-    """As `__consumer_offsets` has them: what `latest` names stays."""
+    """The records of `__consumer_offsets` that `latest` names stay."""
     topic = bench.topic(
         "__state", configs={"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
     )
@@ -460,7 +464,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
     assert set(latest.values()) <= there
     newest = max(offset_of(name, 1) for name in latest.values())
     assert newest < bench.run(state.read_last_stable_offset()) == 15
-    # Four more are left with one record each, and that of an aborted one without any.
+    # Four more transactions keep one record each; the marker of an aborted one stays without records.
     assert bench.run(work.compact(RULES, NOW_MS + RETENTION_MS)) == 1
 
 
@@ -501,7 +505,7 @@ class TransactionMachine(RuleBasedStateMachine):
 
     @rule()
     def forget(self) -> None:
-        """Another broker takes over."""
+        """Take over as another broker does: nothing is known."""
         self.made.log.state.transactions.forget()
         self.made.log.state.tail.clear()
         self.made.check()
@@ -511,7 +515,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         for producer_id in range(3):
             self.made.end(producer_id, committed=False)
-        # Tombstones have to go before markers of theirs are without records.
+        # Tombstones have to go before their markers are without records.
         for _ in range(4):
             self.made.compact(after_ms=2 * RETENTION_MS)
         self.made.check()

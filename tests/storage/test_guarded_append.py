@@ -1,4 +1,4 @@
-"""Guarded appends: IDs of ours in one MULTI, all or nothing whatever comes in between."""
+"""Guarded appends: entries with IDs of the broker in one MULTI, all or none, regardless of other writers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 Outcome = Appended | StorageError
 
 LARGE = b"large" * 10_000
-# What the guard adds itself, and what goes through the gate.
+# One small record, which the guard adds itself, and records that go through the gate.
 BATCHES = pytest.mark.parametrize(
     "values", [(b"v",), (b"v", b"w", b"x"), (LARGE,)], ids=["one", "three", "large"]
 )
@@ -57,7 +57,7 @@ def records(*values: bytes) -> list[tuple[bytes | None, bytes | None, int]]:
 async def produced(
     log: PartitionLog, *values: bytes, stamp: tuple[int, int, int] | None = None, epoch: int | None = None
 ) -> Appended:
-    """One batch, awaited."""
+    """Append one batch."""
     return (await all_produced(log, [values], [stamp], epoch))[0]
 
 
@@ -69,7 +69,7 @@ async def all_produced(
     *,
     followed: bool = False,
 ) -> list[Appended]:
-    """All batches at once; raises the first error."""
+    """Append all batches at once; raises the first error."""
     outcomes = await all_outcomes(log, batches, stamps, epoch, followed=followed)
     for outcome in outcomes:
         if isinstance(outcome, StorageError):
@@ -99,7 +99,7 @@ def values_of(client: Any, stream: bytes) -> list[bytes]:
 
 
 def renames(client: Any) -> int:
-    """How many gates were opened so far."""
+    """The number of gates opened so far."""
     return calls_of(client, "rename")
 
 
@@ -109,7 +109,7 @@ def gate_of(bench: Bench) -> bytes:
 
 @pytest.fixture
 def log(bench: Bench) -> PartitionLog:
-    """A log whose end the broker knows: what follows is guarded."""
+    """A log whose end the broker knows: the next appends are guarded."""
     made = bench.log()
     bench.run(produced(made, b"first"))
     return made
@@ -119,7 +119,7 @@ def test_batches_after_the_first_are_plain_xadds(bench: Bench, log: PartitionLog
     before = renames(bench.client)
     batches = [(b"%d" % number, b"+", b"-") for number in range(50)]
     found = bench.run(all_produced(log, batches))
-    # One guard for the first batch, one for all that came while Redis was busy with that.
+    # One guard for the first batch, one for all that arrived while Redis executed it.
     assert renames(bench.client) == before + 2
     assert [one.previous_end for one in found[2:]] == [one.base_offset + 3 for one in found[1:-1]]
     assert values_of(bench.client, log.stream) == [b"first", *(value for batch in batches for value in batch)]
@@ -159,7 +159,7 @@ def test_what_waits_for_the_turns_end_is_refused_when_the_log_closes(bench: Benc
 
 
 def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:
-    """Redis is not kept from others for long: a full group is sent, whatever is on its way."""
+    """A full group is sent even if others are in flight, so that no group keeps Redis busy for long."""
     before = renames(bench.client)
     bench.run(all_produced(log, [(b"v" * 50_000, b"x")] * 13))
     assert renames(bench.client) == before + 1 + 4
@@ -210,7 +210,7 @@ def test_large_records_after_the_stream_was_deleted(bench: Bench, log: Partition
 
 
 def test_a_seal_without_a_guard_saves_nothing(bench: Bench, log: PartitionLog) -> None:
-    """It brings a stream back that was left at the gate, memory or not."""
+    """It renames a stream back that was left at the gate, even if Redis is out of memory."""
     seal = ("FCALL", "korvet_seal", 2, log.stream, gate_of(bench))
     meta = bench.client.hgetall(log.meta)
     with pytest.raises(redis.ResponseError, match="REFUSED"):
@@ -269,7 +269,7 @@ def test_a_foreign_entry_before_the_batch_is_told_not_refused(bench: Bench, log:
     native = pack(int(ours >> 10), (ours & 1023) + 1)
     bench.client.execute_command("XADD", log.stream, entry_id(native), "native", "1")
     before = renames(bench.client)
-    # In the millisecond of the first record the native entry would be in the way.
+    # In the millisecond of the first record the native entry would have a conflicting ID.
     bench.run(until(lambda: log.links.clock.now_ms() > ours >> 10))
     appended = bench.run(produced(log, b"a", b"b"))
     assert renames(bench.client) == before + 1
@@ -330,7 +330,7 @@ def test_a_lost_library_half_writes_and_reorders_nothing(bench: Bench, log: Part
 def test_functions_that_answer_something_else(
     bench: Bench, log: PartitionLog, answer: str, values: tuple[bytes, ...]
 ) -> None:
-    """As those of a library would that is not ours: every append ends, and with an error."""
+    """Replies as of another library: every append ends, and with an error."""
     source = library_source()
     for name in ("korvet_append", "korvet_guard", "korvet_seal"):
         stranger = f"redis.register_function('{name}', function() return {answer} end)"
@@ -351,7 +351,7 @@ def test_functions_that_answer_something_else(
 def test_a_last_id_that_was_set_ahead(
     bench: Bench, log: PartitionLog, values: tuple[bytes, ...], *, deleted: bool
 ) -> None:
-    """By XSETID, or an entry that is gone: neither changes the entries or their number."""
+    """XSETID or a deleted entry moved the last ID on: neither changes the entries or their number."""
     ahead = pack(int(time.time() * 1000) + 200, 7)
     if deleted:
         bench.client.execute_command("XADD", log.stream, entry_id(ahead), "native", "1")
@@ -370,7 +370,7 @@ def test_a_last_id_that_was_set_ahead(
 
 
 def test_a_last_id_that_was_set_among_those_of_a_batch(bench: Bench) -> None:
-    """Only its later records could be added: none of them is."""
+    """The stream would accept only the later records of the batch: none is added."""
     log = bench.log(offset_assignment="dense")
     bench.run(produced(log, b"first", stamp=(7, 0, 0)))
     bench.client.execute_command("XSETID", log.stream, entry_id(3))
@@ -388,7 +388,7 @@ def test_a_stream_deleted_in_between_begins_anew(bench: Bench, log: PartitionLog
         for number in range(60):
             produce(log, records(b"%d" % number, b"x"), outcomes.append)
             if number == 30:
-                # What was gathered until now is sent.
+                # The group gathered so far is sent.
                 await asyncio.sleep(0)
                 bench.store.commands.links(log.stream).write.call("DEL", log.stream)
         await until(lambda: len(outcomes) == 60)
@@ -436,7 +436,7 @@ def test_a_key_of_another_type_refuses_the_batch_whole(
 def test_producer_state_as_by_script(
     bench: Bench, log: PartitionLog, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """KIP-98 through the guard: in order, duplicates of the last five, gaps, epochs."""
+    """KIP-98 through the guard: order, duplicates of the last five batches, gaps, epochs."""
     stamps: list[tuple[int, int, int] | None] = [(7, 0, 2 * number) for number in range(7)]
     found = bench.run(all_produced(log, [(b"%d" % number, b"x") for number in range(7)], stamps))
     for number in range(2, 7):
@@ -454,7 +454,7 @@ def test_producer_state_as_by_script(
 
 
 def test_producers_of_one_group(bench: Bench, log: PartitionLog) -> None:
-    """Each one's state is kept, also of one that has several batches in it."""
+    """The state of each producer is kept, also if several batches of the group are its own."""
     stamps = [None, (1, 0, 0), None, (2, 4, 0), (1, 0, 2), (1, 0, 4), (3, 0, 9)]
     batches = [(b"%d" % number, b"x") for number in range(len(stamps))]
     before = renames(bench.client)
@@ -476,7 +476,7 @@ def test_producers_of_one_group(bench: Bench, log: PartitionLog) -> None:
 def test_a_group_leaves_what_its_batches_would_one_by_one(
     bench: Bench, first: int, sizes: tuple[int, ...]
 ) -> None:
-    """Also where the sequence begins anew behind the largest one (KIP-98)."""
+    """Also if the sequence wraps from the largest number to 0 (KIP-98)."""
     batches = [tuple(b"%d-%d" % (number, place) for place in range(n)) for number, n in enumerate(sizes)]
     starts = itertools.accumulate(sizes, initial=first)
     stamps = [(7, 0, start % 2**31) for start, _ in zip(starts, sizes, strict=False)]
@@ -492,10 +492,10 @@ def test_a_group_leaves_what_its_batches_would_one_by_one(
             for batch, stamp in zip(batches, stamps, strict=True):
                 bench.run(produced(log, *batch, stamp=stamp))
         assert bench.run(log.queries.count(0, log.log_end)) == 1 + sum(sizes)
-        # Epoch, time, and for each batch first sequence, last one and offset.
+        # Epoch, time, and for each batch the first sequence, the last sequence and the offset.
         numbers = [number for (number,) in struct.iter_unpack(">d", bench.client.hget(log.meta, "p:7"))]
         states.append((numbers[0], numbers[2:]))
-        # Number of entries and their bytes, the largest one.
+        # The number of entries, their bytes, and the size of the largest one.
         counts = struct.unpack(">14d", bench.client.hget(log.meta, "log"))
         indexes.append(counts[4:9])
     assert len(states[0][1]) == 3 * min(len(sizes), 5)
@@ -504,7 +504,7 @@ def test_a_group_leaves_what_its_batches_would_one_by_one(
 
 
 def test_a_group_with_a_duplicate_and_a_gap(bench: Bench, log: PartitionLog) -> None:
-    """Each batch gets the answer that it would have got alone."""
+    """Each batch gets the same answer as alone."""
     original = bench.run(produced(log, b"a", b"b", stamp=(1, 0, 0)))
     bench.run(produced(log, b"c"))
     outcomes = bench.run(
@@ -526,7 +526,7 @@ def test_a_group_with_a_duplicate_and_a_gap(bench: Bench, log: PartitionLog) -> 
 
 
 def test_a_refused_batch_does_not_let_its_followers_overtake(bench: Bench, log: PartitionLog) -> None:
-    """One producer sends a gap; what follows in flight is judged as if nothing had been pipelined."""
+    """One producer leaves a gap; the batches in flight after it end as without pipelining."""
     bench.run(produced(log, b"a", stamp=(1, 0, 0)))
     bench.run(produced(log, b"b"))
     outcomes = bench.run(
@@ -556,7 +556,7 @@ def test_an_older_epoch_is_fenced(bench: Bench, log: PartitionLog, values: tuple
 
 
 def test_too_far_ahead_of_the_clock_is_throttled(bench: Bench, log: PartitionLog) -> None:
-    bench.store.resources.lead_cap_ms = -1  # even a lead of nothing is too much
+    bench.store.resources.lead_cap_ms = -1  # even a lead of 0 is too large
     bench.store.logs.update(log.topic)
     outcomes = bench.run(all_outcomes(log, [(b"a", b"b"), (b"c",), (b"d", b"e")]))
     assert all(isinstance(outcome, Throttled) for outcome in outcomes)
@@ -625,7 +625,7 @@ def test_out_of_memory_refuses_the_batch_whole(new_server: Callable[..., Server]
 
 
 def test_a_lost_reply_is_read_back(server: Server, prefix: str) -> None:
-    """Batches without a producer's mark, whose replies are cut off after Redis took them."""
+    """Batches without an idempotent producer, whose replies are cut off after Redis executed them."""
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
@@ -690,7 +690,7 @@ def test_without_redis_the_outcome_is_unknown_in_the_end(
 
 
 def test_a_user_who_may_not_use_multi(server: Server, prefix: str) -> None:
-    """Each command works alone then: the outcome is read back, and nothing is written twice."""
+    """Each command is executed alone then: the outcome is read back, and nothing is written twice."""
     server.client.acl_setuser(
         f"user-{prefix}",
         enabled=True,
@@ -731,7 +731,7 @@ def test_a_deleted_topic_refuses_what_waits(bench: Bench, log: PartitionLog) -> 
 
 
 def test_nothing_is_sent_again_to_a_deleted_topic(bench: Bench, log: PartitionLog) -> None:
-    """Guarded appends that are refused after the topic's logs were closed."""
+    """Guarded appends are refused after the topic's logs were closed."""
     future = pack(int(time.time() * 1000) + 500, 0)
     bench.client.execute_command("XADD", log.stream, entry_id(future), "native", "1")
 
@@ -768,7 +768,7 @@ def test_closing_ends_what_is_in_flight(server: Server, prefix: str) -> None:
 
 @pytest.mark.parametrize("reader", ["XREAD", "XREADGROUP"])
 def test_blocked_native_readers_see_every_entry(bench: Bench, log: PartitionLog, reader: str) -> None:
-    """The stream is renamed while they are blocked on it."""
+    """The stream is renamed while native readers are blocked on it."""
     seen: list[bytes] = []
     faults: list[Exception] = []
     bench.client.xgroup_create(log.stream, "g", "$")

@@ -1,4 +1,4 @@
-"""Appends, native commands and questions interleaved on one stream, against a plain list of its entries."""
+"""Appends, native commands and queries interleaved on one stream, compared with a list of its entries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from korvet.storage.log.values import Appended
 
-# Small limits, so that a short run crosses them all.
+# Small limits, so that a short run exceeds all of them.
 _LUA_LIMITS = {
     "SPAN_RECORDS = 256": "SPAN_RECORDS = 5",
     "PAGE = 64": "PAGE = 3",
@@ -59,7 +59,7 @@ records = st.lists(
 )
 
 
-# Of entries; how many there are depends on time, too, which what is drawn must not.
+# Places of entries. The number of entries depends on time, too, and must not decide what is drawn.
 places = st.integers(0, 1000)
 
 Batch: TypeAlias = "list[tuple[bytes | None, bytes | None, int]]"
@@ -102,7 +102,7 @@ class Entry:
 
 
 class LogMachine(RuleBasedStateMachine):
-    """Every rule also asks all that can be asked, through the invariants."""
+    """After every rule the invariants ask all queries."""
 
     server: Server
 
@@ -132,7 +132,7 @@ class LogMachine(RuleBasedStateMachine):
             self.bench.close()
 
     def refresh(self) -> None:
-        """What is in the stream now, read the plain way."""
+        """Read the contents of the stream with XRANGE."""
         raw = self.client.execute_command("XRANGE", self.log.stream, "-", "+", **{"NEVER_DECODE": True})
         self.entries = [Entry(entry_id, fields_of(fields), self.bias) for entry_id, fields in raw]
         self.records = [record for entry in self.entries for record in entry.records]
@@ -153,7 +153,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(batches=st.lists(records, min_size=1, max_size=4), native=st.booleans())
     def produce(self, batches: list[Batch], native: bool) -> None:
-        """Several at once, with a native entry that may come before, between or behind them."""
+        """Produce several batches at once, with a native entry before, between or after them."""
         done: list[Appended] = []
 
         async def run() -> None:
@@ -239,8 +239,8 @@ class LogMachine(RuleBasedStateMachine):
         left = sum(entry.size for entry in self.entries)
         if dropped:
             assert left >= keep
-        # Whole spans only: what stays too long is less than one span of the largest records, and a batch of
-        # theirs.
+        # Only whole spans are deleted: what stays too long is less than one span and one batch of the largest
+        # records.
         largest = max((entry.size for entry in before), default=0)
         unaddressable = sum(entry.size for entry in before if not entry.addressable)
         assert left < keep + (5 + 14) * largest + unaddressable or not self.entries
@@ -249,7 +249,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.entries)
     @rule(place=places)
     def compact(self, place: int) -> None:
-        """What has no key or a newer record goes; a group's pending entries don't."""
+        """Records without a key or with a newer record are removed; a group's pending entries stay."""
         self.client.xgroup_create(self.log.stream, "g", "0")
         count = 1 + place % (1 + len(self.entries))
         self.client.xreadgroup("g", "c", {self.log.stream: ">"}, count=count, noack=self.batched)
@@ -324,7 +324,8 @@ class LogMachine(RuleBasedStateMachine):
 
 
 def fields_of(fields: Any) -> list[bytes]:
-    """redis-py gives a flat list, a list of pairs or a dictionary, depending on its version and options."""
+    """The fields of an entry: redis-py returns a flat list, a list of pairs or a dictionary, depending on its
+    version and options."""
     if isinstance(fields, dict):
         return [part for pair in fields.items() for part in pair]
     return list(fields)

@@ -1,4 +1,4 @@
-"""Reads begun before they are asked for: the same records as without, and never old ones."""
+"""Reads that are begun before consumers ask: the same records as without them, and never stale ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHUNK_BYTES = 2_000
 
 
 async def fill(log: PartitionLog, first: int = 0) -> list[int]:
-    """Appended as the broker's own records are, which the tail cache does not keep; their offsets."""
+    """Append records as the broker's own, which the tail cache does not keep. Returns their offsets."""
     rows: list[tuple[bytes | None, bytes | None, int]] = [
         (None, b"%05d" % (first + number) + bytes(95), 5) for number in range(RECORDS)
     ]
@@ -46,7 +46,7 @@ def offsets(bench: Bench, log: PartitionLog) -> list[int]:
 
 
 def reads(client: Any) -> int:
-    """How often Redis was asked for entries so far, functions left out: none of theirs is in these tests."""
+    """The number of XRANGE commands so far. No function calls XRANGE in these tests."""
     return calls_of(client, "xrange")
 
 
@@ -55,7 +55,7 @@ async def chunk(log: PartitionLog, offset: int) -> Fetched:
 
 
 async def two_chunks(log: PartitionLog, offset: int) -> int:
-    """Read as a consumer that goes through; where it goes on."""
+    """Read two chunks as a consumer that reads through the log. Returns its next offset."""
     first = await chunk(log, offset)
     return (await chunk(log, first.next_offset)).next_offset
 
@@ -72,7 +72,7 @@ def test_everything_is_read_once(bench: Bench, log: PartitionLog, offsets: list[
     before = reads(bench.client)
     assert bench.run(read_everything(log, CHUNK_BYTES)) == offsets
     alone = reads(bench.client) - before
-    # How many entries make a chunk is learnt as they are read, so the walks differ a little.
+    # The number of entries per chunk is learnt while reading, so the walks differ a little.
     assert alone > 20
     assert abs(ahead - alone) <= 3
     assert held(bench) == 0
@@ -84,7 +84,7 @@ def test_the_next_chunk_is_there_before_it_is_asked_for(
     async def work() -> None:
         at = await two_chunks(log, offsets[0])
         before = reads(bench.client)
-        # Long enough for the reply to be there: another command's comes behind it.
+        # Long enough for the reply to be there: the reply to another command comes after it.
         await log.links.read.call("PING")
         assert 0 < held(bench) <= 2 * CHUNK_BYTES
         fetched: list[Fetched | StorageError] = []
@@ -99,7 +99,7 @@ def test_the_next_chunk_is_there_before_it_is_asked_for(
 
 
 def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionLog) -> None:
-    """What an application wrote is made a record one by one: there is time for a look at Redis."""
+    """Entries of applications are converted one by one, which leaves time to look at Redis."""
     for number in range(RECORDS):
         bench.client.xadd(log.stream, {"number": b"%05d" % number + bytes(60)})
     bounds = bench.run(log.bounds())
@@ -111,7 +111,7 @@ def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionL
         nonlocal made, ahead
         made += 1
         deadline = time.monotonic() + 5
-        # One read for each chunk that was given, and this one's.
+        # One read for each delivered chunk, and one for this chunk.
         while made == RECORDS // 2 and ahead < 1 and time.monotonic() < deadline:
             ahead = reads(bench.client) - before - given - 1
         return plain(fields)
@@ -130,7 +130,7 @@ def test_redis_reads_on_while_a_reply_is_converted(bench: Bench, log: PartitionL
 
 
 def test_values_that_look_like_the_end_of_a_reply(bench: Bench, log: PartitionLog) -> None:
-    """A reply ends with one of them now and then, and seems to end where it does not."""
+    """A reply sometimes ends with such a value, and the predicted end is wrong."""
     ids = [
         bench.client.xadd(log.stream, {"value": b"*2\r\n$4\r\n%04d-1\r\n*1\r\n$1\r\na" % number})
         if number % 7 == 0
@@ -143,7 +143,7 @@ def test_values_that_look_like_the_end_of_a_reply(bench: Bench, log: PartitionLo
 
 
 def test_large_records_are_not_read_twice(bench: Bench, log: PartitionLog) -> None:
-    """Often the last of those that were asked for has no room left in what the consumer gets."""
+    """Often the last requested record exceeds the size that the consumer asked for."""
     sizes = random.Random(4)
     rows: list[tuple[bytes | None, bytes | None, int]] = [
         (None, bytes(sizes.randrange(1800)), 5) for _ in range(RECORDS)
@@ -227,7 +227,7 @@ def test_memory_is_bounded(bench: Bench) -> None:
 
 
 def test_a_deleted_topic(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
-    """Somebody waits for what is being read ahead."""
+    """A consumer waits for a read that was begun ahead."""
 
     async def work() -> list[Fetched | StorageError]:
         at = await two_chunks(log, offsets[0])
@@ -243,7 +243,7 @@ def test_a_deleted_topic(bench: Bench, log: PartitionLog, offsets: list[int]) ->
 
 
 def test_another_broker_takes_over(bench: Bench, log: PartitionLog, offsets: list[int]) -> None:
-    """Who waits for what is being read ahead is told what every other reader is told."""
+    """A consumer that waits for a read begun ahead gets the same error as every other reader."""
     refusal = FencedEpoch("another broker leads t-0")
 
     async def work() -> list[Fetched | StorageError]:
@@ -261,7 +261,7 @@ def test_another_broker_takes_over(bench: Bench, log: PartitionLog, offsets: lis
 
 
 def test_a_lost_connection(server: Server, prefix: str) -> None:
-    """Who waits for it is told; what nobody waits for is forgotten, and read when it is asked for."""
+    """A waiting consumer gets an error. A read without a consumer is forgotten, and done when one asks."""
 
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):

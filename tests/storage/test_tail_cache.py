@@ -1,4 +1,4 @@
-"""What a log gives from its tail cache, beside what Redis gives for the same offsets."""
+"""Batches from the tail cache of a log, compared with those of Redis at the same offsets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def values(*texts: bytes, **options: Any) -> bytes:
 
 
 def from_cache(log: PartitionLog, offset: int) -> list[Record] | None:
-    """The records from that offset on that the cache knows; None where it does not know the offset."""
+    """The cached records from that offset on; None if the offset is not cached."""
     found = log.state.tail.read(offset, ALL, None)
     return None if found is None else [each for each in decode(b"".join(found)) if each.offset >= offset]
 
@@ -236,7 +236,7 @@ def test_a_deleted_topic_leaves_nothing(bench: Bench) -> None:
 
 
 def test_reading_the_cache_for_long_looks_at_the_log_start(bench: Bench) -> None:
-    """What is trimmed natively, of a log that nobody appends to, is missed at some time."""
+    """Records trimmed by a native client from a log without appends are noticed after some time."""
     log = bench.log()
 
     async def work() -> None:
@@ -277,7 +277,7 @@ def test_a_lost_link_ends_what_is_known(server: Server, prefix: str) -> None:
 
 
 class CachedLogMachine(RuleBasedStateMachine):
-    """Appends and native commands in any order: a reader that follows the cache misses no entry."""
+    """Appends and native commands in any order: a reader of the cache misses no entry."""
 
     server: Server
 
@@ -320,7 +320,7 @@ class CachedLogMachine(RuleBasedStateMachine):
 
     @rule()
     def follow(self) -> None:
-        """Read on as a Fetch does: from the cache what it knows, else from Redis."""
+        """Read on as a Fetch does: from the cache if it has the offset, else from Redis."""
         self.bench.run(self.read_on())
 
     async def read_on(self) -> None:

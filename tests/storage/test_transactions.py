@@ -1,4 +1,4 @@
-"""Transactions in a partition's log: what is open, markers, where the log is stable, what was aborted."""
+"""Transactions in a partition's log: open ones, markers, the last stable offset, aborted ones."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Producer:
 
 
 def last_stable_offsets(bench: Bench, log: PartitionLog) -> tuple[int, int]:
-    """What the leader believes and what Redis says."""
+    """The last stable offset as the leader knows it, and as Redis has it."""
     return log.last_stable_offset, bench.run(log.bounds()).last_stable_offset
 
 
@@ -177,7 +177,7 @@ def committed_of(
 
 
 def values_of(committed: Committed) -> list[bytes | None]:
-    """What a consumer makes of it."""
+    """The values that a consumer of these batches delivers."""
     shown = []
     aborted = sorted(committed.aborted, key=lambda each: each.first_offset)
     dropped: set[int] = set()
@@ -243,7 +243,7 @@ def test_redis_is_asked_once_what_was_aborted(bench: Bench, layout: str) -> None
         assert values_of(read) == [b"%d" % shown for shown in range(number, 4)]
         assert len(read.aborted) == 4 - number
     assert calls_of(bench.client, "zrangebyscore") == before + 1
-    # Those before were not told yet, and what comes is noted by itself.
+    # The earlier transactions are unknown yet; the later ones are noted with their markers.
     offsets.append(plain.append(b"4", transactional=False).base_offset)
     producer.append(b"no")
     producer.mark(committed=False)
@@ -265,7 +265,7 @@ def test_a_native_entry_during_a_read_takes_no_aborted_transaction_from_it(bench
     async def read() -> Committed:
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         read_committed(log, begin, 1 << 20, outcome.set_result)
-        # As by the reply to an append behind a native entry, before the one to the read.
+        # The effect of a reply to an append after a native entry, which arrives before the reply to the read.
         log.state.transactions.appended(log.log_end + 5, log.log_end + 6)
         found: Committed = await outcome
         return found
@@ -280,7 +280,7 @@ def test_nothing_lies_between_what_is_decided_and_an_open_transaction(bench: Ben
     bench.run(asyncio.sleep(0.003))  # offsets go by the clock
     held = producer.append(b"open").base_offset
     assert held > end
-    # There is a gap, and readers are told of none: librdkafka takes an empty batch for one that is too large.
+    # Readers get no empty batch for this gap: librdkafka takes an empty batch for one that is too large.
     for from_cache in (True, False):
         committed = committed_of(bench, log, end, from_cache=from_cache)
         assert (committed.batches, committed.last_stable_offset) == ([], end)
@@ -312,7 +312,7 @@ def test_a_marker_that_is_repeated_leaves_no_trace(bench: Bench) -> None:
     again = producer.mark()
     assert (again.offset, again.first_offset, again.last_stable_offset) == (-1, -1, log.log_end)
     assert bench.client.xlen(log.stream) == length
-    producer.append(b"b")  # the sequence goes on, as the epoch does
+    producer.append(b"b")  # the sequence continues, as the epoch does
     assert Producer(bench, log, 99).mark(committed=False).offset == -1
 
 

@@ -1,4 +1,4 @@
-"""Native entries are noticed among thousands of waited-for logs, and asking for them is cheap."""
+"""Native entries are noticed among thousands of logs with listeners, and asking Redis for them is cheap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 1300
 
 
 def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
-    """The first, the last and those in between, beside keys that are no streams at all."""
+    """Entries are noticed in the first, the last and other streams, beside keys of another type."""
 
     async def work() -> None:
         topic = await bench.store.catalogue.create("wide", MANY)
@@ -28,7 +28,7 @@ def test_native_entries_are_noticed_among_many_logs(bench: Bench) -> None:
             bench.client.xadd(logs[partition].stream, {"a": "b"})
             await asyncio.wait_for(woken[partition].wait(), 10)
             woken[partition].clear()
-        # Once noticed, the next ones are, too.
+        # After the first entry the next ones are noticed, too.
         bench.client.xadd(logs[4].stream, {"a": "b"})
         await asyncio.wait_for(woken[4].wait(), 10)
         assert [index for index, event in enumerate(woken) if event.is_set()] == [4]

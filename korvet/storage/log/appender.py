@@ -4,7 +4,7 @@ of the calls.
 *Script append* (script.py): the function korvet_append (or korvet_append_batch) assigns the entry IDs and
 adds every record. It works in every state, and costs Redis twice the CPU of plain XADDs.
 
-*Guarded append* (guarded.py): the broker assigns the IDs, since it knows where its last append ended, and
+*Guarded append* (guarded.py): the broker assigns the IDs, since it knows the end of its last append, and
 sends one MULTI: the function korvet_guard, which opens a gate by renaming the stream, the XADDs of all
 entries through that gate, and the function korvet_seal, which renames the stream back and saves the log's
 state. A batch that is one small entry needs no gate: the guard adds it. If the broker was wrong (another
@@ -58,7 +58,7 @@ _LONGEST_REST: Final = 256
 
 
 class _Undone(NamedTuple):
-    """A group that did not take effect, as far as is known."""
+    """A group that has not taken effect, as far as is known."""
 
     group: AppendGroup
     is_unknown: bool
@@ -225,7 +225,7 @@ class Appender:
             self._send_mark(append)
 
     def _resume(self) -> None:
-        """Send what was held back, now that those in flight are answered."""
+        """Send the appends that were held back, now that those in flight are answered."""
         while self._held and not self._undone:
             append = self._held[0]
             route, position = self._route(append, is_next=True)
@@ -347,7 +347,7 @@ class Appender:
             self._resend()
 
     def _drop_gathered(self) -> None:
-        """What is not sent as it was gathered has to be sent in another way."""
+        """Cease to gather: the gathered group is sent in another way."""
         gathered = self._guarded.take_gathered()
         if gathered is not None:
             self._undone.append(_Undone(gathered, is_unknown=False))
@@ -395,7 +395,7 @@ class Appender:
         else:
             log.exception("%s: the outcome of an append is unknown", self._state.name)
             fault = LinkLost(repr(error))
-        # A passing error says that nothing was done, which is about the question, not about the append.
+        # A passing error means that nothing was done. That is about the question, not about the append.
         is_passing = isinstance(fault, PASSING)
         for append in group.appends:
             self._failed(append, LinkLost(f"the outcome is unknown: {fault}") if is_passing else fault)
@@ -417,7 +417,7 @@ class Appender:
                 batch = self._layout.as_read(append.received, form, appended.base_offset)
             state.note_appended(appended, form, batch, index_stale=index_stale)
         except Exception:
-            # Redis has the records, whatever is known of the log here.
+            # Redis has the records, although the state here is wrong now.
             log.exception("%s: the effect of an append could not be noted", state.name)
             state.lost_track()
         answer(append.done, appended)

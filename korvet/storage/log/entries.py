@@ -1,5 +1,5 @@
-"""What stream entries are as records, where only a little of it is asked: offsets and timestamps, and no
-entry at all.
+"""Single questions about stream entries as records: timestamps, keys, markers, the record count; and the
+empty batch for a gap without entries.
 """
 
 from __future__ import annotations
@@ -42,23 +42,24 @@ if TYPE_CHECKING:
     from korvet.records.batch import BatchHeader
 
 _DECIMAL: Final = re.compile(rb"-?[0-9]+")
-# Strings of a key and a value, and of a timestamp.
+# Strings of the fields key and value, and of a timestamp field.
 _KEYED: Final = 4
 _STAMP: Final = 2
 _INT64_MIN: Final = -(1 << 63)
 _INT64_MAX: Final = (1 << 63) - 1
 _INT32_MAX: Final = (1 << 31) - 1
 _INT16_MAX: Final = (1 << 15) - 1
-# The fields that a transaction adds, and the digits of the largest number there.
+# The fields that a transaction adds, and the digits of the largest number in them.
 _PRODUCER: Final = frozenset((PRODUCER_ID, PRODUCER_EPOCH))
 _NUMBER_DIGITS: Final = 18
 _OUTCOMES: Final = (COMMIT, ABORT)
 
 
 def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
-    """When a record was made (ms): entry ms + `ts` where the fields are the ones we write, else entry ms.
+    """The create time of a record (ms): the entry's ms + `ts` if all fields are of korvet's format, else the
+    entry's ms.
 
-    The same rule as records.kernel.entries_to_batches.
+    records.kernel.entries_to_batches follows the same rule.
     """
     ms, _ = id_parts(entry_id)
     once = {KEY, VALUE, TIMESTAMP, *_PRODUCER}
@@ -80,25 +81,25 @@ def entry_timestamp(entry_id: bytes, fields: Sequence[bytes]) -> int:
 
 
 def is_producer_field(name: bytes, value: bytes) -> bool:
-    """Whether a field `pid` or `epoch` says what we write there: who wrote a record in a transaction."""
+    """Whether a field `pid` or `epoch` has a value that korvet writes for a record in a transaction."""
     if len(value) > _NUMBER_DIGITS or not value.isdigit():
         return False
     return name == PRODUCER_ID or int(value) <= _INT16_MAX
 
 
 class Keyed(NamedTuple):
-    """What decides whether a record is kept in a compacted log."""
+    """The part of a record that decides whether a compaction keeps it."""
 
     key: bytes | None
-    """None: it has none."""
+    """The record's key; None if it has none."""
     tombstone: bool
     producer_id: int
-    """Of the transaction that it is in; -1 for none."""
+    """The producer of its transaction; -1 outside a transaction."""
 
 
 def record_key(fields: Sequence[bytes]) -> Keyed | None:
-    """What an entry is as a record; None for one with fields that we don't write: it is no record of a
-    producer, whatever readers are given for it. None as well for markers.
+    """The key of an entry's record. None for an entry with fields that korvet does not write: it is no record
+    of a producer, although readers get a record for it. None for markers, too.
     """
     if len(fields) >= _KEYED and fields[0] == KEY and fields[2] == VALUE:
         rest = fields[_KEYED:]
@@ -125,7 +126,7 @@ def _is_sound(name: bytes, value: bytes) -> bool:
 
 
 def marker_producer(fields: Sequence[bytes]) -> int | None:
-    """The producer whose transaction an entry ends; None for an entry that is no marker."""
+    """The producer whose transaction a marker entry ends; None for other entries."""
     if len(fields) != MARKER_STRINGS:
         return None
     found = dict(zip(fields[::2], fields[1::2], strict=True))
@@ -138,8 +139,9 @@ def marker_producer(fields: Sequence[bytes]) -> int | None:
 def first_record(
     entry_id: bytes, fields: Sequence[bytes], bias: int, *, offset: int = 0, timestamp_ms: int = _INT64_MIN
 ) -> tuple[int, int] | None:
-    """The first of an entry's records from `offset` on whose timestamp (ms) is not before that one: (offset,
-    timestamp); None if there is none, no offset names the entry, or it is a damaged batch.
+    """(offset, timestamp in ms) of an entry's first record from `offset` on with a timestamp of
+    `timestamp_ms` or later. None if there is none, no offset names the entry, or the entry is a damaged
+    batch.
 
     `bias` is 1 on a dense topic, else 0.
     """
@@ -162,20 +164,21 @@ def _first_in_batch(
     first = max(offset - header.base_offset, 0)
     if header.max_timestamp_ms < timestamp_ms or first > header.last_offset_delta:
         return None
-    # Of all records, where the timestamps are the broker's; or where the records can't be read.
+    # This timestamp is that of all records if they have the append time. It also serves if the records
+    # can't be read.
     found: tuple[int, int] | None = first, header.max_timestamp_ms
     if not header.log_append_time:
         with contextlib.suppress(BatchError):
             plain = None
             if header.codec:
-                # Its size was bounded when it was produced.
+                # The plain size was bounded when the batch was produced.
                 plain = decompress(header.codec, memoryview(data)[HEADER_BYTES:], _INT32_MAX)
             found = find_record(data, 0, header, plain, first, timestamp_ms)
     return found and (header.base_offset + found[0], found[1])
 
 
 def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
-    """How many records an entry is; 1 where no offset names it."""
+    """The number of records in an entry; 1 if no offset names it."""
     try:
         header = batch_of(fields, offset_of(entry_id, bias))
     except AddressError:
@@ -184,7 +187,7 @@ def record_count(entry_id: bytes, fields: Sequence[bytes], bias: int) -> int:
 
 
 def is_damaged(fields: Sequence[bytes], last_offset: int) -> bool:
-    """Whether an entry was written as a record batch and cannot be read as one any more."""
+    """Whether an entry was written as a record batch, but can no longer be read as one."""
     is_batch = _is_batch_field(fields) and resembles_batch(fields[1], last_offset)
     return is_batch and batch_of(fields, last_offset) is None
 
@@ -194,8 +197,8 @@ def _is_batch_field(fields: Sequence[bytes]) -> bool:
 
 
 def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
-    """The header of the sound batch that an entry is as a whole, else None. The kernel's rule: it ends at the
-    entry's own offset.
+    """The header of the sound batch that makes up a whole entry; None for other entries. As in the kernel,
+    the batch has to end at the entry's own offset.
     """
     if not _is_batch_field(fields):
         return None
@@ -208,11 +211,11 @@ def batch_of(fields: Sequence[bytes], last_offset: int) -> BatchHeader | None:
 
 
 def empty_batch(first_offset: int, last_offset: int, leader_epoch: int) -> bytes:
-    """A record batch without records that ends at `last_offset`, as Kafka's cleaner leaves where all are
-    gone.
+    """A record batch without records that ends at `last_offset`. Kafka's cleaner leaves such a batch if it
+    removes all records.
 
-    A reader goes on at last_offset + 1. The batch begins at `first_offset` where an int32 delta reaches so
-    far.
+    A reader continues at last_offset + 1. The batch begins at `first_offset` if the difference of the offsets
+    is an int32, else at `last_offset`.
     """
     base_offset = first_offset if last_offset - first_offset <= _INT32_MAX else last_offset
     header = CHECKED_HEADER.pack(

@@ -1,4 +1,4 @@
-"""One partition's log over its Redis stream: the facade of what appends, reads, asks and deletes.
+"""One partition's log over its Redis stream: the facade of appends, reads, queries and deletions.
 
 Offsets are packed ones (korvet.offsets.packing). On dense topics they count 0, 1, 2 and are stored one
 higher.
@@ -66,7 +66,7 @@ class PartitionLog:
     def __init__(
         self, resources: LogResources, topic: Topic, partition: int, epoch: int | None = None
     ) -> None:
-        """Use Logs.get. `epoch` is our leader epoch; without it nobody fences us."""
+        """Use Logs.get. `epoch` is our leader epoch; without it no other broker fences us."""
         commands = resources.commands
         state = LogState(commands, resources.tails, topic, partition, epoch, resources.lead_cap_ms)
         self._resources = resources
@@ -290,7 +290,7 @@ class PartitionLog:
         self._readahead.clear()
 
     def close(self, refusal: StorageError) -> None:
-        """Refuse further use for that reason. Listeners are called a last time, so that nobody waits for
+        """Refuse further use for that reason. Listeners are called a last time, so that none waits for
         changes that will not come.
         """
         state = self.state

@@ -116,11 +116,11 @@ class Queries:
             start = "(" + page[-1][0].decode()
 
     async def end_of_leader_epoch(self, epoch: int) -> tuple[int, int] | None:
-        """(latest leader epoch up to `epoch`, the offset at which it ended), None for a later epoch than the
-        present one. The present epoch ends at the log end, an earlier one where the next leader took over.
+        """(latest leader epoch up to `epoch`, the offset at which it ended); None for a later epoch than the
+        present one. The present epoch ends at the log end, an earlier one at the next leader's first offset.
 
-        Clock offsets are never assigned twice, whatever was lost: all epochs of such a log end at the log
-        end.
+        Clock offsets are never assigned twice, even if Redis lost writes: all epochs of such a log end at the
+        log end.
         """
         state = self._state
         if epoch > state.leader_epoch:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
     from korvet.storage.log.state import LogState
 
-# How long Redis may be away before the outcome of what was in flight counts as unknown.
+# How long Redis may be away before the outcome of an append in flight counts as unknown.
 READ_BACK_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 

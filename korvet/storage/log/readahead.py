@@ -131,7 +131,7 @@ class ReadAhead:
             self._deliver(ahead, ahead.outcome, done)
 
     def drop(self, ahead: _Begun) -> None:
-        """Deliver this read to nobody else than a consumer that has asked for it."""
+        """Deliver this read to no other consumer than one that has already asked for it."""
         self._budget.release(ahead)
         if self._aheads.get(ahead.offset) is ahead:
             del self._aheads[ahead.offset]

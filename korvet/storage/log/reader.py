@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 # Field names, lengths and IDs around a record's payload in a reply, roughly.
 _ENTRY_OVERHEAD_BYTES: Final = 64
 _MOST_ENTRIES: Final = 8192
-# Entries asked for after the last point of the index, where large records may follow small ones.
+# Entries asked for after the last point of the index: large records may follow small ones there.
 _FEW_ENTRIES: Final = 64
 # The size of a reply in the worst case; beyond it the index is asked first.
 _LARGEST_REPLY_BYTES: Final = 32 << 20

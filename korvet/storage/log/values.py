@@ -12,7 +12,7 @@ Form = AppendArguments | AppendCommands
 """A batch encoded for Redis: for the append script, or for the guard."""
 
 Summary = RecordSummary | AppendArguments | AppendCommands
-"""What a producer's batch is admitted by: the timestamps of its records, and the number without a key."""
+"""The checked records of a producer's batch: their timestamps, and the number of records without a key."""
 
 DEFAULT_AVERAGE_BYTES: Final = 256.0
 """The assumed size of an entry until the log is known."""

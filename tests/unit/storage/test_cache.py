@@ -1,4 +1,4 @@
-"""The tail cache: what it holds, gives and forgets."""
+"""The tail cache: the batches that it holds, returns and drops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def values(*texts: bytes, **options: object) -> bytes:
 
 
 def sized(size_bytes: int) -> bytes:
-    """A batch of exactly that many bytes."""
+    """A batch of exactly this size."""
     made = values(b"v" * (size_bytes - len(values(b"")) - 4))
     made = values(b"v" * (size_bytes - len(values(b"")) - 4 + size_bytes - len(made)))
     assert len(made) == size_bytes
@@ -31,7 +31,7 @@ def cache() -> TailCache:
 def extend(
     cache: TailCache, base_offset: int, record_count: int, previous_end: int, sent: bytes | None
 ) -> None:
-    """An append of the records that a producer sent."""
+    """Extend the cache by an append of a producer's records."""
     batch = None if sent is None else kernel.place_batch(sent, base_offset, 0)
     cache.extend(base_offset, record_count, previous_end, batch)
 

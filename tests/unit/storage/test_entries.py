@@ -60,7 +60,7 @@ def test_markers_are_the_kernels(order: list[bytes], outcome: bytes, producer: b
 
 
 def _by_the_kernel(entry_id: bytes, fields: list[bytes], native: Callable[[Any], bytes]) -> bytes:
-    """The record batches that readers get for one entry."""
+    """The record batches that the kernel makes of one entry."""
     reply = b"*1\r\n*2\r\n" + pack_arguments(entry_id) + b"*%d\r\n" % len(fields) + pack_arguments(*fields)
     entries = entries_to_batches(
         reply,
@@ -76,7 +76,7 @@ def _by_the_kernel(entry_id: bytes, fields: list[bytes], native: Callable[[Any],
 
 
 def _agree(fields: list[bytes]) -> None:
-    """Readers and compaction take an entry for the same."""
+    """Check that readers and compaction see the same record in an entry."""
     natives: list[object] = []
 
     def native(read: object) -> bytes:

@@ -1,5 +1,5 @@
-"""What is known of a log's transactions: never more than is true, in whatever order the replies come, and
-never more than so many aborted ones.
+"""The index of a log's transactions: it never claims more than is true, in any order of replies, and never
+holds more aborted transactions than its limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Log:
         return min(self.open.values(), default=self.end)
 
     def append(self, producer: int, gap: int, records: int) -> None:
-        """A batch of ours; producer 0 is in no transaction."""
+        """Append a batch; producer 0 is in no transaction."""
         previous_end, base = self.end, self.end + gap
         self.end = base + records
         if producer:
@@ -72,7 +72,7 @@ class Log:
         self.replies["read"].append(lambda: self.index.observe_bounds(last_stable_offset, end))
 
     def ask_markers(self, first: int) -> None:
-        """As a reader from this offset on does, who knows by then where the log is stable."""
+        """Ask Redis for markers, as a reader from this offset on does that knows the last stable offset."""
         told = [each for each in self.aborted if each.last_offset >= first]
         proven_end, generation = self.index.proven_end, self.index.generation
         if first < self.index.last_stable_offset:
@@ -84,7 +84,7 @@ class Log:
             self.replies["read"].append(arrive)
 
     def lose_replies(self) -> None:
-        """The write link broke: what it has done is not told."""
+        """Break the write link: the replies to its commands are lost."""
         self.replies["write"].clear()
 
     def arrive(self, link: str) -> None:
@@ -171,7 +171,7 @@ def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> 
     log.mark(1, 0, committed=False)
     log.ask_bounds()
     log.arrive("read")
-    # All is decided, but how has yet to be asked.
+    # All transactions are decided, but their outcomes are unknown here.
     assert (log.index.last_stable_offset, log.index.aborted_from(1)) == (7, None)
     log.arrive("write")
     log.arrive("write")
@@ -179,7 +179,7 @@ def test_a_read_that_overtakes_the_reply_to_an_append_proves_no_stable_end() -> 
 
 
 def aborted_at(offset: int) -> Aborted:
-    """A transaction of one record right before its marker."""
+    """An aborted transaction of one record directly before its marker."""
     return Aborted(offset, offset - 1, 7, offset + 1)
 
 
