@@ -36,7 +36,7 @@ from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.eviction import EvictionWatch
-from korvet.storage.shared_configs import SecurityStore
+from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.store import Store
 from korvet.supervisor import keep, once
 from korvet.topics.compaction import LogCleaner
@@ -69,7 +69,7 @@ class _Parts(NamedTuple):
     listener: Listener
     store: Store
     member: Membership
-    security: SecurityStore
+    security: SharedConfigs
     groups: GroupConfig
     coordinator: CoordinatorService
     markers: LocalMarkers
@@ -93,7 +93,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
         endpoints = await listener.bind()
         store = await _open_store(config, redis_url, endpoints)
         groups = GroupConfig.from_settings(config)
-        security = SecurityStore(store.commands, authorizer, credentials, quotas, groups.own)
+        security = SharedConfigs(store.commands, authorizer, credentials, quotas, groups.own)
         parts = _assemble(config, listener, store, security, groups)
         tasks = _server_tasks(parts, redis_url)
         try:
@@ -109,7 +109,7 @@ async def run(config: Config, redis_url: str, ready: Callable[[str, int], None])
 
 
 def _assemble(
-    config: Config, listener: Listener, store: Store, security: SecurityStore, groups: GroupConfig
+    config: Config, listener: Listener, store: Store, security: SharedConfigs, groups: GroupConfig
 ) -> _Parts:
     assert store.membership is not None
     coordinator = CoordinatorService(

@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
     from korvet.storage.topic import OffsetAssignment, StorageLayout
 
-# Enough to keep Redis busy, and few enough that others' commands come in between.
+# Limits the commands of one pass over partitions: enough to keep Redis busy, few enough that the commands of
+# other callers run in between.
 _COMMANDS_AT_ONCE: Final = 256
-# Partitions of one topic. A stored count beyond what anybody can have made would stop every loop over them.
+# Limits the partitions of one topic. A damaged count above the limit would stop every loop over partitions.
 _MOST_PARTITIONS: Final = 1_000_000
 
 ConfigProblem: TypeAlias = "Callable[[str, str], str | None]"
-"""(name, value): why a topic can't have that config; None if it can."""
+"""(name, value): why a topic cannot have that config; None if it can."""
 
 log = logging.getLogger(__name__)
 
 
 def parse_topic(field: bytes, value: bytes) -> Topic:
-    """A field of the topics' hash. Raises ValueError."""
+    """The topic of a field of the topics' hash. Raises ValueError."""
     topic = msgspec.json.decode(value, type=Topic)
     if topic.name.encode() != field:
         raise ValueError(f"it holds a topic of another name, {topic.name[:MAX_NAME_LENGTH]!r}")
@@ -46,8 +47,8 @@ def parse_topic(field: bytes, value: bytes) -> Topic:
 
 
 def without_bad_configs(topic: Topic, problem: ConfigProblem) -> tuple[Topic, dict[str, str]]:
-    """The topic with those of its configs that can be in force, and by name why the others cannot. An
-    internal topic has no other cleanup.policy than compact.
+    """The topic with its valid configs, and the reason for each invalid config. An internal topic with an
+    invalid cleanup.policy gets compact.
     """
     bad = {name: why for name, value in topic.configs.items() if (why := problem(name, value)) is not None}
     if not bad:
@@ -59,9 +60,7 @@ def without_bad_configs(topic: Topic, problem: ConfigProblem) -> tuple[Topic, di
 
 
 class Catalogue:
-    """All topics, as last read; every change goes to Redis first. Raises StorageError where Redis does not
-    answer.
-    """
+    """All topics, as last read. Each change is written to Redis first. Raises StorageError if Redis fails."""
 
     def __init__(
         self,
@@ -80,49 +79,51 @@ class Catalogue:
         self._config_problem = config_problem
         self._topics: dict[str, Topic] = {}
         self._deleting: dict[str, Topic] = {}
-        # Of the topics that are not being deleted.
+        # Names of the topics that are not being deleted.
         self._names: dict[uuid.UUID, str] = {}
-        # As they are in Redis, byte for byte: what compare and set compares.
+        # The bytes of each topic in Redis, for compare and set.
         self._encoded: dict[str, bytes] = {}
         self.bad_configs: dict[str, frozenset[str]] = {}
-        """By topic, the names of its stored configs that cannot be in force."""
+        """By topic: the names of its stored configs that are invalid."""
         self.local_change = 0
-        """Another number whenever what is known here has changed."""
+        """A number that changes with each change of the topics that this process knows."""
         self.applied_version = 0
-        """Of the catalogue in Redis when it was read here last, changes of ours included."""
+        """The version of the catalogue in Redis that this process has applied, its own changes included."""
         self.known_version = 0
-        """The newest version that there is to our knowledge; some changes of others in it may be unknown."""
+        """The newest version that this process has heard of; changes of other brokers in it may not be
+        applied yet.
+        """
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """Topics by name as they are now, those being deleted left out."""
+        """Topics by name, without those that are being deleted."""
         return dict(self._topics)
 
     def get(self, name: str) -> Topic | None:
-        """The topic of that name, as last read; None where there is none, or it is being deleted."""
+        """The topic of that name, as last read; None if it does not exist or is being deleted."""
         return self._topics.get(name)
 
     def by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """The topic of that id, as last read."""
+        """The topic of that id, as last read; None if it does not exist or is being deleted."""
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
     def pending_deletes(self) -> list[Topic]:
-        """Topics whose deletion was begun and not finished, say by a broker that died."""
+        """Topics whose deletion is not finished, for example because the broker that began it has crashed."""
         return list(self._deleting.values())
 
     async def catch_up(self) -> None:
-        """Read the catalogue if others have changed it since it was read last (HGET). Raises StorageError."""
+        """Read the catalogue if another process has changed it (HGET). Raises StorageError."""
         changed = counter_of(await self._commands.call("HGET", self._commands.keyspace.cluster, "catalogue"))
         if changed != self.applied_version:
             await self.load()
 
     async def load(self) -> Mapping[str, Topic]:
-        """Read the catalogue (HGETALL), and let logs follow what others have changed. A topic that cannot be
-        read is left out, and so is a topic's config with a value that it can't have.
+        """Read the catalogue (HGETALL), and report the changes of other brokers. Topics that cannot be read,
+        and invalid configs, are left out.
         """
         keys = self._commands.keyspace
-        # The version first: what is changed in between is read again.
+        # The version first: a change between the two reads is read again later.
         version = counter_of(await self._commands.call("HGET", keys.cluster, "catalogue"))
         reply = await self._commands.call("HGETALL", keys.topics)
         pairs = dict(pairs_of(reply))
@@ -160,8 +161,8 @@ class Catalogue:
         storage_layout: StorageLayout = "record",
         topic_id: uuid.UUID | None = None,
     ) -> Topic:
-        """Add a topic; of several creators one wins. Raises TopicExists, ValueError on a bad name or
-        count.
+        """Create a topic; of several concurrent creators one succeeds. Raises TopicExists, and ValueError for
+        an invalid name or count.
         """
         if partitions < 1:
             raise ValueError(f"{partitions} partitions: at least one is needed")
@@ -187,8 +188,8 @@ class Catalogue:
         return topic
 
     async def add_partitions(self, name: str, partitions: int) -> Topic:
-        """Let a topic have `partitions` in all. Raises TopicGone, CatalogueConflict, ValueError where it has
-        more.
+        """Extend a topic to `partitions` partitions in all. Raises TopicGone, CatalogueConflict, and
+        ValueError if it has as many already.
         """
         topic = self._existing(name)
         if partitions <= topic.partitions:
@@ -198,35 +199,35 @@ class Catalogue:
         return grown
 
     async def set_configs(self, name: str, configs: Mapping[str, str]) -> Topic:
-        """Replace all that is set of a topic's configuration. Raises TopicGone, CatalogueConflict."""
+        """Replace all configs of a topic. Raises TopicGone and CatalogueConflict."""
         topic = self._existing(name)
         return await self._replace(topic, msgspec.structs.replace(topic, configs=dict(configs)))
 
     async def delete(
         self, name: str, forget_offsets: Callable[[Topic], Awaitable[None]] | None = None
     ) -> None:
-        """Delete a topic and all that it has in Redis.
+        """Delete a topic and all its keys in Redis.
 
-        In this order, so that `finish_delete` can go on after a crash: mark it, let the coordinators write
-        their tombstones (`forget_offsets`), drop the partitions, drop the entry. Raises TopicGone,
-        CatalogueConflict.
+        The steps have this order, so that `finish_delete` can continue after a crash: mark the topic, let the
+        coordinators write their tombstones (`forget_offsets`), delete the partitions, delete the field.
+        Raises TopicGone and CatalogueConflict.
         """
         topic = await self.mark_deleting(name)
         await self.finish_delete(topic, forget_offsets)
 
     async def mark_deleting(self, name: str) -> Topic:
-        """First step of a deletion: from now on nobody can use the topic."""
+        """The first step of a deletion: from now on no client can use the topic."""
         topic = self._existing(name)
         return await self._replace(topic, msgspec.structs.replace(topic, deleting=True))
 
     async def finish_delete(
         self, topic: Topic, forget_offsets: Callable[[Topic], Awaitable[None]] | None = None
     ) -> None:
-        """The other steps of a deletion, also of one that was begun earlier (`pending_deletes`)."""
+        """The other steps of a deletion, also of an earlier one that was not finished (`pending_deletes`)."""
         self._gone(topic.name)
         if forget_offsets is not None:
             await forget_offsets(topic)
-        # On the write link, so behind every append that was under way.
+        # On the write link, so after every append in flight.
         await self._each_partition(
             range(topic.partitions), lambda partition: self._drop_partition(topic, partition)
         )
@@ -260,15 +261,15 @@ class Catalogue:
         if not topic.bias:
             return
         meta = self._commands.keyspace.meta
-        # korvet_xadd, which native writers call, reads it there.
+        # korvet_xadd, which native writers call, reads the bias there.
         await self._each_partition(
             range(first, topic.partitions),
             lambda partition: self._commands.call("HSET", meta(topic.name, partition), "bias", topic.bias),
         )
 
     def _drop_partition(self, topic: Topic, partition: int) -> Awaitable[Any]:
-        """Delete all that a partition of a deleted topic has, unless a new topic of that name has it. Raises
-        StorageError. Function korvet_drop.
+        """Delete the keys of a partition of a deleted topic, unless a new topic of that name owns them.
+        Raises StorageError. Function korvet_drop.
         """
         keyspace = self._commands.keyspace
         stream, index, meta, latest = keyspace.partition_keys(topic.name, partition)
@@ -277,7 +278,7 @@ class Catalogue:
         return self._commands.fcall("korvet_drop", keys, str(topic.topic_id))
 
     async def _each_partition(self, partitions: range, command: Callable[[int], Awaitable[Any]]) -> None:
-        """A command for each partition, many of them on their way at once."""
+        """Run a command for each partition, _COMMANDS_AT_ONCE at a time."""
         for start in range(0, len(partitions), _COMMANDS_AT_ONCE):
             some = partitions[start : start + _COMMANDS_AT_ONCE]
             await asyncio.gather(*map(command, some))
@@ -289,7 +290,7 @@ class Catalogue:
         )
         self.known_version = max(self.known_version, version)
         if version == self.applied_version + 1:
-            # Nobody else's change is among these.
+            # No change of another process is in between.
             self.applied_version = version
 
     def _keep(self, topic: Topic, encoded: bytes) -> None:

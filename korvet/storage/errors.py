@@ -1,6 +1,4 @@
-"""What can go wrong between the broker and Redis, as domain errors; the protocol rim maps them to Kafka's
-codes.
-"""
+"""The domain errors of the storage. The API layer maps them to Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -8,69 +6,69 @@ from typing import Final
 
 
 class StorageError(Exception):
-    """Anything that keeps a storage operation from its result."""
+    """A storage operation failed."""
 
 
 class StoreError(StorageError):
-    """The store cannot be opened; the message is fit for the terminal."""
+    """The store cannot be opened; the message is meant for the terminal."""
 
 
 class StorageFault(StorageError):
-    """Redis refused a command for a reason that has no class of its own; the message is Redis's."""
+    """Redis refused a command for a reason without a class of its own. The message is the error reply."""
 
 
 class LinkLost(StorageError):
-    """The connection to Redis is gone. A command that was in flight may or may not have taken effect."""
+    """The connection to Redis broke. A command that was in flight may or may not have taken effect."""
 
 
 class KeyspaceLost(StorageError):
-    """Redis does not hold the keyspace that this process opened: it was emptied or replaced, or its catalogue
-    is gone. Nothing was written.
+    """Redis does not hold the keyspace that this process opened: the keyspace was emptied or replaced, or its
+    catalogue was lost. Nothing was written.
     """
 
 
 class SlotUnavailable(StorageError):
-    """No node of the cluster serves the key's slot now (it is on its way, or its primary failed); nothing was
-    done.
+    """No node of the cluster serves the key's slot now: the slot is being moved, or its primary failed. The
+    command had no effect.
     """
 
 
 class WritesRefused(StorageError):
-    """Redis takes no writes now, and can be read from; nothing was written. The message is Redis's."""
+    """Redis accepts no writes now, only reads. Nothing was written. The message is the error reply."""
 
 
 class NoRoom(WritesRefused):
-    """The disk of the embedded server has no more room than what groups and brokers need; nothing was
+    """The disk of the embedded server has only the room left that groups and brokers need. Nothing was
     written.
     """
 
 
 class NotPrimary(StorageError):
-    """The server is a replica now, and its connections are made anew; nothing was written."""
+    """The server has become a replica, and its connections are opened again. Nothing was written."""
 
 
 class Loading(StorageError):
-    """The server still reads its files; nothing was done."""
+    """The server still reads its files. The command had no effect."""
 
 
 class Busy(StorageError):
-    """A script or function has kept the server busy for seconds; nothing was done."""
+    """A script or function has kept the server busy for seconds. The command had no effect."""
 
 
 class AccessRefused(StorageError):
-    """Redis does not permit that to our user, or refuses the password; nothing was done."""
+    """Redis does not permit the command to our user, or refuses the password. The command had no effect."""
 
 
 class OutOfMemory(WritesRefused):
-    """Redis is at maxmemory and refused the write; nothing was written."""
+    """Redis is at maxmemory and refused the write. Nothing was written."""
 
 
 class WrongType(StorageError):
-    """A native application uses one of our keys for something else; nothing was written."""
+    """A Redis application uses one of our keys for another type. Nothing was written."""
 
 
 class Throttled(StorageError):
-    """Offsets have run ahead of Redis's clock as far as they may; nothing was written."""
+    """Offsets are ahead of Redis's clock by the permitted maximum. Nothing was written."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__(f"offsets are ahead of the clock: try again in {wait_ms} ms")
@@ -78,48 +76,50 @@ class Throttled(StorageError):
 
 
 class OffsetsExhausted(StorageError):
-    """The last entry's ID lies where no offset can name the next one; nothing was written."""
+    """No offset can address an entry after the last one. Nothing was written."""
 
 
 class OutOfOrderSequence(StorageError):
-    """An idempotent producer's batch does not follow its last one (KIP-98); nothing was written."""
+    """An idempotent producer's batch does not follow its last batch (KIP-98). Nothing was written."""
 
 
 class InvalidProducerEpoch(StorageError):
-    """A newer incarnation of the producer has written (KIP-98); nothing was written."""
+    """A newer incarnation of the producer has written (KIP-98). Nothing was written."""
 
 
 class InvalidTransactionState(StorageError):
-    """A batch in no transaction comes from a producer that has one open (KIP-98); nothing was written."""
+    """A batch outside of transactions came from a producer with an open transaction (KIP-98). Nothing was
+    written.
+    """
 
 
 class FencedCoordinator(StorageError):
-    """A newer coordinator has ended a transaction of this producer; nothing was written."""
+    """A newer coordinator has ended a transaction of this producer. Nothing was written."""
 
 
 class FencedEpoch(StorageError):
-    """Another broker leads the partition, or is to; nothing was written."""
+    """Another broker leads the partition, or will lead it. Nothing was written."""
 
     def __init__(self, message: str, newest: int | None = None) -> None:
-        """newest: the partition's writers' epoch, where it was met."""
+        """newest: the writers' epoch of the partition in Redis, if it is known."""
         super().__init__(message)
         self.newest = newest
 
 
 class TopicGone(StorageError):
-    """The topic is deleted, or being deleted."""
+    """The topic is deleted, or is being deleted."""
 
 
 class TopicExists(StorageError):
-    """A topic of that name is there already, or still being deleted."""
+    """A topic of that name exists, or is being deleted."""
 
 
 class CatalogueConflict(StorageError):
-    """Somebody else changed the topic in between; read it again."""
+    """Another process changed the topic since it was read; read it again."""
 
 
 class OffsetOutOfRange(StorageError):
-    """No record can be read at `offset`: it is not in [log_start, log_end]."""
+    """The offset is outside of [log_start, log_end]."""
 
     def __init__(self, offset: int, log_start: int, log_end: int) -> None:
         super().__init__(f"offset {offset} is not in {log_start}..{log_end}")
@@ -129,7 +129,7 @@ class OffsetOutOfRange(StorageError):
 
 
 class DamagedBatch(StorageError):
-    """A stored record batch cannot be read: its CRC, its length or its place is not as it was written."""
+    """A stored record batch cannot be read: its CRC, its length or its base offset has changed."""
 
 
 class RedisFault(StorageError):
@@ -142,7 +142,7 @@ class RedisFault(StorageError):
 
 
 PASSING: Final = (LinkLost, SlotUnavailable, WritesRefused, NotPrimary, Loading, Busy)
-"""States of Redis that end by themselves, or when somebody sees to it."""
+"""States of Redis that end by themselves or by an operator's action."""
 
 _BY_CODE: Final[dict[str, type[StorageError]]] = {
     "OOM": OutOfMemory,
@@ -173,8 +173,8 @@ _BY_CODE: Final[dict[str, type[StorageError]]] = {
 
 
 def domain_error(fault: StorageError) -> StorageError:
-    """The domain error that an error reply of Redis or of our functions stands for; others stay as
-    they are.
+    """The domain error for an error reply of Redis or of our functions. Other errors are returned
+    unchanged.
     """
     if not isinstance(fault, RedisFault):
         return fault

@@ -1,7 +1,7 @@
-"""Hashes that brokers share, read field by field.
+"""Reading the hashes that brokers share, field by field.
 
-Anybody who can reach Redis can write to them. A field that cannot be read is left out, logged once, and named
-by `korvet doctor`; it never keeps the other fields from being read.
+Any client of Redis can write to these hashes. A field that cannot be read is skipped, logged once, and
+reported by `korvet doctor`; the other fields are read nevertheless.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 V = TypeVar("V")
 
-# What a parser may raise for bytes that no broker wrote: int() and float() of long numbers, nested JSON.
+# The exceptions of parsers for bytes that no broker wrote: int() and float() of long numbers, nested JSON.
 _UNREADABLE: Final = (ValueError, RecursionError, OverflowError)
-# Lines that one reading of a hash may log; more damaged fields than that have one cause.
+# Limits the lines that one read of a hash logs: more damaged fields than this have one cause.
 _MOST_LINES: Final = 20
 _SHOWN_BYTES: Final = 100
-# Fewer than the digits that a double represents exactly: Redis's scripts calculate with doubles.
+# Limits the digits of a counter: Redis's scripts calculate with doubles, which represent them exactly.
 _COUNTER_DIGITS: Final = 16
 
 log = logging.getLogger(__name__)
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def read_fields(
     pairs: Iterable[tuple[bytes, V]], parse: Callable[[bytes, V], T]
 ) -> tuple[list[T], dict[bytes, str]]:
-    """The results of parse(field, value), and by field the reason why the others cannot be read."""
+    """The results of parse(field, value), and the reason for each field that cannot be read."""
     found: list[T] = []
     damaged: dict[bytes, str] = {}
     for field, value in pairs:
@@ -41,7 +41,7 @@ def read_fields(
 
 
 def pairs_of(reply: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
-    """The fields and values of an HGETALL reply."""
+    """The pairs of field and value in an HGETALL reply."""
     return zip(reply[::2], reply[1::2], strict=True)
 
 
@@ -51,18 +51,20 @@ def counter_of(value: bytes | None) -> int:
 
 
 def shown(field: bytes) -> str:
-    """Bytes of Redis as text for people, cut when long."""
+    """Bytes of Redis as printable text, cut if they are long."""
     return repr(field[:_SHOWN_BYTES])[2:-1]
 
 
 class DamageLog:
-    """Logs each damaged field once, and again if it is damaged after a repair."""
+    """Logs each damaged field once, and again if the field is damaged after a repair."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, dict[bytes, str]] = {}
 
     def note(self, key: bytes, damaged: Mapping[bytes, str]) -> None:
-        """These are the damaged fields of a hash now, each with the reason."""
+        """Log the fields of a hash that have become damaged; `damaged`: all damaged fields now, with the
+        reason.
+        """
         known = self._known.get(key, {})
         new = [field for field, reason in damaged.items() if known.get(field) != reason]
         for field in new[:_MOST_LINES]:

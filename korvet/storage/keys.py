@@ -1,4 +1,4 @@
-"""The names of our keys in Redis (DESIGN section 4): every key of one partition lies in one cluster slot."""
+"""The names of our keys in Redis. All keys of one partition are in one cluster slot."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ DEFAULT_PREFIX: Final = "korvet"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
-# Kafka's rule for topic names; it leaves out braces, which would move keys to other cluster slots, and
+# Kafka's rule for topic names. The rule excludes braces, which would move keys to other cluster slots, and
 # colons, which separate the parts of a key.
 MAX_NAME_LENGTH: Final = 249
-"""Characters of a topic's name, in Kafka."""
+"""Limits the characters of a topic's name, in Kafka."""
 _TOPIC_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}")
 _PREFIX: Final = re.compile(r"[^{}\s\x00-\x1f]{1,100}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic of that name can have keys."""
+    """Whether Kafka accepts the name for a topic."""
     return _TOPIC_NAME.fullmatch(name) is not None
 
 
 class Keyspace:
-    """All keys of one cluster. `prefix` keeps several clusters in one Redis apart.
+    """All keys of one cluster. Several clusters in one Redis have different prefixes.
 
-    Raises ValueError where the prefix is empty, longer than 100 characters, or holds braces or white space.
+    Raises ValueError if the prefix is empty, is longer than 100 characters, or contains braces or white
+    space.
     """
 
     __slots__ = ("acls", "brokers", "cluster", "group_configs", "prefix", "quotas", "topics", "users")
@@ -47,14 +48,14 @@ class Keyspace:
         self.quotas = self._shared("quotas")
         """Hash: entity and key as JSON -> client quota."""
         self.group_configs = self._shared("group.configs")
-        """Hash: group and name as JSON -> what the group has set."""
+        """Hash: group and name of a config as JSON -> the value that the group has set."""
 
     def stream(self, topic: str, partition: int) -> bytes:
-        """The log itself, under a plain name that native clients can guess."""
+        """The log itself. Its plain name is easy to use for Redis applications."""
         return self._partition(topic, partition).encode()
 
     def index(self, topic: str, partition: int) -> bytes:
-        """Sorted set: offset -> what lies before it."""
+        """Sorted set: offset -> number of records before it."""
         return f"{{{self._partition(topic, partition)}}}:index".encode()
 
     def meta(self, topic: str, partition: int) -> bytes:
@@ -66,8 +67,8 @@ class Keyspace:
         return f"{{{self._partition(topic, partition)}}}:latest".encode()
 
     def aborted(self, topic: str, partition: int) -> bytes:
-        """Sorted set: offset of an abort marker -> producer id, first offset of its transaction, last stable
-        offset behind the marker.
+        """Sorted set: offset of an abort marker -> producer id, first offset of the transaction, last stable
+        offset after the marker.
         """
         return f"{{{self._partition(topic, partition)}}}:aborted".encode()
 
@@ -76,22 +77,22 @@ class Keyspace:
         return f"{{{self._partition(topic, partition)}}}:pending:{producer_id}".encode()
 
     def gate(self, topic: str, partition: int) -> bytes:
-        """What the stream is called while a guarded append adds to it; never there between commands."""
+        """The name of the stream while a guarded append adds to it. It never exists between commands."""
         return f"{{{self._partition(topic, partition)}}}:w".encode()
 
     def mail(self, node_id: int, joined: int) -> bytes:
-        """List: what other brokers ask one that came with that version of the assignment."""
+        """List: mail for the broker that joined in this version of the assignment."""
         return self._shared(f"mail:{node_id}:{joined}")
 
     def shadow_keys(self, topic: str, partition: int) -> tuple[bytes, ...]:
-        """What a compaction under way has: stream, index and meta of the new log, its placeholders, the old
-        stream on its way out.
+        """The keys of a compaction in progress: stream, index and meta of the new log, its placeholders, and
+        the old stream that is being deleted.
         """
         first = f"{{{self._partition(topic, partition)}}}:compact"
         return tuple(f"{first}{part}".encode() for part in ("", ":index", ":meta", ":pending", ":old"))
 
     def partition_keys(self, topic: str, partition: int) -> tuple[bytes, bytes, bytes, bytes]:
-        """Stream, index, meta, latest: everything that one partition has for long."""
+        """Stream, index, meta, latest: the lasting keys of one partition."""
         return (
             self.stream(topic, partition),
             self.index(topic, partition),

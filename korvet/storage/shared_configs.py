@@ -1,5 +1,5 @@
-"""Users, ACLs, client quotas and configs of groups in Redis, and their counterparts in this process, which
-follow what any broker changes.
+"""Users, ACLs, client quotas and configs of groups: stored in Redis, and applied in each broker after a
+change by any broker.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How soon changes of other brokers are in force here, where clients have to be known and where not.
+# Interval of reads of other brokers' changes if clients must be authenticated or authorized.
 _POLL_S: Final = 0.25
+# Interval of reads otherwise: then only quotas and configs of groups matter.
 _QUOTAS_POLL_S: Final = 1.0
-# Fields that one call of the library takes: a script has room for some thousands of arguments.
+# Limits the fields of one function call: a script accepts some thousands of arguments.
 _FIELDS_AT_ONCE: Final = 1000
 
 log = logging.getLogger(__name__)
 
 
-class SecurityStore:
-    """Changes go to Redis first and are in force here when they return. Raises StorageError where Redis does
-    not answer.
+class SharedConfigs:
+    """Writes changes to Redis first; a change applies in this broker when its method returns. Raises
+    StorageError if Redis fails.
     """
 
     def __init__(
@@ -55,20 +56,20 @@ class SecurityStore:
         quotas: ClientQuotas,
         group_configs: OwnConfigs,
     ) -> None:
-        """authorizer: None where everybody may do everything."""
+        """authorizer: None if every client may do everything."""
         self._commands = commands
         self._damage = DamageLog()
         self.authorizer = authorizer
         self.credentials = credentials
         self.quotas = quotas
         self.group_configs = group_configs
-        # The counter of changes as it is in Redis, damaged or not.
+        # The counter of changes in Redis when it was read last, even if it is damaged.
         self._version: bytes | None = None
         self._loading = asyncio.Lock()
 
     async def keep_up(self, *, guards: bool) -> None:
-        """Follow what is changed elsewhere, until cancelled; sooner where a listener or an authorizer
-        `guards`.
+        """Apply changes of other brokers until cancelled; `guards`: a listener authenticates or an authorizer
+        is configured, so apply them sooner.
         """
         failing = False
         while True:
@@ -78,17 +79,17 @@ class SecurityStore:
             except StorageError as error:
                 if not failing:
                     log.warning(
-                        "users, ACLs and quotas cannot be read, those that were known stay: %s", error
+                        "users, ACLs and quotas cannot be read, the known ones stay in force: %s", error
                     )
                 failing = True
             else:
                 failing = False
 
     async def refresh(self) -> None:
-        """Take over users, ACLs, quotas and groups' configs if somebody has changed them (HGETALL).
+        """Apply users, ACLs, quotas and groups' configs if any broker has changed them (HGETALL).
 
         Fields that cannot be read are left out. Raises StorageError; KeyspaceLost if Redis does not hold our
-        keyspace any more: what was known stays in force.
+        keyspace any more. After an error the known values stay in force.
         """
         async with self._loading:
             keys = self._commands.keyspace
@@ -107,19 +108,19 @@ class SecurityStore:
             self.group_configs.replace(_by_group(group_configs))
             if self.authorizer is not None:
                 self.authorizer.replace(bindings)
-            # What is changed in between has a later version, and is read again.
+            # A change during the reads has a later version, and is read again.
             self._version = version
 
     async def _stored_version(self) -> bytes:
-        """Raises StorageError and KeyspaceLost."""
+        """The counter of changes in Redis. Raises StorageError and KeyspaceLost."""
         cluster = self._commands.keyspace.cluster
         cluster_id, version = await self._commands.call("HMGET", cluster, "id", "security")
         if cluster_id != self._commands.cluster_id.encode():
-            raise KeyspaceLost(f"{cluster.decode()} has not our cluster id {self._commands.cluster_id}")
+            raise KeyspaceLost(f"{cluster.decode()} does not have our cluster id {self._commands.cluster_id}")
         return version or b"0"
 
     async def _decoy_secret(self) -> bytes:
-        """The secret that decoys are made from: created once, and the same for all brokers (HSETNX)."""
+        """The secret from which decoys are derived: created once for all brokers (HSETNX)."""
         cluster = self._commands.keyspace.cluster
         await self._commands.call("HSETNX", cluster, "decoy_secret", secrets.token_hex())
         return bytes(await self._commands.call("HGET", cluster, "decoy_secret"))
@@ -134,7 +135,7 @@ class SecurityStore:
         upsertions: Mapping[tuple[str, ScramMechanism], ScramCredential],
         deletions: Iterable[tuple[str, ScramMechanism]],
     ) -> None:
-        """Store credentials and forget others (KIP-554)."""
+        """Store some credentials and delete others (KIP-554)."""
         await self._change(
             self._commands.keyspace.users,
             [(field_of(*user), credential.encode()) for user, credential in upsertions.items()],
@@ -142,7 +143,7 @@ class SecurityStore:
         )
 
     async def change_acls(self, added: Iterable[Acl], removed: Iterable[Acl]) -> None:
-        """Store bindings and forget others (KIP-140)."""
+        """Store some bindings and delete others (KIP-140)."""
         await self._change(
             self._commands.keyspace.acls,
             [(acls.encode(acl), b"") for acl in added],
@@ -150,7 +151,7 @@ class SecurityStore:
         )
 
     async def change_quotas(self, changes: Mapping[tuple[Entity, str], float | None]) -> None:
-        """Store client quotas by entity and key, and forget those that are None (KIP-546)."""
+        """Store client quotas by entity and key; a value of None deletes the quota (KIP-546)."""
         await self._change(
             self._commands.keyspace.quotas,
             [
@@ -162,7 +163,7 @@ class SecurityStore:
         )
 
     async def change_group_configs(self, group_id: str, configs: Mapping[str, str]) -> None:
-        """Store all configs of a group, and forget those that it had beside them."""
+        """Replace all configs of a group."""
         encode = msgspec.json.encode
         await self._change(
             self._commands.keyspace.group_configs,
@@ -185,19 +186,19 @@ class SecurityStore:
 
 
 def parse_user(field: bytes, value: bytes) -> tuple[tuple[str, ScramMechanism], ScramCredential]:
-    """A field of the users' hash. Raises ValueError."""
+    """The user of a field of the users' hash. Raises ValueError."""
     user, mechanism = parse_field(field)
     credential = ScramCredential.decode(value)
     if not user:
         raise ValueError("it names no user")
-    # More would let one password keep the broker busy for minutes.
+    # With more iterations one password would keep the broker busy for minutes.
     if not 1 <= credential.iterations <= MAX_ITERATIONS:
         raise ValueError(f"{credential.iterations} iterations: it has to be from 1 to {MAX_ITERATIONS}")
     return (user, mechanism), credential
 
 
 def parse_acl(field: bytes, value: bytes) -> Acl:
-    """A field of the ACLs' hash. Raises ValueError."""
+    """The binding of a field of the ACLs' hash. Raises ValueError."""
     del value
     acl = acls.decode(field)
     acl.check()
@@ -205,7 +206,7 @@ def parse_acl(field: bytes, value: bytes) -> Acl:
 
 
 def parse_quota(field: bytes, value: bytes) -> tuple[tuple[Entity, str], float]:
-    """A field of the quotas' hash. Raises ValueError."""
+    """The quota of a field of the quotas' hash. Raises ValueError."""
     entity, key = entities.parse_field(field)
     entities.check_entity(entity)
     quota = float(value)
@@ -214,7 +215,7 @@ def parse_quota(field: bytes, value: bytes) -> tuple[tuple[Entity, str], float]:
 
 
 def parse_group_config(field: bytes, value: bytes) -> tuple[str, str, str]:
-    """A field of the hash of groups' configs: group, name, value. Raises ValueError."""
+    """Group, name and value of a field of the hash of groups' configs. Raises ValueError."""
     group_id, name = msgspec.json.decode(field, type=tuple[str, str])
     if name not in CONFIG_NAMES:
         raise ValueError(f"{name} is no config of groups")

@@ -16,7 +16,7 @@ StorageLayout = Literal["record", "batch"]
 
 
 class Topic(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as it stands in the catalogue. `configs` holds what was set, no defaults."""
+    """A topic of the catalogue. `configs` holds the configs that were set, without defaults."""
 
     name: str
     topic_id: uuid.UUID
@@ -30,27 +30,27 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bias(self) -> int:
-        """1 on dense topics, which store offset o under the entry ID of o + 1; else 0."""
+        """1 on a dense topic, which stores offset o under the entry ID of o + 1; else 0."""
         return 1 if self.offset_assignment == "dense" else 0
 
     @property
     def base_sequence(self) -> int:
-        """What record batches that are made of its entries say: 0 where Kafka's group coordinator writes, -1
-        elsewhere.
+        """The base sequence of record batches that are built from the topic's entries: 0 on the topic of
+        Kafka's group coordinator, else -1.
         """
         return 0 if self.name == OFFSETS_TOPIC else -1
 
     @property
     def keeps_latest(self) -> bool:
-        """Whether Redis keeps track of the newest entry per key: where that is what a coordinator loads."""
+        """Whether Redis keeps the newest entry ID per key, because a coordinator loads only these entries."""
         return self.internal and "compact" in self.configs.get(CLEANUP_POLICY, "")
 
     @property
     def native_format(self) -> str:
-        """How entries of native writers are served (native.format)."""
+        """The format in which entries of native writers are served (native.format)."""
         return self.configs.get("native.format", "json")
 
     @property
     def log_append_time(self) -> bool:
-        """Whether records carry the append time (message.timestamp.type)."""
+        """Whether the timestamp of a record is its append time (message.timestamp.type)."""
         return self.configs.get("message.timestamp.type", "CreateTime") == "LogAppendTime"

@@ -24,7 +24,7 @@ from korvet.security.credentials import Credentials
 from korvet.security.scram import ScramMechanism, new_credential
 from korvet.storage.errors import KeyspaceLost
 from korvet.storage.keys import OFFSETS_TOPIC, Keyspace
-from korvet.storage.shared_configs import SecurityStore
+from korvet.storage.shared_configs import SharedConfigs
 from korvet.storage.store import Store
 from korvet.topics.compaction import LogCleaner
 from korvet.topics.configs import config_problem
@@ -114,7 +114,7 @@ class Brokers:
                 config_problem=config_problem,
             )
         )
-        self.security = SecurityStore(
+        self.security = SharedConfigs(
             self.store.commands, Authorizer(set()), Credentials(), ClientQuotas(), OwnConfigs()
         )
         assert self.store.membership is not None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from korvet.groups.config import GroupConfig
     from korvet.quotas.throttle import ClientQuotas
     from korvet.storage.brokers.membership import Membership
-    from korvet.storage.shared_configs import SecurityStore
+    from korvet.storage.shared_configs import SharedConfigs
     from korvet.topics.directory import TopicDirectory
 
 
@@ -36,7 +36,7 @@ class Services(msgspec.Struct, frozen=True):
     groups: GroupConfig
     transactions: TransactionService
     markers: LocalMarkers
-    security: SecurityStore
+    security: SharedConfigs
     password_checks: PasswordChecks
     quotas: ClientQuotas
     new_producer_id: Callable[[], Awaitable[int]]

@@ -381,7 +381,9 @@ class Membership:
     # Claims and completion of changes
 
     async def _claim(self) -> None:
-        """Claim all partitions that this broker leads, also idle ones: Redis then refuses earlier leaders."""
+        """Claim all partitions that this broker leads, idle ones too. Redis then refuses appends of earlier
+        leaders.
+        """
         claims = [
             (topic, partition, epoch)
             for topic in self._catalogue.topics.values()

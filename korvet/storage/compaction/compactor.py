@@ -1,8 +1,10 @@
-"""One compaction of one partition: what goes is found by reading, what stays is copied inside Redis.
+"""One compaction of one partition: it reads the log to find the records to remove, and copies the others
+inside Redis.
 
-The copy is made beside the log, a slice per call, while appends and reads go on; then it takes the log's
-place, groups and counters included, in one step that copies what was appended meanwhile (lua/compact.lua).
-Whatever ends a compaction before that step leaves the log as it was, and keys that the next one deletes.
+Redis copies the log into a shadow, one slice per call, while appends and reads continue. In the last step the
+shadow replaces the log, groups and counters included; that step also copies the newest appends
+(lua/compact.lua). A compaction that ends before the last step leaves the log unchanged, and keys that the
+next compaction deletes.
 """
 
 from __future__ import annotations
@@ -36,19 +38,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Entries of one call: a ms or two of Redis's time, and of ours.
+# Limits the entries of one call: one or two ms of Redis's time, and of the broker's.
 _ENTRIES_AT_ONCE: Final = 256
-# A page of entries is about so large at the most; one of large records has fewer.
+# Limits the bytes of a page of entries: a page of large records has fewer entries.
 _PAGE_BYTES: Final = 8 << 20
-# What a batch takes as an entry besides its own bytes, about.
+# The approximate size of an entry beyond the bytes of its batch.
 _ENTRY_BYTES: Final = 24
-# Before the log is replaced, appends that outrun the copying are given so many calls.
+# Limits the calls of the last step: appends may be faster than the copying.
 _MOST_SWAPS: Final = 10_000
-_NOT_FOUND: Final = "there is no such entry any more"
+_NOT_FOUND: Final = "the next entry does not exist any more"
 
 
 class CompactionRules(msgspec.Struct, frozen=True):
-    """What a topic's configs say of its compaction."""
+    """The compaction configs of a topic."""
 
     delete_retention_ms: int
     min_lag_ms: int
@@ -56,13 +58,13 @@ class CompactionRules(msgspec.Struct, frozen=True):
     """None: no limit."""
     min_dirty_ratio: float
     history_ms: int | None = None
-    """Records younger than this are left alone, as they are history; None: there is no history."""
+    """Compaction leaves records alone that are younger than this: they are the history. None: no history."""
     history_bytes: int | None = None
-    """But only so many bytes of the newest ones; None: no limit."""
+    """Limits the bytes of the history, counted from the newest record; None: no limit."""
 
 
 class Pace:
-    """Keeps all compactions of a process together to so many bytes per second."""
+    """Limits the bytes per second of all compactions of a process together."""
 
     __slots__ = ("_bytes_per_s", "_free_at_s")
 
@@ -71,7 +73,7 @@ class Pace:
         self._free_at_s = 0.0
 
     async def spend(self, size_bytes: int) -> None:
-        """Return when so many bytes more may be read or copied."""
+        """Return when `size_bytes` more bytes may be read or copied."""
         now_s = asyncio.get_running_loop().time()
         self._free_at_s = max(self._free_at_s, now_s) + size_bytes / self._bytes_per_s
         if self._free_at_s > now_s:
@@ -82,7 +84,9 @@ class Compactor:
     """Compacts a partition that this process leads."""
 
     def __init__(self, commands: Commands, partition: PartitionLog, pace: Pace, map_bytes: int) -> None:
-        """map_bytes: memory for the keys of one compaction; where they need more, it goes less far."""
+        """map_bytes: limits the memory for the keys of one compaction; if the keys need more, the compaction
+        ends earlier in the log.
+        """
         self._commands = commands
         self._log = partition
         self._pace = pace
@@ -95,17 +99,17 @@ class Compactor:
         self._highest = b"" if epochs is None else b"%d" % (epochs.stop - 1)
         self._has_batches = False
         self._token = b""
-        # The entry up to which the shadow has the log.
+        # The last entry that the shadow has.
         self._copied = b"0-0"
 
     async def drop_leftovers(self) -> None:
-        """Delete what a compaction that was cut off has left. Raises StorageError."""
+        """Delete the keys of an interrupted compaction. Raises StorageError. Function korvet_shadow_drop."""
         await self._commands.fcall("korvet_shadow_drop", [self._meta, *self._shadows], self._highest)
 
     async def compact(self, rules: CompactionRules, now_ms: int) -> int:
-        """Compact the log if it is due; the number of records removed.
+        """Compact the log if a compaction is due. Returns the number of removed records.
 
-        Raises StorageError, FencedEpoch where another broker leads the partition: then the log is as it was.
+        Raises StorageError; FencedEpoch if another broker leads the partition. The log is unchanged then.
         """
         self._log.compacting = True
         try:
@@ -135,7 +139,8 @@ class Compactor:
             end, survivors.tombstones, sweeps_to, now_ms, rules.delete_retention_ms, markers_ms
         ).encode()
         if gone:
-            # Before their markers go, or readers would take what a producer wrote later for aborted.
+            # Before the markers are removed: else readers would treat later records of the producer as
+            # aborted.
             await self._log.trimming.forget_transactions(outcomes.ended(gone), gone)
             await self._replace(gone, end, text, encode_emptied(emptied))
             self._log.compacted(end)
@@ -145,7 +150,7 @@ class Compactor:
         return len(gone)
 
     async def _outcomes(self, checkpoint: Checkpoint, delete_retention_ms: int, now_ms: int) -> Outcomes:
-        """What became of the transactions that are decided, as the log knows by now."""
+        """The outcomes of the log's completed transactions."""
         packed, aborted = await asyncio.gather(
             self._read("HGET", self._meta, "emptied"), self._log.queries.aborted_transactions()
         )
@@ -157,17 +162,17 @@ class Compactor:
             delete_retention_ms=delete_retention_ms,
         )
 
-    # Whether, and how far
+    # Whether a compaction is due, and where it ends
 
     async def _end(self, rules: CompactionRules, stable: int, now_ms: int) -> int:
-        """Where the records begin that are left alone, those from `stable` on at any rate."""
+        """The offset of the first record that this compaction leaves alone, at most `stable`."""
         end = await self._first_within(rules.history_ms or 0, stable, now_ms)
         if rules.history_ms is not None and rules.history_bytes is not None:
             end = max(end, await self._log.queries.offset_before_bytes(rules.history_bytes))
         return min(end, stable, await self._first_within(rules.min_lag_ms, stable, now_ms))
 
     async def _first_within(self, lag_ms: int, end: int, now_ms: int) -> int:
-        """The offset of the first record that is younger than lag_ms; `end` where there is none."""
+        """The offset of the first record that is younger than lag_ms; `end` if there is none."""
         young = await self._log.queries.offset_for_timestamp(now_ms - lag_ms + 1) if lag_ms else None
         return end if young is None else young[0]
 
@@ -187,7 +192,7 @@ class Compactor:
         )
 
     async def _oldest_ms(self, offset: int) -> int | None:
-        """The timestamp of the first record from an offset on."""
+        """The timestamp of the first record at or after an offset."""
         bias = self._log.bias
         first = await self._read("XRANGE", self._stream, entry_id(offset, bias), "+", "COUNT", 1)
         if not first:
@@ -196,25 +201,27 @@ class Compactor:
         found = first_record(name, fields, bias, offset=offset)
         return found and found[1]
 
-    # What goes
+    # Which records are removed
 
     async def _find(self, survivors: Survivors, dirty_from: int, end: int) -> int:
-        """Show all records before `end` to `survivors`; where it had to end is returned."""
+        """Report all records before `end` to `survivors`. Returns the offset at which the memory for keys
+        ended the compaction, at most `end`.
+        """
         async for entries in self._pages(dirty_from, end):
-            self._show(survivors, entries, clean=False)
+            self._report(survivors, entries, clean=False)
             if survivors.is_full:
                 end = min(end, offset_after(entries[-1][0], self._log.bias))
                 break
         async for entries in self._pages(0, dirty_from):
-            self._show(survivors, entries, clean=True)
+            self._report(survivors, entries, clean=True)
         return end
 
-    def _show(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
-        """Show the entries' records and markers; not records without a key that would say what supersedes
-        them, as applications have them, nor those that no offset names.
+    def _report(self, survivors: Survivors, entries: Sequence[Entry], *, clean: bool) -> None:
+        """Report the records and markers of entries. Entries of Redis applications are not reported, because
+        no key shows what supersedes them, and neither are entries that no offset addresses.
         """
         bias = self._log.bias
-        show = survivors.clean if clean else survivors.dirty
+        report = survivors.clean if clean else survivors.dirty
         for name, fields in entries:
             try:
                 offset = offset_of(name, bias)
@@ -224,15 +231,15 @@ class Compactor:
             if found is not None:
                 key, tombstone, producer_id = found
                 if producer_id < 0 or not survivors.begins(producer_id, offset, 1, clean=clean):
-                    show(offset, key, tombstone=tombstone)
+                    report(offset, key, tombstone=tombstone)
                 continue
             header = batch_of(fields, offset)
             if header is not None:
-                self._show_batch(survivors, header, fields[1], clean=clean)
+                self._report_batch(survivors, header, fields[1], clean=clean)
             elif (ended := marker_producer(fields)) is not None:
                 survivors.marker(ended, offset, clean=clean)
 
-    def _show_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
+    def _report_batch(self, survivors: Survivors, header: BatchHeader, data: bytes, *, clean: bool) -> None:
         first, count = header.base_offset, header.record_count
         self._has_batches = True
         if header.control:
@@ -245,16 +252,16 @@ class Compactor:
         except BatchError as error:
             log.warning("%s: a batch is not compacted: %s", self._stream.decode(), error)
             return
-        show = survivors.clean if clean else survivors.dirty
+        report = survivors.clean if clean else survivors.dirty
         for number, record in enumerate(records, first):
-            show(number, record.key, tombstone=record.tombstone)
+            report(number, record.key, tombstone=record.tombstone)
 
-    async def _pages(self, first: int, behind: int) -> AsyncIterator[list[Entry]]:
-        """The entries whose offset is in [first, behind), in turns of bounded size."""
+    async def _pages(self, first: int, end: int) -> AsyncIterator[list[Entry]]:
+        """The entries whose offset is in [first, end), in pages of bounded size."""
         bias = self._log.bias
-        start, last = entry_id(first, bias), "(" + entry_id(behind, bias)
+        start, last = entry_id(first, bias), "(" + entry_id(end, bias)
         count = max(1, min(_ENTRIES_AT_ONCE, _PAGE_BYTES // max(self._log.state.largest_bytes, 1)))
-        while first < behind:
+        while first < end:
             page = await self._read("XRANGE", self._stream, start, last, "COUNT", count)
             if page:
                 yield page
@@ -266,7 +273,7 @@ class Compactor:
     # Copying
 
     async def _replace(self, gone: Sequence[int], end: int, text: bytes, emptied: bytes) -> None:
-        """Replace the log by one without the records at these offsets, all before `end`."""
+        """Replace the log by one without the records at the offsets `gone`, which are all before `end`."""
         self._token = uuid.uuid4().hex.encode()
         self._copied = b"0-0"
         await self._call("korvet_shadow_begin")
@@ -284,33 +291,37 @@ class Compactor:
             raise
 
     async def _copy_records(self, gone: Sequence[int]) -> None:
-        """Copy what is there up to the last of these offsets, each of which is an entry."""
+        """Copy the entries up to the last of the offsets `gone`, each of which is an entry, without these
+        entries.
+        """
         bias = self._log.bias
         at = 0
         while at < len(gone):
             names = [entry_id(offset, bias).encode() for offset in gone[at : at + _ENTRIES_AT_ONCE]]
             changes = [word for name in names for word in (name, b"0")]
             if await self._copy(names[-1], changes) == b"done":
-                # Also where they were deleted meanwhile.
+                # Also if native clients have deleted the entries in the meantime.
                 at += len(names)
             else:
                 at = bisect_left(gone, offset_after(self._copied, bias), at)
 
     async def _copy_batches(self, gone: Sequence[int], end: int) -> None:
-        """Copy what is there before `end`; of batches that hold some of these offsets their other records."""
+        """Copy the entries before `end`; a batch that holds some of the offsets `gone` is copied without
+        their records.
+        """
         at = 0
         async for entries in self._pages(0, end):
             changes: list[bytes] = []
             for name, fields in entries:
-                behind = bisect_left(gone, offset_after(name, self._log.bias), at)
-                if behind > at:
-                    changes += self._change(name, fields, gone[at:behind])
-                at = behind
+                after = bisect_left(gone, offset_after(name, self._log.bias), at)
+                if after > at:
+                    changes += self._change(name, fields, gone[at:after])
+                at = after
             await self._copy_up_to(entries[-1][0], changes)
 
     def _change(self, name: bytes, fields: Sequence[bytes], gone: Sequence[int]) -> list[bytes]:
-        """What takes the place of an entry without these offsets, as korvet_shadow_copy has it; nothing where
-        it stays.
+        """The replacement of an entry without the offsets `gone`, as arguments of korvet_shadow_copy; empty
+        if the entry stays unchanged.
         """
         header = batch_of(fields, offset_of(name, self._log.bias))
         if header is None or len(gone) == header.record_count:
@@ -320,7 +331,7 @@ class Compactor:
         kept = (place for place in range(len(records)) if place not in places)
         runs = list(runs_of(header, records, kept))
         if sum(len(batch) + _ENTRY_BYTES for _, batch in runs) >= header.size + _ENTRY_BYTES:
-            # In pieces it would take more than it does whole.
+            # The remaining runs would take more memory than the whole batch.
             return []
         words = [name, b"%d" % len(runs)]
         for last, batch in runs:
@@ -328,7 +339,9 @@ class Compactor:
         return words
 
     async def _copy_pending(self) -> None:
-        """Copy what is pending in the groups, page by page; what changes meanwhile is for the last step."""
+        """Copy the pending entries of the groups, page by page; the last step copies what changes during
+        this.
+        """
         for reply in await self._read("XINFO", "GROUPS", self._stream):
             group = dict(zip(reply[::2], reply[1::2], strict=True))
             start = b"-" if group[b"pending"] else b""
@@ -343,7 +356,7 @@ class Compactor:
             status = await self._copy(last, changes)
 
     async def _copy(self, last: bytes, changes: Sequence[bytes]) -> bytes:
-        """Copy what is next, up to `last` at the most."""
+        """Copy the next entries, at most up to `last`."""
         added = b""
         while True:
             status, self._copied, size = await self._call(
@@ -355,7 +368,7 @@ class Compactor:
             added = await self._copy_wide()
 
     async def _copy_wide(self) -> bytes:
-        """Copy the next entry, which has more fields than a script can handle, by a command of its own."""
+        """Copy the next entry by XADD: it has more fields than a script can handle."""
         found = await self._read("XRANGE", self._stream, b"(" + self._copied, "+", "COUNT", 1)
         if not found:
             raise StorageFault(f"{self._stream.decode()}: {_NOT_FOUND}")

@@ -1,9 +1,9 @@
-"""What became of the transactions of a log, for its compaction; reckoned without I/O.
+"""The outcomes of a log's transactions, as its compaction needs them. No I/O.
 
-A record of an aborted transaction goes, one of a committed transaction counts as any other. A marker goes
-once none of its transaction's records has been in the log for delete.retention.ms, as Kafka's cleaner has it:
-readers of what was there before get the whole of it. That none is left is seen by going through the log, so
-they were gone when the compaction before that ended.
+Compaction removes the records of aborted transactions and treats the records of committed transactions like
+all others. It removes a marker when the log has held no record of the marker's transaction for
+delete.retention.ms, as Kafka's cleaner does: a reader that began before sees the whole transaction. A pass
+through the log shows that no record is left; so the records were gone when the previous compaction ended.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from korvet.storage.log.transactions import Aborted
 
-# Of the markers that were found empty at a time: the time, and how many offsets follow.
+# The head of a list of markers without records: the time at which they were found, and the number of offsets.
 _HEAD: Final = struct.Struct(">qi")
-# A marker goes late by this share of delete.retention.ms at most: so many times are remembered.
+# Limits the times that are remembered. A marker is removed late by at most this share of delete.retention.ms.
 _REMEMBERED: Final = 16
 
 
 class Emptied(NamedTuple):
-    """Markers without records: since when, and where they are."""
+    """Markers without records: since when, and their offsets."""
 
     since_ms: int
     offsets: Sequence[int]
@@ -35,7 +35,7 @@ class Emptied(NamedTuple):
 
 
 def decode_emptied(packed: bytes | None) -> list[Emptied]:
-    """The inverse of `encode_emptied`; none where there is nothing."""
+    """The inverse of `encode_emptied`; an empty list for None."""
     found: list[Emptied] = []
     at = 0
     while packed and at < len(packed):
@@ -47,7 +47,7 @@ def decode_emptied(packed: bytes | None) -> list[Emptied]:
 
 
 def encode_emptied(emptied: Iterable[Emptied]) -> bytes:
-    """As kept in a partition's meta hash."""
+    """The value of the field in a partition's meta hash."""
     return b"".join(
         _HEAD.pack(each.since_ms, len(each.offsets)) + struct.pack(f">{len(each.offsets)}q", *each.offsets)
         for each in emptied
@@ -55,8 +55,8 @@ def encode_emptied(emptied: Iterable[Emptied]) -> bytes:
 
 
 class Outcomes:
-    """The transactions of a log while a compaction goes through it: the dirty section first, then the clean
-    one, each in order.
+    """The transactions of a log during a compaction. The caller reports the dirty section first, then the
+    clean section, each in order of offsets.
     """
 
     __slots__ = (
@@ -82,8 +82,8 @@ class Outcomes:
         now_ms: int = 0,
         delete_retention_ms: int = 0,
     ) -> None:
-        """`aborted` are in the order of their markers, `emptied` is what the compaction before this one
-        remembered, which was at last_ms.
+        """`aborted` is in the order of the markers. `emptied` is what the previous compaction, at `last_ms`,
+        remembered.
         """
         self._aborted: dict[int, list[Aborted]] = {}
         for each in aborted:
@@ -95,16 +95,16 @@ class Outcomes:
         self._found_ms = now_ms if last_ms is None else last_ms
         self._now_ms = now_ms
         self._remembered_for_ms = delete_retention_ms // _REMEMBERED
-        # Producers with a record in the clean section that no marker has followed yet.
+        # Producers with a record in the clean section and no marker after the record yet.
         self._in_log: set[int] = set()
         self._empty = array("q")
         self.has_records = False
-        """Whether there are records of transactions."""
+        """Whether the log holds records of transactions."""
         self.has_new_markers = False
-        """Whether there are markers in the dirty section."""
+        """Whether the dirty section holds markers."""
 
     def is_aborted(self, producer_id: int, offset: int) -> bool:
-        """Whether a record at this offset is of an aborted transaction."""
+        """Whether a record at this offset belongs to an aborted transaction."""
         ranges = self._aborted.get(producer_id)
         if not ranges:
             return False
@@ -112,13 +112,13 @@ class Outcomes:
         return at > 0 and offset <= ranges[at - 1].last_offset
 
     def record(self, producer_id: int, *, clean: bool) -> None:
-        """A record of a transaction is there."""
+        """Report a record of a transaction."""
         self.has_records = True
         if clean:
             self._in_log.add(producer_id)
 
     def marker(self, producer_id: int, offset: int, *, clean: bool) -> bool:
-        """A marker is there; whether it goes. One in the dirty section never does."""
+        """Report a marker. Returns whether compaction removes it; markers in the dirty section stay."""
         if not clean:
             self.has_new_markers = True
             return False
@@ -131,11 +131,11 @@ class Outcomes:
         return False
 
     def ended(self, gone: Sequence[int]) -> list[Aborted]:
-        """The aborted transactions whose markers go; `gone` is in order."""
+        """The aborted transactions whose markers are removed. `gone`: the removed offsets, ascending."""
         return [each for ranges in self._aborted.values() for each in ranges if holds(gone, each.last_offset)]
 
     def emptied(self) -> list[Emptied]:
-        """What to remember of the markers that stay and have no records, the oldest first."""
+        """The markers that stay and have no records, for the next compaction, the oldest time first."""
         empty = set(self._empty)
         found = []
         for each in self._young:
@@ -146,13 +146,13 @@ class Outcomes:
         if empty:
             found.append(Emptied(self._found_ms, sorted(empty)))
         if len(found) > 2 and found[-1].since_ms - found[-3].since_ms < self._remembered_for_ms:
-            # Those of the one before are taken for a little younger than they are.
+            # The markers of the time before count as a little younger than they are.
             last = found.pop()
             found[-1] = Emptied(last.since_ms, sorted((*found[-1].offsets, *last.offsets)))
         return found
 
     def markers_ms(self, emptied: Sequence[Emptied], *, removed: bool) -> int:
-        """See Checkpoint.markers_ms; `removed` says whether any record went."""
+        """See Checkpoint.markers_ms. `removed`: whether any record was removed."""
         times = [emptied[0].since_ms] if emptied else []
         if self.has_new_markers or (self.has_records and removed):
             times.append(self._now_ms)

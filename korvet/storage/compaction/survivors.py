@@ -1,13 +1,14 @@
-"""What a compaction keeps of a log, reckoned without I/O.
+"""Which records of a log survive a compaction. No I/O.
 
-A log has three sections: the *clean* one, in which no key comes twice, since earlier compactions went through
-it; the *dirty* one; and the newest records, which are not looked at yet (min.compaction.lag.ms, open
-transactions). A record of the first two survives if no later one of its key is in the dirty section.
-Tombstones (null values) survive like values, so that readers hear of the deletion, but not for ever: once
-they have been in the clean section for delete.retention.ms the next compaction takes them (KIP-534). Records
-without a key, from a time before the topic was compacted, go, as Kafka's cleaner has it.
+A log has three sections: the *clean* section, in which earlier compactions have left each key once; the
+*dirty* section; and the newest records, which compaction does not consider yet (min.compaction.lag.ms, open
+transactions). A record of the first two sections survives if the dirty section holds no later record of its
+key. Tombstones (null values) survive like values, so that readers learn of the deletion, but not forever: the
+next compaction removes tombstones that have been in the clean section for delete.retention.ms (KIP-534).
+Records without a key, which precede the compaction of the topic, are removed, as Kafka's cleaner does.
 
-Records of aborted transactions go, those of committed ones are as any others; see outcomes.py.
+Records of aborted transactions are removed; records of committed transactions are like all others. See
+outcomes.py.
 """
 
 from __future__ import annotations
@@ -23,35 +24,37 @@ if TYPE_CHECKING:
 
     from korvet.storage.compaction.outcomes import Outcomes
 
-# Longer keys are told apart by a digest, so that they take no more memory: two alike are as likely as a
-# broken machine.
+# Limits the bytes of a key in memory. Longer keys are represented by a digest: a collision is as unlikely as
+# a hardware error.
 _LONGEST_KEY: Final = 32
 _DIGEST_BYTES: Final = 32
 KEY_COST_BYTES: Final = 200
-"""What a key takes in the map of a compaction, about."""
-# A tombstone goes late by this share of delete.retention.ms at most: so many compactions are remembered.
+"""The approximate memory of one key in the map of a compaction."""
+# Limits the compactions that are remembered. A tombstone is removed late by at most this share of
+# delete.retention.ms.
 _REMEMBERED: Final = 16
-# Begins the word of the markers.
+# The first byte of the word that holds `markers_ms`.
 _MARKERS: Final = b"m"
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """What is remembered of a partition's compactions; as text in its meta hash."""
+    """What the next compaction of a partition needs to know of earlier ones; a text in the meta hash."""
 
     dirty_from: int = 0
-    """Offset up to which the log is clean."""
+    """The offset at which the clean section ends."""
     tombstones: int = 0
-    """So many are in the clean section."""
+    """The number of tombstones in the clean section."""
     swept_to: int = 0
-    """Offset up to which they were removed."""
+    """The offset up to which due tombstones were removed."""
     passes: tuple[tuple[int, int], ...] = ()
-    """(offset, time in ms): up to where the log was clean at that time, the oldest first."""
+    """(offset, time in ms): the end of the clean section at that time, the oldest first."""
     markers_ms: int = 0
-    """The time (ms) at which a marker may have lost the last record of its transaction; 0: none has."""
+    """The time (ms) since which a marker may have no record of its transaction; 0: there is no such marker.
+    """
 
     @classmethod
     def decode(cls, text: bytes | None) -> Checkpoint:
-        """The inverse of `encode`; nothing compacted yet where there is no text."""
+        """The inverse of `encode`; without a text nothing was compacted yet."""
         if not text:
             return cls()
         words = text.split()
@@ -61,7 +64,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return cls(dirty_from, tombstones, swept_to, passes, markers_ms)
 
     def encode(self) -> bytes:
-        """As text."""
+        """The text in the meta hash."""
         fixed = (self.dirty_from, self.tombstones, self.swept_to)
         words = [b"%d" % number for number in (*fixed, *(part for one in self.passes for part in one))]
         if self.markers_ms:
@@ -70,16 +73,16 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
     @property
     def last_ms(self) -> int | None:
-        """When the last compaction was; None without one."""
+        """The time of the last compaction in ms; None without one."""
         return self.passes[-1][1] if self.passes else None
 
     def sweeps_to(self, now_ms: int, delete_retention_ms: int) -> int:
-        """Tombstones before this offset have been in the clean section for delete_retention_ms."""
+        """The offset before which tombstones have been in the clean section for delete_retention_ms."""
         ended = (offset for offset, at_ms in self.passes if at_ms + delete_retention_ms <= now_ms)
         return max(ended, default=0)
 
     def sweep_is_due(self, now_ms: int, delete_retention_ms: int) -> bool:
-        """Whether tombstones or markers may be gone by a compaction now that the last one had to keep."""
+        """Whether a compaction now may remove tombstones or markers that the last compaction had to keep."""
         if 0 < self.markers_ms <= now_ms - delete_retention_ms:
             return True
         return self.tombstones > 0 and self.sweeps_to(now_ms, delete_retention_ms) > self.swept_to
@@ -93,41 +96,45 @@ class Checkpoint(msgspec.Struct, frozen=True):
         delete_retention_ms: int,
         markers_ms: int = 0,
     ) -> Checkpoint:
-        """What to remember after a compaction up to `dirty_from`."""
-        # Of those that are old enough the newest says all.
+        """The checkpoint after a compaction up to `dirty_from`."""
+        # Of the passes that are old enough only the newest matters.
         old = [one for one in self.passes if one[1] + delete_retention_ms <= now_ms]
         young = [one for one in self.passes if one[1] + delete_retention_ms > now_ms]
         passes = [*old[-1:], *young]
         if len(young) > 1 and now_ms - young[-2][1] < delete_retention_ms // _REMEMBERED:
-            # Those up to there will be taken for a little younger than they are.
+            # Tombstones up to that pass count as a little younger than they are.
             passes.pop()
         return Checkpoint(dirty_from, tombstones, swept_to, (*passes, (dirty_from, now_ms)), markers_ms)
 
 
 class Survivors:
-    """Finds the records that go. Tell it of all dirty ones first, then of all clean ones, each in order."""
+    """Finds the records that compaction removes. The caller reports all dirty records first, then all clean
+    ones, each in order of offsets.
+    """
 
     __slots__ = ("_keys", "_most_keys", "_outcomes", "_sweeps_to", "gone", "tombstones")
 
     def __init__(self, sweeps_to: int, map_bytes: int, outcomes: Outcomes) -> None:
-        """Clean tombstones before the offset `sweeps_to` go; the keys take no more than map_bytes."""
+        """`sweeps_to`: clean tombstones before this offset are removed. `map_bytes` limits the memory of the
+        keys.
+        """
         self._sweeps_to = sweeps_to
         self._most_keys = max(1, map_bytes // KEY_COST_BYTES)
         self._outcomes = outcomes
-        # Key: twice the offset of its newest dirty record, and one more where that is a tombstone.
+        # By key: twice the offset of its newest dirty record, plus one if that record is a tombstone.
         self._keys: dict[bytes, int] = {}
         self.gone = array("q")
-        """Offsets of the records that go, not in order."""
+        """The offsets of the removed records, in no order."""
         self.tombstones = 0
-        """So many of them survive."""
+        """The number of tombstones that survive."""
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another key: the dirty section has to end here."""
+        """Whether the map is full: the dirty section must end here."""
         return len(self._keys) >= self._most_keys
 
     def dirty(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
-        """The next record of the dirty section."""
+        """Report the next record of the dirty section."""
         if key is None:
             self.gone.append(offset)
             return
@@ -140,15 +147,15 @@ class Survivors:
         self.tombstones += tombstone
 
     def clean(self, offset: int, key: bytes | None, *, tombstone: bool) -> None:
-        """The next record of the clean section."""
+        """Report the next record of the clean section."""
         if key is None or _shortened(key) in self._keys or (tombstone and offset < self._sweeps_to):
             self.gone.append(offset)
         else:
             self.tombstones += tombstone
 
     def begins(self, producer_id: int, offset: int, records: int, *, clean: bool) -> bool:
-        """So many records of a transaction come next. True where it was aborted: then they all go, and are
-        not to be told.
+        """Report that the next `records` records belong to one transaction. Returns whether the transaction
+        was aborted: then all its records are removed, and the caller does not report them one by one.
         """
         self._outcomes.record(producer_id, clean=clean)
         if not self._outcomes.is_aborted(producer_id, offset):
@@ -157,12 +164,12 @@ class Survivors:
         return True
 
     def marker(self, producer_id: int, offset: int, *, clean: bool) -> None:
-        """The marker of a producer's transaction comes next."""
+        """Report the marker of a producer's transaction."""
         if self._outcomes.marker(producer_id, offset, clean=clean):
             self.gone.append(offset)
 
     def gone_in_order(self) -> Sequence[int]:
-        """Offsets of the records that go, ascending."""
+        """The offsets of the removed records, ascending."""
         return sorted(self.gone)
 
 
@@ -175,8 +182,8 @@ def is_dirty_enough(
     max_lag_ms: int | None = None,
     now_ms: int = 0,
 ) -> bool:
-    """Whether a compaction is worth its cost: more than min_dirty_ratio of the records that it would go
-    through are dirty, or the oldest of these is older than max_lag_ms (None: no limit).
+    """Whether a compaction is worth its cost: more than `min_dirty_ratio` of the records that it would read
+    are dirty, or the oldest dirty record is older than `max_lag_ms` (None: no limit).
     """
     if not dirty_records:
         return False

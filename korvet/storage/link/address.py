@@ -1,4 +1,4 @@
-"""Where Redis is: URLs of one server, or of some nodes of a cluster."""
+"""URLs of one Redis server, or of some nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from korvet.config.address import redacted
 from korvet.storage.errors import StoreError
 
 _DEFAULT_PORT: Final = 6379
-# The parts of RFC 3986. Python's urlsplit takes no IPv6 address behind a comma.
+# The parts of a URL in RFC 3986. Python's urlsplit accepts no IPv6 address after a comma.
 _URL: Final = re.compile(
     r"(?P<scheme>[^:/?#]*):(?://(?:(?P<user>[^/?#]*)@)?(?P<nodes>[^/?#]*))?(?P<path>[^?#]*)"
     r"(?:\?(?P<query>[^#]*))?(?:#.*)?"
 )
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|(?P<name>[^:\[\]]*))(?::(?P<port>[0-9]*))?")
 _LAST_PORT: Final = 65535
-# As long as the nodes of a Redis Cluster wait for each other (cluster-node-timeout), and half of what Kafka
-# clients wait for an answer (request.timeout.ms). Scripts, forks and slow disks take seconds.
+# The time that nodes of a Redis Cluster wait for each other (cluster-node-timeout), and half of the time that
+# Kafka clients wait for a response (request.timeout.ms). Scripts, forks and slow disks take seconds.
 DEFAULT_TIMEOUT_MS: Final = 15_000
 
 
 class RedisAddress(msgspec.Struct, frozen=True):
-    """Where Redis is and who we are there; `socket_path` is set for unix sockets."""
+    """The address of a server and our credentials there. `socket_path` is set for unix sockets."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class RedisAddress(msgspec.Struct, frozen=True):
     password: str | None
     database: int
     timeout_ms: int = DEFAULT_TIMEOUT_MS
-    """How long a connection may be silent while it is asked something."""
+    """How long a connection may be silent while a reply is due."""
 
     def __str__(self) -> str:
         return self.socket_path or f"{self.host}:{self.port}"
@@ -58,15 +58,15 @@ def parse_url(url: str) -> tuple[RedisAddress, ...]:
     if local and not path:
         raise StoreError(f"{redacted(url)}: no socket path, as in unix:///run/redis.sock")
     username, _, password = (found["user"] or "").partition(":")
-    who = unquote(username) or query.get("username"), unquote(password) or query.get("password")
+    credentials = unquote(username) or query.get("username"), unquote(password) or query.get("password")
     return tuple(
         RedisAddress(
             host=host,
             port=port,
             socket_path=unquote(path) if local else None,
             tls=scheme == "rediss",
-            username=who[0],
-            password=who[1],
+            username=credentials[0],
+            password=credentials[1],
             database=int(database),
         )
         for host, port in (_host_and_port(node, url) for node in (found["nodes"] or "").split(","))

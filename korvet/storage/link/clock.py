@@ -1,4 +1,4 @@
-"""Redis's clock, known here between its replies."""
+"""Redis's clock, estimated between its replies."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import time
 from functools import partial
 from typing import Final
 
-# Linux has a clock that goes on while the machine sleeps, which Redis's machine need not do at that time.
+# Linux has a clock that continues while the machine sleeps; Redis's machine may be awake at that time.
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# In C, as it is asked each time that something is received.
+# Implemented in C: it is read each time that a client sends data.
 steady_s: Final = partial(time.clock_gettime, _STEADY)
-"""This machine's clock that nobody sets, in seconds."""
+"""The monotonic clock of this machine, in seconds."""
 
 
 class RedisClock:
-    """What Redis's clock said last plus what has passed since by ours: late by a reply's way.
-
-    Before it said anything, this process's own clock.
+    """The last time that Redis reported plus the time that has passed since; late by the travel time of a
+    reply. Before the first report, this process's own clock.
     """
 
     __slots__ = ("_at_s", "_redis_ms")
@@ -26,10 +25,10 @@ class RedisClock:
         self._at_s = time.monotonic()
 
     def observe(self, redis_ms: int) -> None:
-        """Redis's clock was at `redis_ms` (ms since the epoch) a moment ago."""
+        """Redis has just reported the time `redis_ms` (ms since the epoch)."""
         self._redis_ms = redis_ms
         self._at_s = time.monotonic()
 
     def now_ms(self) -> int:
-        """Redis's clock now, in ms since the epoch."""
+        """The estimated time of Redis's clock, in ms since the epoch."""
         return self._redis_ms + int((time.monotonic() - self._at_s) * 1000)

@@ -1,4 +1,4 @@
-"""Watching whether servers evict keys, or are set up to: that loses records and commits without an error."""
+"""Watching servers for the eviction of keys, which loses records and commits without an error."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from korvet.storage.link.address import RedisAddress
     from korvet.storage.link.server import Router, Server
 
-# How often the servers are asked. CONFIG SET takes effect at once, but a server evicts only at maxmemory.
+# Interval of checks. CONFIG SET takes effect at once, but a server evicts only at maxmemory.
 _PERIOD_S: Final = 5.0
 
 log = logging.getLogger(__name__)
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """An INFO reply by field."""
+    """The fields of an INFO reply."""
     return dict(re.findall(r"^([a-z0-9_]+):(.*?)\r?$", reply.decode("utf-8", "replace"), re.MULTILINE))
 
 
 def may_evict_ours(policy: str) -> bool:
-    """Whether a maxmemory-policy lets the server evict keys without an expiry, as ours are."""
+    """Whether a maxmemory-policy lets the server evict keys without an expiry; ours have none."""
     return policy.startswith("allkeys-")
 
 
@@ -34,20 +34,20 @@ class EvictionWatch:
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        # Policy and evicted keys when the server was asked last.
+        # Policy and number of evicted keys at the last check.
         self._known: dict[RedisAddress, tuple[str, int]] = {}
 
     async def run(self) -> NoReturn:
-        """Ask all servers until cancelled (INFO memory, stats)."""
+        """Check all servers until cancelled (INFO memory, stats)."""
         while True:
             for server in self._router.servers():
                 try:
-                    await self._look(server)
+                    await self._check(server)
                 except StorageError as error:
-                    log.debug("Redis at %s does not say whether it evicts keys: %s", server.address, error)
+                    log.debug("Redis at %s does not report whether it evicts keys: %s", server.address, error)
             await asyncio.sleep(_PERIOD_S)
 
-    async def _look(self, server: Server) -> None:
+    async def _check(self, server: Server) -> None:
         info = parse_info(await server.read.call("INFO", "memory", "stats"))
         policy, evicted = info.get("maxmemory_policy", ""), int(info.get("evicted_keys", "0"))
         before_policy, before_evicted = self._known.get(server.address, ("", evicted))

@@ -1,4 +1,6 @@
-"""The connections to one server, and what users of keys see of them (`Links`), with a cluster or without."""
+"""The connections to one server, and the interface that users of keys see (`Links`), with a cluster or
+without.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
     from korvet.storage.link.address import RedisAddress
     from korvet.storage.link.calls import Caller
 
-# How often the address of a server that cannot write is checked for another server.
-_LOOK_AGAIN_S: Final = 1.0
+# Interval of checks whether the address of a server that cannot write leads to another server.
+_CHECK_INTERVAL_S: Final = 1.0
 
 
 class Links(Protocol):
-    """The ways to the server that holds some keys. With a cluster it may become another server's at any time.
+    """The connections to the server that holds some keys. With a cluster, another server may take over the
+    keys at any time.
 
-    Commands on one of them take effect in the order of the calls; writing and reading go apart, so that reads
-    never wait behind appends.
+    Commands on one link take effect in the order of the calls. Writes and reads use separate links, so that
+    reads never wait for appends.
     """
 
     @property
@@ -36,7 +39,9 @@ class Links(Protocol):
 
     @property
     def write(self) -> RedisLink:
-        """Its link for guarded appends. What is sent here is not sent on where the keys have moved."""
+        """The link for guarded appends. A command that is refused here because the keys have moved is not
+        sent again.
+        """
 
     @property
     def write_functions(self) -> Caller:
@@ -56,15 +61,17 @@ class Links(Protocol):
 
 
 class Router(Protocol):
-    """Knows which server holds a key."""
+    """Knows the server of each key."""
 
     on_up: Callable[[], None] | None
     """Called each time a server can be written to again after its connection was lost."""
     on_moved: Callable[[Callable[[bytes], bool]], None] | None
-    """Called with a test of keys when another server took over and may lack what was written last."""
+    """Called with a predicate of keys when another server took over these keys; that server may lack the
+    newest writes.
+    """
 
     def links(self, key: bytes) -> Links:
-        """The ways to the server that holds a key."""
+        """The connections to the server that holds a key."""
 
     def servers(self) -> Collection[Server]:
         """All servers that hold keys."""
@@ -74,12 +81,12 @@ class Router(Protocol):
 
 
 class Server:
-    """The connections to one server, which are `Links` to it for ever."""
+    """The connections to one server; `Links` whose server never changes."""
 
     __slots__ = (
+        "_checking",
         "_common_history",
         "_history",
-        "_looking",
         "address",
         "clock",
         "on_up",
@@ -99,30 +106,30 @@ class Server:
         self.on_up: Callable[[], None] | None = None
         """Called each time the server can be written to again after the connection was lost."""
         self._history = write.history
-        # The last one that both links had (RedisLink.history).
+        # The last history that both links had (RedisLink.history).
         self._common_history = b""
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         write.on_up, read.on_up = self._write_came_up, self._read_came_up
         write.on_fault = read.on_fault = self._faulted
         self._compare(write, read)
 
     @classmethod
     def begin(cls, address: RedisAddress) -> Server:
-        """The links connect by themselves, and go on trying."""
+        """A server whose links connect by themselves, and keep trying."""
         return cls(RedisLink.begin(address, "korvet-write"), RedisLink.begin(address, "korvet-read"))
 
     @property
     def server(self) -> Server:
-        """Itself: see Links."""
+        """This server: see Links."""
         return self
 
     @property
     def connected(self) -> bool:
-        """Whether it can be asked now."""
+        """Whether both links accept commands now."""
         return self.write.connected and self.read.connected
 
     def has_new_history(self) -> bool:
-        """Whether what it holds has another history than when this was asked before (RedisLink.history)."""
+        """Whether the history of the server's data has changed since the last call (RedisLink.history)."""
         before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
 
@@ -135,9 +142,10 @@ class Server:
         self._compare(self.read, self.write)
 
     def _compare(self, link: RedisLink, other: RedisLink) -> None:
-        """End the other link's connection if that is still to the server that both had, and this one is not.
+        """End the other link's connection if it still leads to the former server of both links, and this link
+        leads to a new server.
 
-        Where an address leads to two servers in turn, the links may stay apart.
+        If an address leads to two servers in turn, the links may stay on different servers.
         """
         if not (link.history and other.history and other.connected):
             return
@@ -147,18 +155,18 @@ class Server:
             other.reset("its address leads to another server now")
 
     def _faulted(self, fault: RedisFault) -> None:
-        """End the connections to a replica, as its address may lead to the new primary by now. A server that
-        cannot write can still be read from, so its connections are ended only if the address leads to another
+        """End the connections to a replica, because its address may lead to the new primary by now. A server
+        that cannot write can still be read: its connections are ended only if the address leads to another
         server.
         """
         if fault.code == READONLY:
             self._reset("the server has become a replica")
-        elif self._looking is None or self._looking.done():
-            self._looking = once("another server's address", self._look_elsewhere())
+        elif self._checking is None or self._checking.done():
+            self._checking = once("another server's address", self._check_address())
 
-    async def _look_elsewhere(self) -> None:
+    async def _check_address(self) -> None:
         try:
-            found = await RedisLink.connect(self.address, "korvet-look")
+            found = await RedisLink.connect(self.address, "korvet-check")
         except StoreError:
             pass
         else:
@@ -166,22 +174,22 @@ class Server:
             await found.close()
             if before and history and before != history:
                 self._reset("its address leads to another server now")
-        await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_CHECK_INTERVAL_S)
 
     def _reset(self, reason: str) -> None:
         self.write.reset(reason)
         self.read.reset(reason)
 
     async def close(self) -> None:
-        """Close both links; what is in flight fails with LinkLost."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Close both links; commands in flight fail with LinkLost."""
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
         await asyncio.gather(self.read.close(), self.write.close())
 
 
 class OneServer:
-    """A Redis that is no cluster: it holds every key."""
+    """A Router for a Redis without a cluster: one server holds all keys."""
 
     def __init__(self, server: Server) -> None:
         self._server = server

@@ -24,24 +24,24 @@ log = logging.getLogger(__name__)
 _NONE_MOVED: Final = b"*0\r\n"
 _ROW: Final = 3
 _ARGUMENTS: Final = 7
-# Names that cannot be Kafka groups are logged once each, as long as there are not more.
+# Limits the names that are logged, each once, because they cannot be Kafka groups.
 _LOGGED_NAMES: Final = 1_000
 
 
 class NativeGroups:
-    """Reads Redis groups: those that stand elsewhere than when they were brought in step with the commits of
-    the Kafka group of their name.
+    """Reads the Redis groups whose position has changed since the last projection of a commit of the Kafka
+    group of that name.
     """
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
-        # By topic, each with the packed calls of its partitions but for the last argument.
+        # By topic: the packed calls of its partitions without the last argument.
         self._calls: dict[str, tuple[Topic, list[bytes]]] = {}
         self._unnamed: set[tuple[str, int, bytes]] = set()
 
     async def moved(self, streams: Sequence[tuple[Topic, int]]) -> list[NativeGroup]:
-        """The groups of some partitions that have moved. All are asked about at once: a call for each, and
-        a few more where it has thousands of groups. What cannot be read is left out.
+        """The moved groups of some partitions. One call per partition is sent, all at once, and more calls
+        for partitions with thousands of groups. Partitions that cannot be read are left out.
         """
         found: list[NativeGroup] = []
         asked = [(topic, partition, 0) for topic, partition in streams]
@@ -51,7 +51,7 @@ class NativeGroups:
                 try:
                     found += self._groups(topic, partition, reply)
                 except Exception:
-                    # Damaged data of one partition must not keep the groups of others from being exported.
+                    # Damaged data of one partition must not stop the export of other partitions' groups.
                     log.exception("the Redis groups of %s-%d cannot be read", topic.name, partition)
                     continue
                 if reply[0]:
@@ -60,7 +60,7 @@ class NativeGroups:
         return found
 
     def forget(self, topics: Iterable[str]) -> None:
-        """Keep nothing of topics but of these, which exist."""
+        """Drop what is kept for topics other than `topics`, which exist."""
         existing = set(topics)
         for name in self._calls.keys() - existing:
             del self._calls[name]
@@ -69,8 +69,8 @@ class NativeGroups:
     def _ask(
         self, asked: Sequence[tuple[Topic, int, int]]
     ) -> asyncio.Future[list[tuple[Topic, int, list[Any]]]]:
-        """What korvet_moved replies of partitions, for each of which some groups are left out; of those only
-        where groups have moved.
+        """The replies of korvet_moved for partitions with moved groups. `asked` holds (topic, partition,
+        number of groups to skip).
         """
         replies: list[tuple[Topic, int, list[Any]]] = []
         answered: asyncio.Future[list[tuple[Topic, int, list[Any]]]] = (
@@ -120,7 +120,7 @@ class NativeGroups:
         log_start, rows = reply[1], reply[2:]
         found = []
         for at in range(0, len(rows), _ROW):
-            name, stands, field = rows[at : at + _ROW]
+            name, position, field = rows[at : at + _ROW]
             group = group_id_of(name)
             if group is None:
                 self._note_unnamed(topic.name, partition, name)
@@ -130,7 +130,7 @@ class NativeGroups:
                     group,
                     topic.name,
                     partition,
-                    int(stands),
+                    int(position),
                     log_start,
                     _projected(field),
                     topic.topic_id.bytes,
@@ -146,7 +146,9 @@ class NativeGroups:
 
 
 def _projected(field: bytes) -> Projected | None:
-    """What the field of a meta hash says: position, offset (`-`: deleted), where the group stood, origin."""
+    """The last projected commit in a field of a meta hash: position, offset (`-`: deleted), position of the
+    group, origin.
+    """
     if not field:
         return None
     position, offset, *rest = field.split(b" ")

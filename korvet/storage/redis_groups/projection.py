@@ -1,8 +1,8 @@
-"""Commits of Kafka groups, projected onto the Redis consumer group of the same name (DESIGN section 7).
+"""Projecting commits of Kafka groups onto the Redis consumer group of the same name.
 
 A commit of N acknowledges everything below N in the Redis group and lets its native readers continue at N.
-Every call names the position of the record in `__consumer_offsets` that it follows, so it may be repeated,
-and a late one does nothing.
+Each call names the position of its record in `__consumer_offsets`: the call may be repeated, and a late call
+has no effect.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from korvet.storage.link.calls import parse_reply
 if TYPE_CHECKING:
     from korvet.storage.link.commands import Commands
 
-# Pending entries acknowledged by one call: about a millisecond of Redis.
+# Limits the pending entries that one call acknowledges: about a millisecond of Redis.
 ACKNOWLEDGED_AT_ONCE: Final = 1_000
-# Fields of a meta hash read at once when looking for projected commits.
+# The COUNT of one HSCAN of a meta hash for projected commits.
 SCANNED_AT_ONCE: Final = 1_000
 
 _COMMIT_FIELD: Final = b"commit:"
-# In place of the offset where a deletion left the group to its native consumers.
+# Takes the place of the offset after a deletion that left the group to its native consumers.
 _DELETED: Final = b"-"
-# Arguments of a call of korvet_project: for all commits, and for each.
+# The arguments of a call of korvet_project: fixed ones, and those of each commit.
 _PROJECT_FIXED_ARGUMENTS: Final = 8
 _COMMIT_ARGUMENTS: Final = 6
-# What korvet_project replies for a commit of which pending entries are left.
+# The reply of korvet_project for a commit with remaining pending entries.
 _MORE: Final = 2
 
 Dropped: TypeAlias = Callable[[StorageError | None], None]
@@ -42,10 +42,11 @@ Projected: TypeAlias = "Callable[[Sequence[GroupCommit] | StorageError], None]"
 class GroupCommit(msgspec.Struct, frozen=True, gc=False):
     """A commit of `offset` (a packed offset: the next one to be read) by a group.
 
-    position: packed offset of the record in `__consumer_offsets` that says so. earliest: the offset of the
-    first of the commits that this one stands for, itself included; None where a later one of them went back.
-    native: where the Redis group stood, as an offset, when the commit was read off it; None for others.
-    restored: read from the log, which does not say whether it was read off the Redis group.
+    position: packed offset of the commit's record in `__consumer_offsets`. earliest: the offset of the first
+    of the commits that this one replaces, itself included; None if a later one of them went back. native: the
+    position of the Redis group, as an offset, when the commit was exported from it; None for other commits.
+    restored: the commit was read from the log, which does not record whether it was exported from the Redis
+    group.
     """
 
     group: str
@@ -57,8 +58,8 @@ class GroupCommit(msgspec.Struct, frozen=True, gc=False):
 
 
 def entry_id_before(offset: int, bias: int) -> str:
-    """ID of the entry before `offset`, where a Redis group stands that reads `offset` next; "0-0" for offset
-    0 or less.
+    """ID of the entry before `offset`: the last delivered ID of a Redis group that reads `offset` next; "0-0"
+    for offset 0 or less.
 
     bias is 1 on a dense topic, else 0. Raises AddressError above 2^63-1.
     """
@@ -66,7 +67,7 @@ def entry_id_before(offset: int, bias: int) -> str:
 
 
 def _pack_commit(commit: GroupCommit, bias: int) -> bytes:
-    """The arguments of korvet_project for one commit, in one step: there are thousands a second."""
+    """The packed arguments of korvet_project for one commit, in one step: there are thousands per second."""
     group, position = commit.group.encode(), b"%d" % commit.position
     offset = b"%d" % max(commit.offset, 0)
     earliest = b"" if commit.earliest is None else b"%d" % max(commit.earliest, 0)
@@ -79,9 +80,7 @@ def _pack_commit(commit: GroupCommit, bias: int) -> bytes:
 
 
 class Projection:
-    """The calls that move, drop and look up projected commits. Calls take effect in the order in which they
-    are made.
-    """
+    """Moves, drops and looks up projected commits. Calls take effect in their order."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands = commands
@@ -90,12 +89,12 @@ class Projection:
     def project(
         self, topic: str, partition: int, commits: Sequence[GroupCommit], *, bias: int, done: Projected
     ) -> None:
-        """Let Redis groups of one partition follow commits (XACK, XGROUP SETID); bias is that of the topic.
-        Those that were read off a group are noted only.
+        """Move the Redis groups of one partition to commits (XACK, XGROUP SETID); `bias` is that of the
+        topic. A commit that was exported from a Redis group is only recorded.
 
-        done([]) once all have followed, also where a later commit was projected before; done(commits) of
-        those of which pending entries are left: they are to be sent again. done(error) otherwise, and then
-        the call may be repeated.
+        Calls done([]) when all groups have moved, or a later commit was projected before. Calls done(commits)
+        with the commits that have pending entries left: send them again. Calls done(error) otherwise; the
+        call may be repeated then. Function korvet_project.
         """
         arguments = pack_arguments(
             "FCALL",
@@ -125,11 +124,11 @@ class Projection:
         done: Dropped,
     ) -> None:
         """Forget a group's commits up to log position `position` and destroy its Redis group (XGROUP
-        DESTROY); bias is that of the topic.
+        DESTROY); `bias` is that of the topic.
 
-        force False keeps a Redis group that has native consumers or pending entries, or was there before any
-        commit, and marks it: what was deleted comes back when it moves on, not before. A group or stream that
-        is not there is no error. done(None) once that is so, done(error) otherwise.
+        With `force` False a Redis group stays that has native consumers or pending entries, or existed before
+        any commit. It is marked: the Kafka group comes back only when the Redis group moves. A missing group
+        or stream is no error. Calls done(None) on success, else done(error). Function korvet_drop_group.
         """
         command = pack_command(
             "FCALL",
@@ -147,7 +146,9 @@ class Projection:
         links.write_functions.send(command, lambda reply: done(_error_of(reply)))
 
     async def projected(self, topic: str, partition: int) -> dict[str, int]:
-        """By group: the position of its newest projected commit in one partition. Raises StorageError."""
+        """By group: the position of its newest projected commit in one partition. Raises StorageError. Redis
+        command HSCAN.
+        """
         meta = self._keyspace.meta(topic, partition)
         found: dict[bytes, bytes] = {}
         cursor = b"0"
