@@ -26,7 +26,6 @@ LONG_FILES = {
     "korvet/api/produce.py": "",
     "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
-    "korvet/server/connection.py": "",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
     "spark/records/kernel.py": "",
     "tests/spark/test_export.py": "",

@@ -84,6 +84,9 @@ def read_length(frame: memoryview, position: int, flexible: bool) -> tuple[int, 
     size = frame[position]
     if size < 0x80:
         return size - 1, position + 1
+    high = frame[position + 1]
+    if high < 0x80:
+        return (size & 0x7F | high << 7) - 1, position + 2
     size, position = read_unsigned_varint(frame, position)
     return size - 1, position
 

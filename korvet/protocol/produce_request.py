@@ -82,7 +82,9 @@ def _request(frame: memoryview, position: int, version: int) -> ProduceRequest:
         partitions, position, elements = _partitions(frame, position, flexible, elements)
         topics.append(ProduceTopic(name, topic_id, partitions))
         if flexible:
-            position, elements = skip_tags(frame, position, elements)
+            tags, position = frame[position], position + 1
+            if tags:
+                position, elements = skip_tags(frame, position - 1, elements)
     if flexible:
         position, elements = skip_tags(frame, position, elements)
     if position > len(frame):
@@ -112,5 +114,7 @@ def _partitions(
             check_null(size)
         partitions.append(ProducePartition(index, records))
         if flexible:
-            position, elements = skip_tags(frame, position, elements)
+            tags, position = frame[position], position + 1
+            if tags:
+                position, elements = skip_tags(frame, position - 1, elements)
     return tuple(partitions), position, elements

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.server.connection import Connection
-    from korvet.server.connections import Connections, Place
+    from korvet.server.connections import Admission, Connections
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Acceptor:
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
 
-    async def _set_up(self, accepted: socket.socket, host: str, place: Place) -> None:
+    async def _set_up(self, accepted: socket.socket, host: str, place: Admission) -> None:
         """Hand a connection over to its protocol, which gives its place back at the end."""
         wait_ms = self._connections.wait_ms(host)
         if wait_ms:

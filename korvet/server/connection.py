@@ -15,21 +15,23 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-import msgspec
-
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
 from korvet.protocol.primitives import MalformedRequest
 from korvet.security.principals import ANONYMOUS
-from korvet.server.door import OPEN_DOOR
+from korvet.server.flow_control import WAITING, WRITING, FlowControl
+from korvet.server.listener_access import OPEN_ACCESS
+from korvet.server.response_slot import PendingResponse, ResponseSlot
 from korvet.server.turns import LARGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
-    from korvet.server.door import Door
+    from korvet.server.backpressure import Backpressure
+    from korvet.server.listener_access import ListenerAccess
+    from korvet.server.repeats import Repeat
     from korvet.server.turns import Turns
 
 log = logging.getLogger(__name__)
@@ -51,76 +53,6 @@ _LENGTH: Final = struct.Struct(">i")
 _LEAST_TOKEN_BYTES: Final = 2
 # What a client may send before it has authenticated, as Kafka's sasl.server.max.receive.size.
 _UNAUTHENTICATED_BYTES: Final = 512 * 1024
-# Why no request is taken: the client does not read, has used up a quota, or a request waits for memory.
-_WRITING: Final = 1
-_MUTED: Final = 2
-_WAITING: Final = 4
-# Whether the next large request has asked for its turn, or has it.
-_NOT_ASKED: Final = 0
-_ASKED: Final = 1
-_GIVEN: Final = 2
-
-
-class _Place(msgspec.Struct, eq=False):
-    """The place of one response in the connection's order."""
-
-    segments: Sequence[bytes] | None = None
-    """The response; None while there is none."""
-    on_answer: Callable[[], None] | None = None
-
-
-class Slot(msgspec.Struct, eq=False):
-    """What a request is answered by: called once, with the response's body.
-
-    A handler may fail in any way, and so may the callback that gets a reply of Redis. Then nobody holds the
-    slot any more, which takes back what the request holds (`on_answer` of its place) and ends the connection:
-    its client would wait for ever, and so would all that is pipelined behind the request.
-    """
-
-    connection: Connection
-    place: _Place
-    header: bytes = b""
-    """The response header, to be set before the slot is called."""
-
-    def __call__(self, body: list[bytes] | None) -> None:
-        """Send the body in segments, after its length and header; None sends nothing."""
-        place = self.place
-        if place.segments is not None:
-            raise RuntimeError("a request was answered twice")
-        if body is None:
-            place.segments = ()
-        else:
-            header = self.header
-            size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
-            place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
-        try:
-            self.connection.send_ready()
-        finally:
-            if place.on_answer is not None:
-                place.on_answer()
-
-    def __del__(self) -> None:
-        if self.place.segments is None:
-            self.connection.close("one of its requests was left without an answer")
-            self(None)
-
-
-class Repeatable(Protocol):
-    """The last request, which its client may send again."""
-
-    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
-        """Handle the frame buffer[begin:end] if it is this request again. Returns whether it is."""
-
-
-class Pressure(Protocol):
-    """Whether Produce requests have to wait."""
-
-    @property
-    def full(self) -> bool:
-        """Whether the next one has to."""
-
-    def blocked(self, resume: Callable[[], None]) -> bool:
-        """The same; if so `resume` is called when it may go on."""
 
 
 class OpenConnections(Protocol):
@@ -137,10 +69,10 @@ class Dispatch(Protocol):
     """What the connection hands its frames to."""
 
     @property
-    def backpressure(self) -> Pressure:
+    def backpressure(self) -> Backpressure:
         """What holds Produce requests back."""
 
-    def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
+    def __call__(self, connection: Connection, frame: memoryview, slot: ResponseSlot) -> None:
         """Handle a frame (without its length), calling the slot once, now or later."""
 
     @property
@@ -159,18 +91,17 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_active",
-        "_blocked",
         "_buffer",
         "_connections",
         "_disconnect_callbacks",
         "_dispatch",
-        "_door",
         "_end",
         "_ending",
-        "_held",
+        "_flow",
         "_in_flight",
         "_large_bytes",
         "_lent",
+        "_listener_access",
         "_max_request_bytes",
         "_min_request_bytes",
         "_most_bytes",
@@ -180,8 +111,6 @@ class Connection(asyncio.BufferedProtocol):
         "_reading_paused",
         "_start",
         "_transport",
-        "_turn",
-        "_unmuting",
         "_view",
         "_when_sent",
         "access",
@@ -201,10 +130,10 @@ class Connection(asyncio.BufferedProtocol):
         dispatch: Dispatch,
         max_request_bytes: int,
         connections: OpenConnections,
-        door: Door = OPEN_DOOR,
+        listener_access: ListenerAccess = OPEN_ACCESS,
     ) -> None:
         self._dispatch = dispatch
-        self._door = door
+        self._listener_access = listener_access
         self._max_request_bytes = self._most_bytes = max_request_bytes
         self._min_request_bytes = FIXED_HEADER_BYTES
         self._connections = connections
@@ -214,18 +143,14 @@ class Connection(asyncio.BufferedProtocol):
         self._large_bytes = 0
         self._start = 0
         self._end = 0
-        self._in_flight: deque[_Place] = deque()
+        self._in_flight: deque[PendingResponse] = deque()
         # Responses that go out in one write with those that are about to follow.
         self._outbox: list[bytes] = []
         # Of the requests at work, which are all of one API.
         self._newest_api = _TOKEN
         self._reading_paused = False
-        # Reasons to take no more requests for now.
-        self._held = 0
+        self._flow = FlowControl()
         self._when_sent: list[Callable[[], None]] = []
-        self._unmuting: asyncio.TimerHandle | None = None
-        self._blocked = False
-        self._turn = _NOT_ASKED
         self._processing = False
         self._active = True
         self._disconnect_callbacks: set[Callable[[], None]] = set()
@@ -233,10 +158,10 @@ class Connection(asyncio.BufferedProtocol):
         self.closing = False
         """Takes no more requests; open still, while what was written is being sent."""
         self.closed = False
-        self.repeat: Repeatable | None = None
+        self.repeat: Repeat | None = None
         """The last request, if its client probably sends it again."""
         self.kept: Any = None
-        self.listener = door.name
+        self.listener = listener_access.name
         self.principal = ANONYMOUS
         """Who the client is, as `User:NAME`."""
         self.access: Access | None = None
@@ -261,12 +186,12 @@ class Connection(asyncio.BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connections.join(self)
         try:
-            principal = self._door.principal_of(transport)
+            principal = self._listener_access.principal_of(transport)
         except ValueError as error:
             log.warning("refusing the connection of %s: %s", self.client_host, error)
             self.cut()
             return
-        self.sasl = self._door.new_session()
+        self.sasl = self._listener_access.new_session()
         if self.sasl is None:
             self.become(principal)
         else:
@@ -278,8 +203,7 @@ class Connection(asyncio.BufferedProtocol):
         self._connections.leave(self)
         self._in_flight.clear()
         self._sent()
-        if self._unmuting is not None:
-            self._unmuting.cancel()
+        self._flow.close()
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
@@ -301,11 +225,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The client does not read its responses: take no more requests."""
-        self._held |= _WRITING
+        self._flow.held |= WRITING
 
     def resume_writing(self) -> None:
         """The client reads again."""
-        self._take_again(_WRITING)
+        self._take_again(WRITING)
         self._sent()
 
     # what handlers use
@@ -334,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unsent_bytes(self) -> int:
         """See korvet.api.common.context.Client."""
-        if not self._held & _WRITING or self.closed or self._transport is None:
+        if not self._flow.held & WRITING or self.closed or self._transport is None:
             return 0
         return self._transport.get_write_buffer_size()
 
@@ -351,12 +275,12 @@ class Connection(asyncio.BufferedProtocol):
         """Take no more requests until the returned call. The newest one waits for memory, and what it has
         itself does not hold back those of others.
         """
-        self._held |= _WAITING
+        self._flow.held |= WAITING
         newest = self._in_flight[-1]
         give_back, newest.on_answer = newest.on_answer, None
         if give_back is not None:
             give_back()
-        return partial(self._take_again, _WAITING)
+        return partial(self._take_again, WAITING)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
         """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
@@ -386,7 +310,7 @@ class Connection(asyncio.BufferedProtocol):
     def become(self, principal: str) -> None:
         """The client is known now."""
         self.principal = principal
-        self.access = self._door.access(principal, self.client_host.removeprefix("/"))
+        self.access = self._listener_access.access(principal, self.client_host.removeprefix("/"))
         self._max_request_bytes = self._most_bytes
 
     def expect_tokens(self, *, raw: bool) -> None:
@@ -395,25 +319,19 @@ class Connection(asyncio.BufferedProtocol):
         self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
     def mute(self, lasts_s: float) -> None:
-        """Take no requests for so long; not for less than was said before."""
-        if self.closed:
-            return
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + lasts_s
-        if self._unmuting is not None:
-            if self._unmuting.when() >= ends_at:
-                return
-            self._unmuting.cancel()
-        self._held |= _MUTED
-        self._unmuting = loop.call_at(ends_at, self._unmute)
-
-    def _unmute(self) -> None:
-        self._unmuting = None
-        self._take_again(_MUTED)
+        """Take no requests for that time, or for a longer one that was given before."""
+        if not self.closed:
+            self._flow.mute(lasts_s, self._resume)
 
     def _take_again(self, reason: int) -> None:
         """Take requests, unless there is another reason not to."""
-        self._held &= ~reason
+        self._flow.held &= ~reason
+        self._resume()
+
+    def _resume(self) -> None:
+        """A reason to wait is over."""
+        if self.closed:
+            return
         self._active = True
         if not self._processing:
             self._process()
@@ -481,7 +399,8 @@ class Connection(asyncio.BufferedProtocol):
         api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
         api = registry.find(api_key)
         in_flight = self._in_flight
-        if self._held or (
+        flow = self._flow
+        if flow.held or (
             in_flight
             and (api_key != self._newest_api or len(in_flight) >= (1 if api is None else api.in_flight_max))
         ):
@@ -489,16 +408,16 @@ class Connection(asyncio.BufferedProtocol):
         if (
             api is not None
             and api.writes_records
-            and (self._blocked or self._dispatch.backpressure.full)
-            and self._is_blocked()
+            and (flow.blocked or self._dispatch.backpressure.full)
+            and not flow.may_write(self._dispatch.backpressure, self._resume)
         ):
             return False
         is_large = size > LARGE_BYTES
-        if is_large and not self._has_turn():
+        if is_large and not flow.may_take_large(self._dispatch.turns, self._resume):
             return False
         self._newest_api = api_key
         self._start = end
-        place = _Place()
+        place = PendingResponse()
         if in_flight:
             self.pipelines = True
         in_flight.append(place)
@@ -511,12 +430,12 @@ class Connection(asyncio.BufferedProtocol):
         if repeat is not None and sasl is not None and not sasl.admits(api_key, monotonic()):
             repeat = None
         if is_large:
-            self._dispatch.turns.run(partial(self._handle, repeat, begin, end, Slot(self, place)))
+            self._dispatch.turns.run(partial(self._handle, repeat, begin, end, ResponseSlot(self, place)))
         else:
-            self._handle(repeat, begin, end, Slot(self, place))
+            self._handle(repeat, begin, end, ResponseSlot(self, place))
         return True
 
-    def _handle(self, repeat: Repeatable | None, begin: int, end: int, slot: Slot) -> None:
+    def _handle(self, repeat: Repeat | None, begin: int, end: int, slot: ResponseSlot) -> None:
         """Handle the frame from begin to end. Whatever goes wrong ends this connection and no other."""
         try:
             if repeat is None or not repeat.take(self._buffer, begin, end, slot):
@@ -538,32 +457,6 @@ class Connection(asyncio.BufferedProtocol):
             )
             return -1
         return int(size)
-
-    def _is_blocked(self) -> bool:
-        if not self._blocked:
-            self._blocked = self._dispatch.backpressure.blocked(self._unblock)
-        return self._blocked
-
-    def _unblock(self) -> None:
-        self._blocked = False
-        if not self.closed:
-            self._process()
-
-    def _has_turn(self) -> bool:
-        """Whether a large request may be taken now; if not, it is taken in a later turn of the event loop."""
-        turn, turns = self._turn, self._dispatch.turns
-        if turn == _NOT_ASKED and turns.full:
-            turns.wait(self._take_turn)
-            self._turn = turn = _ASKED
-        if turn == _ASKED:
-            return False
-        self._turn = _NOT_ASKED
-        return True
-
-    def _take_turn(self) -> None:
-        self._turn = _GIVEN
-        if not self.closed:
-            self._process()
 
     def _make_room(self) -> None:
         """Move what is unread to the front, or grow towards the frame that is arriving.

@@ -44,7 +44,7 @@ class ConnectionLimits(NamedTuple):
     """`listener.name.NAME.max.connections`"""
 
 
-class Place:
+class Admission:
     """What an accepted connection takes up of the limits, until it leaves."""
 
     __slots__ = ("_connections", "_host", "_listener")
@@ -88,7 +88,7 @@ class Connections:
     def __iter__(self) -> Iterator[Connection]:
         return iter(list(self._open))
 
-    def admit(self, listener: str, host: str) -> Place | None:
+    def admit(self, listener: str, host: str) -> Admission | None:
         """A place for a connection that was accepted; None if there are too many: then it is to be closed."""
         limits = self._limits
         most_here = limits.most_of_listener.get(listener, limits.most)
@@ -102,7 +102,7 @@ class Connections:
             self._taken += 1
             self._per_host[host] += 1
             self._per_listener[listener] += 1
-            return Place(self, listener, host)
+            return Admission(self, listener, host)
         self.note_refused(host, reason)
         return None
 

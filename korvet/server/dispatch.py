@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from korvet.api.common.services import Services
     from korvet.quotas.limits import Limit
     from korvet.server.backpressure import Backpressure
-    from korvet.server.connection import Connection, Slot
+    from korvet.server.connection import Connection
+    from korvet.server.response_slot import ResponseSlot
 
 log = logging.getLogger(__name__)
 causes = Causes(log)
@@ -61,7 +62,7 @@ class Dispatcher:
         """Call back when the event loop is done with what it is at."""
         self._loop.call_soon(callback)
 
-    def __call__(self, connection: Connection, frame: memoryview, slot: Slot) -> None:
+    def __call__(self, connection: Connection, frame: memoryview, slot: ResponseSlot) -> None:
         """Handle one frame; its slot is called now or later.
 
         Raises MalformedRequest for a frame that is no request.
@@ -113,7 +114,7 @@ class Dispatcher:
         context: RequestContext,
         request: Any,
         limits: Mapping[str, Limit],
-        slot: Slot,
+        slot: ResponseSlot,
         size_bytes: int,
     ) -> None:
         """Handle a request of a client that has quotas. Its next request is decoded, repeated or not."""
@@ -128,7 +129,7 @@ class Dispatcher:
         self._submit(api, context, throttled.request, throttled)
         throttled.pause()
 
-    def _take_raw_token(self, connection: Connection, token: bytes, slot: Slot) -> None:
+    def _take_raw_token(self, connection: Connection, token: bytes, slot: ResponseSlot) -> None:
         """A token without a request around it, as after version 0 of the handshake."""
 
         async def take() -> None:

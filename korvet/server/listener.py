@@ -12,7 +12,7 @@ from korvet.config.address import Address
 from korvet.server.acceptor import Acceptor, bind
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
-from korvet.server.door import Door, GuardedDoor
+from korvet.server.listener_access import ConfiguredAccess, ListenerAccess
 from korvet.server.tls import ServerTls
 from korvet.supervisor import keep
 
@@ -94,8 +94,10 @@ class Listener:
         for tls in self._tls.values():
             self._watches.append(keep("TLS files", tls.keep_up))
         for spec in self._specs:
-            door = GuardedDoor(spec, self._config.of_listener(spec.name), self._authorizer, self._credentials)
-            self._acceptors[spec.name].start(partial(self._connect, door))
+            listener_access = ConfiguredAccess(
+                spec, self._config.of_listener(spec.name), self._authorizer, self._credentials
+            )
+            self._acceptors[spec.name].start(partial(self._connect, listener_access))
 
     def forget_repeats(self) -> None:
         """Quotas have changed: requests that took a shorter way are looked at again."""
@@ -114,9 +116,11 @@ class Listener:
         for connection in self._connections:
             connection.shut_down()
 
-    def _connect(self, door: Door) -> Connection:
+    def _connect(self, listener_access: ListenerAccess) -> Connection:
         assert self._dispatch is not None
-        return Connection(self._dispatch, self._config.socket_request_max_bytes, self._connections, door)
+        return Connection(
+            self._dispatch, self._config.socket_request_max_bytes, self._connections, listener_access
+        )
 
 
 def room_for_connections() -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from korvet.server.connection import Slot
+    from korvet.server.response_slot import ResponseSlot
 
 # Where the correlation ID is in every request header: after API key and version.
 _CORRELATION_AT: Final = 4
@@ -24,20 +24,20 @@ class Repeat:
 
     __slots__ = ("_head", "_submit", "_tags", "_tail")
 
-    def __init__(self, frame: memoryview, flexible: bool, submit: Callable[[Slot], None]) -> None:
+    def __init__(self, frame: memoryview, flexible: bool, submit: Callable[[ResponseSlot], None]) -> None:
         self._head = bytes(frame[:_CORRELATION_AT])
         self._tail = bytes(frame[_CORRELATION_AT + _CORRELATION_BYTES :])
         self._tags = b"\x00" if flexible else b""
         self._submit = submit
 
     @classmethod
-    def of(cls, frame: memoryview, flexible: bool, submit: Callable[[Slot], None]) -> Repeat | None:
+    def of(cls, frame: memoryview, flexible: bool, submit: Callable[[ResponseSlot], None]) -> Repeat | None:
         """frame: the request without its length; flexible: the response header's encoding; submit(slot)
         handles the request again. None for a request that is too large to be kept.
         """
         return cls(frame, flexible, submit) if len(frame) <= _LARGEST_BYTES else None
 
-    def take(self, buffer: bytearray, begin: int, end: int, slot: Slot) -> bool:
+    def take(self, buffer: bytearray, begin: int, end: int, slot: ResponseSlot) -> bool:
         """Handle the frame buffer[begin:end] if it is this request again. Returns whether it is."""
         correlation_id = begin + _CORRELATION_AT
         tail = correlation_id + _CORRELATION_BYTES

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from korvet.protocol.registry import Api, ReadQuota
     from korvet.quotas.limits import Limit
     from korvet.quotas.throttle import ClientQuotas
-    from korvet.server.connection import Slot
+    from korvet.server.response_slot import ResponseSlot
 
 _INT32: Final = struct.Struct(">i")
 
@@ -47,7 +47,7 @@ class ThrottledSlot:
 
     def __init__(
         self,
-        slot: Slot,
+        slot: ResponseSlot,
         quotas: ClientQuotas,
         limits: Mapping[str, Limit],
         context: RequestContext,

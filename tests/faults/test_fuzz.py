@@ -17,8 +17,8 @@ import pytest
 
 from korvet import broker as running_broker
 from korvet.config.settings import Config
-from korvet.server.connection import Slot
 from korvet.server.dispatch import Dispatcher
+from korvet.server.response_slot import ResponseSlot
 from tests.support.mutations import FIRST_SEED, WAITING, Sent, mutated
 from tests.support.polling import until_async
 from tests.support.ports import free_port
@@ -120,7 +120,7 @@ def is_open(wire: Wire) -> bool:
 
 
 def open_slots() -> int:
-    return sum(type(each) is Slot and not each.place.done for each in gc.get_objects())
+    return sum(type(each) is ResponseSlot and each.place.segments is None for each in gc.get_objects())
 
 
 async def fuzz_in_process(redis_url: str, keyspace: str, frames: Iterator[Sent], alarms: Alarms) -> None:

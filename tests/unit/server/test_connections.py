@@ -10,8 +10,8 @@ import pytest
 from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
 from korvet.server import listener
-from korvet.server.connections import ConnectionLimits, Connections, Place
-from korvet.server.door import Door
+from korvet.server.connections import Admission, ConnectionLimits, Connections
+from korvet.server.listener_access import ListenerAccess
 from tests.unit.server.transports import Held, Wire, framed, request
 
 PRODUCE = 0
@@ -33,7 +33,9 @@ def connections_of(max_idle_ms: int = -1) -> Connections:
     return Connections(ConnectionLimits(NO_LIMIT, NO_LIMIT, max_idle_ms))
 
 
-def places(connections: Connections, count: int, listener: str = "A", host: str = "/10.1.2.3") -> list[Place]:
+def places(
+    connections: Connections, count: int, listener: str = "A", host: str = "/10.1.2.3"
+) -> list[Admission]:
     """Those that are given of so many that are asked for."""
     return [place for _ in range(count) if (place := connections.admit(listener, host)) is not None]
 
@@ -73,8 +75,8 @@ def test_a_listener_leaves_places_to_others(caplog: pytest.LogCaptureFixture) ->
     assert len(places(connections, 5)) == 1
 
 
-class Guarded(Door):
-    """A door that asks for an authentication."""
+class Guarded(ListenerAccess):
+    """A listener that asks for an authentication."""
 
     def new_session(self) -> SaslSession:
         return SaslSession(Credentials({"alice": "secret"}), ["PLAIN"])

@@ -25,7 +25,7 @@ from korvet.security.credentials import Credentials
 from korvet.security.sasl import SaslSession
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
-from korvet.server.door import Door
+from korvet.server.listener_access import ListenerAccess
 from korvet.storage.brokers.assignment import Assignment, Broker
 from tests.api.asking import KEYS, frame
 from tests.support.wire import decode_response
@@ -383,7 +383,7 @@ def test_a_repeated_fetch_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen[0] is seen[1]
 
 
-class _Reauthenticating(Door):
+class _Reauthenticating(ListenerAccess):
     """Sessions of a second."""
 
     def new_session(self) -> SaslSession:
@@ -416,7 +416,7 @@ def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch:
 
     async def run() -> None:
         dispatcher, _ = new_dispatcher()
-        wire = Wire(dispatcher, door=_Reauthenticating())
+        wire = Wire(dispatcher, listener_access=_Reauthenticating())
         wire.connection.become("User:alice")
         frames = [framed(frame(name, version, number, **fields)) for number in range(4)]
         for each in frames[:3]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from korvet.server.connection import Connection
 from korvet.server.connections import ConnectionLimits, Connections
-from korvet.server.door import OPEN_DOOR, Door
+from korvet.server.listener_access import OPEN_ACCESS, ListenerAccess
 from korvet.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -118,10 +118,15 @@ def unframed(written: bytes | bytearray) -> bytes:
 class Wire:
     """A connection with both of its ends in the test's hands."""
 
-    def __init__(self, dispatch: Any, connections: Connections | None = None, door: Door = OPEN_DOOR) -> None:
+    def __init__(
+        self,
+        dispatch: Any,
+        connections: Connections | None = None,
+        listener_access: ListenerAccess = OPEN_ACCESS,
+    ) -> None:
         self.connections = Connections(ConnectionLimits(10, 10)) if connections is None else connections
         self.transport = MockTransport()
-        self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections, door)
+        self.connection = Connection(dispatch, MAX_REQUEST_BYTES, self.connections, listener_access)
         self.connection.connection_made(self.transport)  # type: ignore[arg-type]
         MADE.append(self)
 

@@ -1,4 +1,4 @@
-"""What a listener asks of clients before they are let in: a certificate, an authentication, or nothing."""
+"""What a listener requires of clients before it serves them: a certificate, an authentication, or nothing."""
 
 from __future__ import annotations
 
@@ -17,36 +17,38 @@ if TYPE_CHECKING:
     from korvet.security.listeners import ListenerSpec
 
 
-class Door:
-    """One listener's, for all its connections."""
+class ListenerAccess:
+    """The rules of one listener, shared by all its connections. This one serves every client."""
 
     name = "PLAINTEXT"
 
     def principal_of(self, transport: asyncio.BaseTransport) -> str:
-        """Who has connected, before any request. Raises ValueError for a certificate of nobody."""
+        """The principal of a client that has just connected. Raises ValueError for a certificate that names
+        no principal.
+        """
         del transport
         return ANONYMOUS
 
     def new_session(self) -> SaslSession | None:
-        """The authentication that is asked for; None where none is."""
+        """The authentication that a client has to complete; None if it need not authenticate."""
         return None
 
     def access(self, principal: str, host: str) -> Access | None:
-        """What a client may do; None is everything."""
+        """What a client may do; None if it may do everything."""
         del principal, host
         return None
 
 
-OPEN_DOOR: Final = Door()
+OPEN_ACCESS: Final = ListenerAccess()
 
 
-class GuardedDoor(Door):
-    """The door of a listener as it is configured."""
+class ConfiguredAccess(ListenerAccess):
+    """The rules of a listener as the settings give them."""
 
     def __init__(
         self, spec: ListenerSpec, config: Config, authorizer: Authorizer | None, credentials: Credentials
     ) -> None:
-        """config: as it is for this listener."""
+        """config: the settings of this listener. authorizer: None without ACLs."""
         self.name = spec.name
         self._spec = spec
         self._config = config

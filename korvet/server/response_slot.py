@@ -1,0 +1,71 @@
+"""Where the response to one request goes: its place in the order of a connection's responses."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_LENGTH: Final = struct.Struct(">i")
+
+
+class Responder(Protocol):
+    """The connection that sends the responses."""
+
+    def send_ready(self) -> None:
+        """Send the responses that are there, up to the first one that is not."""
+
+    def close(self, reason: str) -> None:
+        """End the connection for a reason that is the client's fault. The log gets one line."""
+
+    def mute(self, lasts_s: float) -> None:
+        """Take no requests for that time, or for a longer one that was given before."""
+
+
+class PendingResponse(msgspec.Struct, eq=False):
+    """One response in the connection's order."""
+
+    segments: Sequence[bytes] | None = None
+    """The response; None until the request is answered."""
+    on_answer: Callable[[], None] | None = None
+    """Gives back what the request holds."""
+
+
+class ResponseSlot(msgspec.Struct, eq=False):
+    """Takes the response to one request. It is called once, with the response's body.
+
+    A handler may fail in any way, and so may a callback that gets a reply of Redis. Nobody holds the slot
+    then. A slot that nobody holds gives back what the request holds (`on_answer`) and ends the connection:
+    otherwise the client would wait without end, and so would all requests that it has pipelined.
+    """
+
+    connection: Responder
+    place: PendingResponse
+    header: bytes = b""
+    """The response header, which is set before the slot is called."""
+
+    def __call__(self, body: list[bytes] | None) -> None:
+        """Send the body in segments, after its length and header. None sends nothing."""
+        place = self.place
+        if place.segments is not None:
+            raise RuntimeError("a request was answered twice")
+        if body is None:
+            place.segments = ()
+        else:
+            header = self.header
+            size = len(header) + (len(body[0]) if len(body) == 1 else sum(map(len, body)))
+            place.segments = [_LENGTH.pack(size) + header + body[0], *body[1:]]
+        try:
+            self.connection.send_ready()
+        finally:
+            if place.on_answer is not None:
+                place.on_answer()
+
+    def __del__(self) -> None:
+        if self.place.segments is None:
+            self.connection.close("one of its requests was left without an answer")
+            self(None)
