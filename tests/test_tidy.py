@@ -23,7 +23,6 @@ LONG_FUNCTIONS = {
     "tests/spark/fleet.py _group": "",
 }
 LONG_FILES = {
-    "korvet/api/produce.py": "",
     "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",

@@ -1,6 +1,7 @@
-"""What tools produce to `__consumer_offsets`: every record is decoded and checked before it is applied.
+"""Records that tools produce to `__consumer_offsets`: each is decoded and checked before it is applied.
 
-Its groups' coordinator appends it then as its own, so that it holds at once; its time is that of the append.
+The group's coordinator appends them as its own records, so that they take effect at once. Their time is that
+of the append.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
     from korvet.storage.log.values import ReceivedBatch
 
 
-def read_put(received: ReceivedBatch, partition: int, partitions: int) -> tuple[str, PutRequest]:
-    """The batch's records and the group of one of them, all of which belong to this partition.
+def read_group_records(received: ReceivedBatch, partition: int, partitions: int) -> tuple[str, PutRequest]:
+    """The group of the batch's first record, and all records. `partitions`: of `__consumer_offsets`.
 
-    Raises BatchError("invalid_record") for what no coordinator of groups would write there.
+    Raises BatchError("invalid_record") for a record that a group coordinator would not write to this
+    partition.
     """
     header = received.header
     if header.transactional:
@@ -48,16 +50,18 @@ def _read(key: bytes | None, value: bytes | None, partition: int, partitions: in
     if key is None:
         raise BatchError("invalid_record", "a record without a key is of no group")
     try:
-        named = decode_key(key)
-        if not isinstance(named, (OffsetCommitKey, GroupMetadataKey)):
-            # Those of consumer groups name topics by id, and each cluster has ids of its own.
-            raise BatchError("invalid_record", f"records of key version {named.version} can't be moved here")
-        said = decode_value(named, value)
+        decoded_key = decode_key(key)
+        if not isinstance(decoded_key, (OffsetCommitKey, GroupMetadataKey)):
+            # Records of consumer groups name topics by ID, and IDs differ from cluster to cluster.
+            raise BatchError(
+                "invalid_record", f"records of key version {decoded_key.version} can't be moved here"
+            )
+        decoded_value = decode_value(decoded_key, value)
     except DecodeError as error:
         raise BatchError("invalid_record", str(error)) from None
-    if said is not None and not isinstance(said, (OffsetCommitValue, GroupMetadataValue)):
-        raise BatchError("invalid_record", f"value version {said.version} is unknown")
-    home = partition_for(named.group, partitions)
-    if home != partition:
-        raise BatchError("invalid_record", f"group {named.group!r} belongs to partition {home}")
-    return named, said
+    if decoded_value is not None and not isinstance(decoded_value, (OffsetCommitValue, GroupMetadataValue)):
+        raise BatchError("invalid_record", f"value version {decoded_value.version} is unknown")
+    expected = partition_for(decoded_key.group, partitions)
+    if expected != partition:
+        raise BatchError("invalid_record", f"group {decoded_key.group!r} belongs to partition {expected}")
+    return decoded_key, decoded_value

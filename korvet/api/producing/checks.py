@@ -1,0 +1,115 @@
+"""Checks of a produced record batch: its header before it is decompressed, its records before the append."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.producing.response import RecordError
+from korvet.offsets.record_batch import NO_TIMESTAMP, ZSTD
+from korvet.records import kernel
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from korvet.records.batch import BatchHeader, BytesLike
+    from korvet.storage.log.values import ReceivedBatch, Summary
+    from korvet.topics.configs import TopicPolicy
+
+_ZSTD_SINCE: Final = 7
+# The bound of create times in ms, before and after 1970: a script cannot represent a later time exactly
+# beside the milliseconds of an entry ID.
+_TIMESTAMP_BOUND_MS: Final = 2**52
+# Records of a compressed batch. Redis adds the entries of a batch in one call, at 1 to 4 us each, and serves
+# no other client during that time. Producers hardly ever send more: librdkafka 10,000, most others 1 MB
+# before compression.
+_MOST_COMPRESSED_RECORDS: Final = 75_000
+# Bad records that a refusal names. If a client leaves these out, the next refusal names others.
+_MOST_NAMED: Final = 1000
+_NEEDS_KEY: Final = "a compacted topic takes no records without a key"
+
+
+class Refused(Exception):
+    """The batch of one partition is not appended: the error and the text for the client."""
+
+    def __init__(self, error: ErrorCode, message: str, records: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.error = error
+        self.records = records
+        """The bad records; empty if the whole batch is bad."""
+
+
+def read_header(records: BytesLike | None, policy: TopicPolicy, version: int) -> BatchHeader:
+    """The header of a partition's one batch in a request of that version. Raises BatchError and Refused."""
+    if not records:
+        raise Refused(ErrorCode.invalid_record, "the partition has no record batch")
+    if len(records) > policy.max_message_bytes:
+        raise Refused(
+            ErrorCode.message_too_large,
+            f"a batch of {len(records)} bytes exceeds max.message.bytes {policy.max_message_bytes}",
+        )
+    header = kernel.parse_batch(records, 0)
+    if header.size != len(records):
+        raise Refused(ErrorCode.invalid_record, "a partition has to have exactly one record batch")
+    if header.control:
+        raise Refused(ErrorCode.invalid_record, "clients must not write control records")
+    if header.codec == ZSTD and version < _ZSTD_SINCE:
+        raise Refused(ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_ZSTD_SINCE} (KIP-110)")
+    if header.codec and header.record_count > _MOST_COMPRESSED_RECORDS:
+        raise Refused(
+            ErrorCode.message_too_large,
+            f"a compressed batch of {header.record_count} records exceeds {_MOST_COMPRESSED_RECORDS}",
+        )
+    return header
+
+
+def check_newest(header: BatchHeader, policy: TopicPolicy, now_ms: int) -> None:
+    """Raises Refused if the header shows that all records are too old."""
+    newest_ms = header.max_timestamp_ms
+    if policy.log_append_time or newest_ms == NO_TIMESTAMP:
+        return
+    earliest, _ = _valid_times(policy, now_ms)
+    if newest_ms < earliest:
+        message = f"{newest_ms}, the newest timestamp of the batch, is before {earliest}"
+        named = range(min(header.record_count, _MOST_NAMED))
+        raise Refused(ErrorCode.invalid_timestamp, message, [RecordError(index, message) for index in named])
+
+
+def check_records(policy: TopicPolicy, received: ReceivedBatch, summary: Summary, now_ms: int) -> None:
+    """Raises Refused, with the bad records, if a record has a timestamp out of range or lacks its key."""
+    earliest, latest = -(2**63), 2**63 - 1
+    oldest_ms = summary.min_timestamp_ms
+    in_time = True
+    if not policy.log_append_time:
+        earliest, latest = _valid_times(policy, now_ms)
+        # Kafka accepts -1, which is "no timestamp".
+        in_time = summary.max_timestamp_ms <= latest and (oldest_ms >= earliest or oldest_ms == NO_TIMESTAMP)
+    keyed = policy.compacts
+    if in_time and not (keyed and summary.keyless_count):
+        return
+    bad = kernel.find_invalid(
+        received.data, 0, received.header, received.plain, earliest, latest, keyed, _MOST_NAMED
+    )
+    errors = [
+        RecordError(
+            index,
+            _NEEDS_KEY if keyless else f"the timestamp {timestamp_ms} is outside {earliest} to {latest}",
+        )
+        for index, timestamp_ms, keyless in bad
+    ]
+    if in_time:
+        raise Refused(ErrorCode.invalid_record, _NEEDS_KEY, errors)
+    raise Refused(
+        ErrorCode.invalid_timestamp,
+        f"timestamps from {oldest_ms} to {summary.max_timestamp_ms} are outside {earliest} to {latest}",
+        errors,
+    )
+
+
+def _valid_times(policy: TopicPolicy, now_ms: int) -> tuple[int, int]:
+    """The earliest and the latest create time (ms) that a record may have."""
+    return (
+        max(now_ms - policy.timestamp_before_max_ms, -_TIMESTAMP_BOUND_MS),
+        min(now_ms + policy.timestamp_after_max_ms, _TIMESTAMP_BOUND_MS),
+    )
