@@ -1,7 +1,7 @@
-"""Takes clients in: every connection counts from the accept on, its TLS handshake included.
+"""Accepts clients. A connection counts towards the limits from its accept, so during its TLS handshake too.
 
-asyncio's own servers know a TLS connection only after its handshake, so connections that never begin one
-would be bound by no limit.
+asyncio's own servers know a TLS connection only after its handshake, so no limit would apply to connections
+that never begin one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Connections that the kernel keeps for us while we are busy: clients reconnect all at once after a restart.
+# Connections that the kernel queues while the broker is busy: all clients reconnect at once after a restart.
 _BACKLOG: Final = 4096
-# Accepted in one turn of the event loop; who is served already has the next turn.
+# Connections accepted in one iteration of the event loop. Clients that are connected get the next iteration.
 _MOST_AT_ONCE: Final = 100
-# Errors of accept() that concern the process and not the client, and the pause before the next accept().
+# Errors of accept() that the process causes and not the client, and the pause before the next accept().
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S: Final = 1.0
 
@@ -65,7 +65,7 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(each, self._accept, each)
 
     def close(self) -> None:
-        """Accept no more, and give up the connections that are not set up yet."""
+        """Accept no more connections, and drop those that are not set up yet."""
         for handle in self._paused:
             handle.cancel()
         for each in self._sockets:
@@ -82,31 +82,31 @@ class Acceptor:
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     self._pause(listening, error)
-                # Otherwise none is left, or the client's network failed before the accept.
+                # Otherwise no connection is left, or the client's network failed before the accept.
                 return
             accepted.setblocking(False)
             host = f"/{address[0]}"
-            place = self._connections.admit(self._name, host)
-            if place is None:
+            admission = self._connections.admit(self._name, host)
+            if admission is None:
                 accepted.close()
                 continue
-            task = once("accepting a connection", self._set_up(accepted, host, place))
+            task = once("accepting a connection", self._set_up(accepted, host, admission))
             self._arriving.add(task)
             task.add_done_callback(self._arriving.discard)
 
-    async def _set_up(self, accepted: socket.socket, host: str, place: Admission) -> None:
-        """Hand a connection over to its protocol, which gives its place back at the end."""
+    async def _set_up(self, accepted: socket.socket, host: str, admission: Admission) -> None:
+        """Hand a connection over to its protocol, which gives the admission back at the end."""
         wait_ms = self._connections.wait_ms(host)
         if wait_ms:
-            # Closed later than at once, so that the client does not come back at once.
+            # Closed later, so that the client does not reconnect at once.
             with accepted:
                 try:
                     await asyncio.sleep(wait_ms / 1000)
                 finally:
-                    place.leave()
+                    admission.leave()
             return
         connection = self._connect()
-        connection.on_disconnect(place.leave)
+        connection.on_disconnect(admission.leave)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
@@ -115,14 +115,14 @@ class Acceptor:
                 ssl_handshake_timeout=self._setup_timeout_s if self._tls is not None else None,
             )
         except OSError as error:
-            place.leave()
+            admission.leave()
             self._connections.note_refused(host, f"its TLS handshake failed: {error}")
         except BaseException:
-            place.leave()
+            admission.leave()
             raise
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Accept nothing for a while; connections stay in the kernel's queue."""
+        """Accept nothing for a while. Connections stay in the kernel's queue."""
         log.error("no connection can be accepted for %.0f s: %s", _PAUSE_S, error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
@@ -136,7 +136,7 @@ class Acceptor:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to a port on every address of a host; an empty host is every address of the machine.
+    """Sockets bound to a port on every address of a host. An empty host means every address of the machine.
 
     Raises OSError, which names the address.
     """

@@ -1,4 +1,5 @@
-"""One client connection: frames out of a receive buffer, requests taken in turn, responses in request order.
+"""One client connection: cuts frames out of a receive buffer and sends the responses in the order of
+requests.
 
 As in Kafka, a connection has one request in progress at a time. Only requests of an API that allows it
 (`in_flight_max`) start before the previous request of the same API is answered.
@@ -36,22 +37,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Idle connections keep this much; thousands of them are common.
+# The receive buffer of an idle connection. Thousands of these are common.
 _SMALL_BUFFER_BYTES: Final = 4096
-# An emptied buffer above this is given back: one large request doesn't stay with the connection, and its
-# frame stays as it is for whoever has a view of it.
+# The largest receive buffer that is used again once it is empty. A larger one is replaced: one large request
+# does not occupy memory for the life of the connection, and views of its frame stay valid.
 _KEEP_BUFFER_BYTES: Final = LASTING_FRAME_BYTES
-# So much room at the most for a frame of which nothing is there.
+# Buffer allocated for an announced frame before any of its bytes arrived.
 _TRUSTED_BYTES: Final = 1024 * 1024
-# Unsent response bytes at which the next request waits for a slow reader. Fewer are not counted, so this is
-# small: there may be thousands of connections.
+# Unsent response bytes from which on the next request waits for a slow reader. No memory budget counts them
+# below this, so this is small: there may be thousands of connections.
 _WRITE_HIGH_BYTES: Final = 256 * 1024
 # In place of the API key for a SASL token without a request around it, whatever its first bytes are.
 _TOKEN: Final = -1
 _LENGTH: Final = struct.Struct(">i")
-# Frames are told apart by their first two bytes, tokens or not.
+# The smallest token without a request around it: two bytes, in which other frames have their API key.
 _LEAST_TOKEN_BYTES: Final = 2
-# What a client may send before it has authenticated, as Kafka's sasl.server.max.receive.size.
+# The largest frame before a client has authenticated, as Kafka's sasl.server.max.receive.size.
 _UNAUTHENTICATED_BYTES: Final = 512 * 1024
 
 
@@ -66,24 +67,24 @@ class OpenConnections(Protocol):
 
 
 class Dispatch(Protocol):
-    """What the connection hands its frames to."""
+    """Handles the frames of all connections."""
 
     @property
     def backpressure(self) -> Backpressure:
-        """What holds Produce requests back."""
+        """Holds back requests with records."""
 
     def __call__(self, connection: Connection, frame: memoryview, slot: ResponseSlot) -> None:
         """Handle a frame (without its length), calling the slot once, now or later."""
 
     @property
     def turns(self) -> Turns:
-        """What large requests wait for."""
+        """Divides the event loop's time between large requests."""
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
-        """Call back when the event loop is done with what it is at."""
+        """Call back at the end of the event loop's current iteration."""
 
     def check_lease(self) -> None:
-        """To be called before requests are taken: stop leading if the broker's lease is over."""
+        """Stop leading partitions if the broker's lease has expired. Called before requests are taken."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -100,7 +101,6 @@ class Connection(asyncio.BufferedProtocol):
         "_flow",
         "_in_flight",
         "_large_bytes",
-        "_lent",
         "_listener_access",
         "_max_request_bytes",
         "_min_request_bytes",
@@ -109,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         "_outbox",
         "_processing",
         "_reading_paused",
+        "_retained",
         "_start",
         "_transport",
         "_view",
@@ -139,14 +140,14 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._use_buffer(bytearray(_SMALL_BUFFER_BYTES))
-        # Of the last lasting frame: the next one is probably as large.
+        # The size of the last frame that a view may outlive: the next frame is probably as large.
         self._large_bytes = 0
         self._start = 0
         self._end = 0
         self._in_flight: deque[PendingResponse] = deque()
-        # Responses that go out in one write with those that are about to follow.
+        # Responses that share one write with those of the same iteration of the event loop.
         self._outbox: list[bytes] = []
-        # Of the requests at work, which are all of one API.
+        # The API key of the requests in progress, which all belong to one API.
         self._newest_api = _TOKEN
         self._reading_paused = False
         self._flow = FlowControl()
@@ -156,20 +157,20 @@ class Connection(asyncio.BufferedProtocol):
         self._disconnect_callbacks: set[Callable[[], None]] = set()
         self.client_host = ""
         self.closing = False
-        """Takes no more requests; open still, while what was written is being sent."""
+        """Whether it takes no more requests. It stays open until all written responses are sent."""
         self.closed = False
         self.repeat: Repeat | None = None
-        """The last request, if its client probably sends it again."""
+        """The last request, if the client will probably send it again."""
         self.kept: Any = None
         self.listener = listener_access.name
         self.principal = ANONYMOUS
         """Who the client is, as `User:NAME`."""
         self.access: Access | None = None
-        """What it may do; None where everybody may do everything."""
+        """What the client may do; None if every client may do everything."""
         self.sasl: SaslSession | None = None
-        """Its authentication, on listeners that ask for one."""
+        """The client's authentication, on listeners that require one."""
         self.pipelines = False
-        """Whether it sends requests without waiting for the answers before them, or did so lately."""
+        """Whether the client has recently sent requests before earlier ones were answered."""
         self._ending = False
 
     # asyncio's callbacks
@@ -198,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
             self._max_request_bytes = min(self._most_bytes, _UNAUTHENTICATED_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client has gone; whatever waits for it is told."""
+        """The client has gone: run the callbacks of everything that waits for it."""
         self.closed = True
         self._connections.leave(self)
         self._in_flight.clear()
@@ -207,12 +208,13 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
-        # What was kept for the next request refers to this connection: only the collector would free both.
+        # State kept for the next request refers to this connection: only the garbage collector would free
+        # both.
         self.kept = None
         self.repeat = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Room behind what was received."""
+        """Free space after the received bytes."""
         if self._end == len(self._buffer):
             self._make_room()
         return self._view[self._end :] if self._end else self._view
@@ -235,10 +237,10 @@ class Connection(asyncio.BufferedProtocol):
     # what handlers use
 
     def send_ready(self) -> None:
-        """Send the responses that are there and have no earlier ones before them.
+        """Send the responses that are there, up to the first one that is not.
 
-        Of pipelined requests many are answered by one read from Redis: while others are at work, theirs are
-        waited for until the loop's turn ends, so that all of them cost one write.
+        One read from Redis may answer many pipelined requests. While some are in progress, their responses
+        are awaited until the event loop's iteration ends, so that all of them cost one write.
         """
         in_flight, outbox = self._in_flight, self._outbox
         first = not outbox
@@ -272,8 +274,8 @@ class Connection(asyncio.BufferedProtocol):
             callback()
 
     def hold_back(self) -> Callable[[], None]:
-        """Take no more requests until the returned call. The newest one waits for memory, and what it has
-        itself does not hold back those of others.
+        """Take no more requests until the returned function is called. The newest request waits for memory.
+        Its own bytes do not count towards backpressure until then.
         """
         self._flow.held |= WAITING
         newest = self._in_flight[-1]
@@ -283,14 +285,14 @@ class Connection(asyncio.BufferedProtocol):
         return partial(self._take_again, WAITING)
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
+        """Call back when the client disconnects, unless `forget` is called first; soon if it has already."""
         if self.closed:
             self._dispatch.at_turn_end(callback)
         else:
             self._disconnect_callbacks.add(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Take back an on_disconnect."""
+        """Cancel an on_disconnect."""
         self._disconnect_callbacks.discard(callback)
 
     def close(self, reason: str) -> None:
@@ -301,20 +303,20 @@ class Connection(asyncio.BufferedProtocol):
             self.shut_down()
 
     def end(self, reason: str) -> None:
-        """As `close`, once the requests at work are answered."""
+        """As `close`, after the requests in progress are answered."""
         self._ending = self.closing = True
         log.warning("closing the connection of %s: %s", self.client_host, reason)
         if not self._in_flight:
             self.shut_down()
 
     def become(self, principal: str) -> None:
-        """The client is known now."""
+        """Note the client's principal, once it is known."""
         self.principal = principal
         self.access = self._listener_access.access(principal, self.client_host.removeprefix("/"))
         self._max_request_bytes = self._most_bytes
 
     def expect_tokens(self, *, raw: bool) -> None:
-        """The client is about to authenticate; `raw` tokens have no request header and may be short."""
+        """Prepare for an authentication. `raw` tokens have no request header and may be short."""
         self.repeat = None
         self._min_request_bytes = _LEAST_TOKEN_BYTES if raw else FIXED_HEADER_BYTES
 
@@ -337,20 +339,20 @@ class Connection(asyncio.BufferedProtocol):
             self._process()
 
     def shut_down(self) -> None:
-        """Close after what is written has been sent."""
+        """Close after all written responses have been sent."""
         self._flush()
         self.closing = True
         if self._transport is not None:
             self._transport.close()
 
     def cut(self) -> None:
-        """Close at once, whatever there is still to be sent."""
+        """Close at once, and drop the responses that are not sent."""
         self.closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def take_activity(self) -> bool:
-        """Whether anything was received or sent since this was asked last.
+        """Whether anything was received or sent since the last call.
 
         A client that did nothing needs no large buffer; none pipelines until it does so again.
         """
@@ -372,7 +374,7 @@ class Connection(asyncio.BufferedProtocol):
     # frames
 
     def _process(self) -> None:
-        """Take as many requests out of the buffer as may be at work now."""
+        """Take as many requests out of the buffer as may be in progress now."""
         self._processing = True
         try:
             self._dispatch.check_lease()
@@ -421,10 +423,10 @@ class Connection(asyncio.BufferedProtocol):
         if in_flight:
             self.pipelines = True
         in_flight.append(place)
-        # The buffer may be overwritten once this returns, but for frames that last: whatever outlives the
-        # call is a copy.
+        # The buffer may be overwritten after this call, except for retained frames: values that outlive the
+        # call are copies.
         if size > LASTING_FRAME_BYTES:
-            self._lent = True
+            self._retained = True
             self._large_bytes = min(size, _TRUSTED_BYTES)
         repeat = self.repeat
         if repeat is not None and sasl is not None and not sasl.admits(api_key, monotonic()):
@@ -436,7 +438,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _handle(self, repeat: Repeat | None, begin: int, end: int, slot: ResponseSlot) -> None:
-        """Handle the frame from begin to end. Whatever goes wrong ends this connection and no other."""
+        """Handle the frame buffer[begin:end]. Any failure ends this connection and no other."""
         try:
             if repeat is None or not repeat.take(self._buffer, begin, end, slot):
                 self._dispatch(self, self._view[begin:end].toreadonly(), slot)
@@ -447,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close("one of its requests could not be handled")
 
     def _frame_size(self) -> int:
-        """Bytes of the frame at the start of the buffer, -1 while its length isn't there."""
+        """The size of the frame at the start of the buffer; -1 if its length has not arrived."""
         if self._end - self._start < 4:
             return -1
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
@@ -459,14 +461,14 @@ class Connection(asyncio.BufferedProtocol):
         return int(size)
 
     def _make_room(self) -> None:
-        """Move what is unread to the front, or grow towards the frame that is arriving.
+        """Move unread bytes to the front, or grow the buffer towards the frame that is arriving.
 
-        Twice as large each time: a client may announce a large frame and send none. One that has sent one
-        before gets room for another one at once.
+        The buffer doubles each time, because a client may announce a large frame and send none. A client that
+        has sent one before gets space for another one at once.
         """
         unread = self._view[self._start : self._end]
-        size = len(unread) if self._lent else len(self._buffer)
-        if self._lent or len(unread) > size // 2:
+        size = len(unread) if self._retained else len(self._buffer)
+        if self._retained or len(unread) > size // 2:
             room = min(max(2 * size, self._large_bytes + 4), self._frame_size() + 4)
             self._use_buffer(bytearray(max(room, size + _SMALL_BUFFER_BYTES)))
         self._view[: len(unread)] = unread
@@ -475,11 +477,11 @@ class Connection(asyncio.BufferedProtocol):
     def _use_buffer(self, buffer: bytearray) -> None:
         self._buffer = buffer
         self._view = memoryview(buffer)
-        # Whether it holds a frame that lasts.
-        self._lent = False
+        # Whether the buffer holds a frame that a view may outlive.
+        self._retained = False
 
     def _pause_or_resume_reading(self) -> None:
-        """Reading stops while the buffer is full of requests that have to wait."""
+        """Stop reading while the buffer is full of requests that have to wait."""
         if self._transport is None or self.closed or self.closing:
             return
         full = self._end == len(self._buffer) and self._end - self._start >= 4

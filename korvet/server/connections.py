@@ -1,4 +1,4 @@
-"""All open connections: how many there may be, and the end of those that are idle or that don't end."""
+"""All open connections: limits their number, and closes idle ones and those whose client reads nothing."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How often all connections are looked at: instead of a timer for each, which a busy one would set anew with
-# every request.
+# The longest time between two checks of all connections. They replace one timer per connection, which a busy
+# connection would reset with every request.
 _LONGEST_STEP_S: Final = 5.0
-# No limit is so short that the looks alone would keep the process busy.
+# The shortest time between two checks: the checks alone must not keep the process busy.
 _SHORTEST_STEP_S: Final = 0.01
 _IDLE_STEPS: Final = 10
 _SETUP_STEPS: Final = 2
-# A client that reads nothing keeps what was written to it from being sent: its connection is cut after this.
+# Time for the last responses to be sent. If the client does not read them, its connection is cut after this.
 _CLOSING_S: Final = 10.0
 
 
 class ConnectionLimits(NamedTuple):
-    """How many connections there may be, and how long one may be silent in ms."""
+    """The largest number of connections, and how long (ms) a connection may be silent."""
 
     most: int
     """`max.connections`"""
     most_per_host: int
     """`max.connections.per.ip`"""
     max_idle_ms: int = -1
-    """`connections.max.idle.ms`; -1 is for ever. Connections are closed up to 10 % or 5 s later."""
+    """`connections.max.idle.ms`; -1 means without end. Connections are closed up to 10 % or 5 s later."""
     setup_timeout_ms: int = 10_000
-    """`connections.setup.timeout.ms`: the same for clients that have to authenticate first."""
+    """`connections.setup.timeout.ms`: the same for clients that have not authenticated yet."""
     most_of_listener: Mapping[str, int] = MappingProxyType({})
     """`listener.name.NAME.max.connections`"""
 
 
 class Admission:
-    """What an accepted connection takes up of the limits, until it leaves."""
+    """One accepted connection's share of the limits, until it leaves."""
 
     __slots__ = ("_connections", "_host", "_listener")
 
@@ -55,14 +55,14 @@ class Admission:
         self._host = host
 
     def leave(self) -> None:
-        """Give the place back; does nothing if it was given back before."""
+        """Give the share back. A second call does nothing."""
         connections, self._connections = self._connections, None
         if connections is not None:
             connections.give_back(self._listener, self._host)
 
 
 class Connections:
-    """The open connections, within limits. A place is taken at accept; the connection comes in when its
+    """The open connections, within limits. An admission is taken at accept. The connection joins when its
     protocol begins.
     """
 
@@ -89,7 +89,7 @@ class Connections:
         return iter(list(self._open))
 
     def admit(self, listener: str, host: str) -> Admission | None:
-        """A place for a connection that was accepted; None if there are too many: then it is to be closed."""
+        """The admission of an accepted connection; None if there are too many, and the caller closes it."""
         limits = self._limits
         most_here = limits.most_of_listener.get(listener, limits.most)
         if self._taken >= limits.most:
@@ -107,7 +107,7 @@ class Connections:
         return None
 
     def give_back(self, listener: str, host: str) -> None:
-        """A place is free again."""
+        """Count one connection less."""
         self._taken -= 1
         self._per_listener[listener] -= 1
         self._per_host[host] -= 1
@@ -115,8 +115,8 @@ class Connections:
             del self._per_host[host]
 
     def wait_ms(self, host: str) -> int:
-        """After which time a new connection is to be closed, because its address connects too often
-        (`connection_creation_rate`, KIP-612); 0 is never.
+        """The time (ms) after which to close a new connection because its address connects too often
+        (`connection_creation_rate`, KIP-612); 0 means never.
         """
         if self._quotas is None:
             return 0
@@ -137,13 +137,13 @@ class Connections:
             self.step()
 
     def step(self) -> None:
-        """One look at all connections."""
+        """Check all connections once."""
         if self._refused > 1:
             log.warning("refused %d connections in %.0f s", self._refused, self._step_s)
         self._refused = 0
         for connection, quiet_before in list(self._open.items()):
             quiet = self._open[connection] = 0 if connection.take_activity() else quiet_before + 1
-            # The first authentication is awaited for a short time only.
+            # The time for the first authentication is shorter.
             is_unknown = connection.sasl is not None and not connection.sasl.principal
             if connection.closing:
                 if quiet >= self._closing_steps:
@@ -153,8 +153,8 @@ class Connections:
                 connection.shut_down()
 
     def note_refused(self, host: str, reason: str) -> None:
-        """Log the first refusal since the last look, and count the others: whoever is refused comes again
-        and again.
+        """Log the first refusal since the last check and count the others, because a refused client tries
+        again and again.
         """
         if not self._refused:
             log.warning("refusing the connection of %s: %s", host, reason)

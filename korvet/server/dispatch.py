@@ -1,4 +1,4 @@
-"""From a frame to a handler and from its answer to a response frame."""
+"""Decodes a frame, calls the handler of its API, and encodes what the handler returns."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
 class Dispatcher:
-    """Decodes requests, runs their handlers and encodes what they answer."""
+    """Decodes requests, runs their handlers and encodes the responses."""
 
     def __init__(self, services: Services, backpressure: Backpressure) -> None:
         self._services = services
@@ -59,13 +59,13 @@ class Dispatcher:
         self.failures: Counter[str] = Counter()
 
     def at_turn_end(self, callback: Callable[[], None]) -> None:
-        """Call back when the event loop is done with what it is at."""
+        """Call back at the end of the event loop's current iteration."""
         self._loop.call_soon(callback)
 
     def __call__(self, connection: Connection, frame: memoryview, slot: ResponseSlot) -> None:
-        """Handle one frame; its slot is called now or later.
+        """Handle one frame. Its slot is called now or later.
 
-        Raises MalformedRequest for a frame that is no request.
+        Raises MalformedRequest for a frame that is not a request.
         """
         sasl = connection.sasl
         if sasl is not None and sasl.takes_raw_token:
@@ -130,23 +130,23 @@ class Dispatcher:
         throttled.pause()
 
     def _take_raw_token(self, connection: Connection, token: bytes, slot: ResponseSlot) -> None:
-        """A token without a request around it, as after version 0 of the handshake."""
+        """Answer a token without a request around it, as clients send it after SaslHandshake v0."""
 
         async def take() -> None:
             answer = await evaluate(connection, self._services, token)
-            # A failure has no place in the answer: the connection ends without one.
+            # The format has no place for an error: the connection ends without a response.
             slot(None if isinstance(answer, SaslFailure) else [answer.token])
 
         task = once("raw SASL token", take())
         self._end_with(connection, task)
 
     async def finish(self) -> None:
-        """Wait for the handlers at work, but for those that wait themselves; to be called with a timeout."""
+        """Wait for the handlers in progress, except those that merely wait. The caller sets a timeout."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def _keep(self, api: registry.Api, context: RequestContext, task: asyncio.Task[None]) -> None:
-        """Wait for a handler's task at the end; one that merely waits ends with its connection."""
+        """Wait for a handler's task at shutdown. One that merely waits ends with its connection."""
         if not api.waits:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -155,7 +155,7 @@ class Dispatcher:
         self._end_with(context.client, task)
 
     def _end_with(self, client: Client, task: asyncio.Task[None]) -> None:
-        """Let a task that merely waits end when the client goes away."""
+        """Cancel a task that merely waits when the client disconnects."""
 
         def cancel() -> None:
             task.cancel()
@@ -190,7 +190,9 @@ class Dispatcher:
     def _refusal(
         self, api: registry.Api, context: RequestContext, request: Any, error: Exception
     ) -> list[bytes] | None:
-        """The body that says why a handler failed; None if even that fails, which ends the connection."""
+        """The response body with the error of a failed handler. None if it cannot be made; the connection
+        ends.
+        """
         said = api.name, context.api_version, context.client_id
         code = error_code_of(error, asked_by(api.key))
         if code is ErrorCode.unknown_server_error:

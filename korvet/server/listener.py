@@ -1,4 +1,4 @@
-"""The listening sockets: where clients connect, and how many of them the process has room for."""
+"""The listening sockets, and the number of clients for which the process has files."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ log = logging.getLogger(__name__)
 
 _DRAIN_TIMEOUT_S: Final = 5.0
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
-# Files that are no client connections: links to Redis, the embedded server's pipes, logs, libraries at work.
-# With a cluster of many Redis nodes there are hundreds, on a process that may have more than the usual 1,024.
+# Open files other than client connections, at least: links to Redis, the embedded server's pipes, logs,
+# libraries. With a Redis cluster of many nodes there are hundreds, so large limits leave a share for them.
 _OTHER_FILES: Final = 64
 _OTHER_FILES_SHARE: Final = 16
 _LEAST_CONNECTIONS: Final = 16
-# With fewer, a cluster of usual size runs into the limit.
+# Connections below which a warning is logged: a cluster of usual size reaches such a limit.
 _FEW_CONNECTIONS: Final = 4000
 
 
 class Listener:
-    """The listening sockets and the connections that came through them."""
+    """The listening sockets and the connections accepted from them."""
 
     def __init__(
         self, config: Config, authorizer: Authorizer | None, credentials: Credentials, quotas: ClientQuotas
     ) -> None:
-        """Raises ConfigError where the files of a TLS listener cannot be used."""
+        """Raises ConfigError if the files of a TLS listener cannot be used."""
         self._config = config
         self._authorizer = authorizer
         self._credentials = credentials
@@ -58,7 +58,7 @@ class Listener:
             {spec.name: config.of_listener(spec.name).max_connections for spec in specs},
         )
         self._connections = Connections(limits, quotas)
-        # Clients that authenticate by SASL need no certificate beside it, as in Kafka.
+        # Clients that authenticate by SASL need no certificate as well, as in Kafka.
         self._tls = {
             spec.name: ServerTls(mine, "none" if spec.authenticates else mine.ssl_client_auth)
             for spec in specs
@@ -71,9 +71,9 @@ class Listener:
         self._watches: list[asyncio.Task[None]] = []
 
     async def bind(self) -> dict[str, Address]:
-        """Take the addresses, without accepting yet; by listener those that clients are to be told.
+        """Bind the addresses, without accepting yet. Returns by listener the address that clients are given.
 
-        Raises OSError when one can't be listened on.
+        Raises OSError if an address can't be listened on.
         """
         return {spec.name: await self._bind(spec) for spec in self._specs}
 
@@ -88,7 +88,7 @@ class Listener:
         return Address("localhost" if spec.host in _EVERY_ADDRESS else spec.host, acceptor.port)
 
     async def start(self, dispatch: Dispatcher) -> None:
-        """Accept clients. Raises OSError when an address can't be listened on."""
+        """Accept clients. Raises OSError if an address can't be listened on."""
         self._dispatch = dispatch
         self._watches.append(keep("connections", self._connections.keep_watch))
         for tls in self._tls.values():
@@ -100,12 +100,12 @@ class Listener:
             self._acceptors[spec.name].start(partial(self._connect, listener_access))
 
     def forget_repeats(self) -> None:
-        """Quotas have changed: requests that took a shorter way are looked at again."""
+        """Quotas have changed: decode the next request of every client, repeated or not."""
         for connection in self._connections:
             connection.repeat = None
 
     async def stop(self) -> None:
-        """Accept no more, answer what is at work, close all connections."""
+        """Accept no more clients, answer the requests in progress, and close all connections."""
         for acceptor in self._acceptors.values():
             acceptor.close()
         for watch in self._watches:
@@ -124,10 +124,9 @@ class Listener:
 
 
 def room_for_connections() -> int:
-    """How many clients the process's limit of open files (RLIMIT_NOFILE) has room for.
+    """The number of clients within the process's limit of open files (RLIMIT_NOFILE).
 
-    Without a limit of our own the kernel would refuse further files to whoever asks next, be it the link to
-    Redis.
+    Without a limit of our own, the kernel would refuse the next file, which might be the link to Redis.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
@@ -147,4 +146,4 @@ async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             await work
     except TimeoutError:
-        log.warning("requests are still at work after %.0f s; their connections are closed", timeout_s)
+        log.warning("requests are still in progress after %.0f s; their connections are closed", timeout_s)

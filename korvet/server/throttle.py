@@ -1,5 +1,5 @@
-"""Answers to clients that have quotas: what they use is counted, and who has used too much is told to wait
-and is not listened to meanwhile (KIP-13, KIP-124, KIP-219).
+"""Responses to clients that have quotas: counts what a client uses. A client that has used too much gets a
+throttle time, and its connection takes no requests for that time (KIP-13, KIP-124, KIP-219).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT32: Final = struct.Struct(">i")
 
 
 class ThrottledSlot:
-    """In a slot's stead: the place of the response to a client that has quotas."""
+    """Takes the response to a client that has quotas, and passes it on to the slot."""
 
     __slots__ = (
         "_api",
@@ -62,7 +62,7 @@ class ThrottledSlot:
         self._api = api
         self._size_bytes = size_bytes
         self.request = request
-        """The request to be handled: a Fetch asks for what it may get in one go."""
+        """The request to handle: a Fetch asks for at most the bytes of one quota window."""
         if api.read_quota is not None and CONSUMER_BYTE_RATE in limits:
             self.request = api.read_quota.limit(request, most_bytes_of_window(limits[CONSUMER_BYTE_RATE]))
         if api.strict_quota_since is not None and CONTROLLER_MUTATION_RATE in limits:
@@ -75,17 +75,17 @@ class ThrottledSlot:
         self._began: float | None = None
 
     def resume(self) -> None:
-        """The broker works on the request from now on."""
+        """Count the broker's time for the request from now on."""
         self._began = time.perf_counter()
 
     def pause(self) -> None:
-        """It waits, or is done."""
+        """Stop counting: the request waits, or has ended."""
         if self._began is not None:
             self._spent_s += time.perf_counter() - self._began
             self._began = None
 
     async def timed(self, handle: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a handler, counting the time that it works."""
+        """Run a handler and count its time, without the time that it waits."""
         await self._steps(handle)
 
     @types.coroutine
@@ -102,11 +102,11 @@ class ThrottledSlot:
                 self.pause()
             try:
                 step = partial(handler.send, (yield awaited))
-            except BaseException as error:  # noqa: BLE001 - goes on to the handler
+            except BaseException as error:  # noqa: BLE001 - passed on to the handler
                 step = partial(handler.throw, error)
 
     def __call__(self, body: list[bytes] | None) -> None:
-        """Answer, at once also to a client that has to wait."""
+        """Answer at once, even if the client has to wait after that."""
         running = self._began is not None
         self.pause()
         now_ms = _now_ms()
@@ -123,7 +123,7 @@ class ThrottledSlot:
             body, wait_ms = self._fetched(self._api.read_quota, body, wait_ms, now_ms)
         if wait_ms:
             if body is not None:
-                body = self._told(body, wait_ms)
+                body = self._with_throttle_time(body, wait_ms)
             self._slot.connection.mute(wait_ms / 1000)
         self._slot(body)
         if running:
@@ -144,7 +144,7 @@ class ThrottledSlot:
         wait_ms, passes = self._quotas.consumed(limit, sum(map(len, body)), now_ms)
         return (body if passes else quota.empty(self._context, body)), wait_ms
 
-    def _told(self, body: list[bytes], wait_ms: int) -> list[bytes]:
+    def _with_throttle_time(self, body: list[bytes], wait_ms: int) -> list[bytes]:
         at = self._context.schema.throttle_at
         if at is None:
             return body

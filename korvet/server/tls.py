@@ -1,4 +1,4 @@
-"""TLS of listeners: contexts from PEM files, which are read again when they change."""
+"""TLS contexts of listeners, made from PEM files. Changed files are read again."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
     from korvet.config.settings import Config
 
 _VERIFY: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
-# How often it is looked whether the files have changed.
+# The time between two checks for changed files.
 _POLL_S: Final = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class ServerTls:
-    """A TLS context for listeners; new connections get the newest certificate and authorities."""
+    """A listener's TLS context. New connections get the newest certificate and authorities."""
 
     def __init__(self, config: Config, client_auth: str) -> None:
-        """client_auth: whether clients show certificates, as in `ssl.client.auth`. Raises ConfigError where a
+        """client_auth: whether clients present certificates, as in `ssl.client.auth`. Raises ConfigError if a
         file cannot be used.
         """
         self._config = config
         self._verify_mode = _VERIFY[client_auth]
         self._seen = self._state()
         self._newest = self._read()
-        # Servers keep the context that they began with: each connection changes to the newest one.
+        # A server keeps the context that it began with, so each connection changes to the newest one.
         self.context = self._read()
         self.context.sni_callback = self._take_newest
 
     async def keep_up(self) -> None:
-        """Follow the files until cancelled."""
+        """Check for changed files until cancelled."""
         while True:
             await asyncio.sleep(_POLL_S)
             self.reload()
 
     def reload(self) -> None:
-        """Read the files again if they have changed; what cannot be used is logged, and tried again with the
+        """Read the files again if they have changed. Unusable files are logged, and read again after their
         next change.
         """
         state = self._state()
@@ -70,7 +70,7 @@ class ServerTls:
         context.minimum_version = (
             ssl.TLSVersion.TLSv1_3 if config.ssl_enabled_protocols == "TLSv1.3" else ssl.TLSVersion.TLSv1_2
         )
-        # A ticket would let somebody in whose certificate is not trusted any more.
+        # A session ticket would admit a client whose certificate is no longer trusted.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         context.verify_mode = self._verify_mode
@@ -78,7 +78,7 @@ class ServerTls:
             with _naming("ssl.cipher.suites", config.ssl_cipher_suites):
                 context.set_ciphers(config.ssl_cipher_suites)
         with _naming("ssl.keystore.location", config.ssl_keystore_location):
-            # Without a password a key that needs one would ask for it on the terminal.
+            # If password were None, OpenSSL would ask for the password of an encrypted key on the terminal.
             context.load_cert_chain(config.ssl_keystore_location, password=config.ssl_key_password or "")
         if config.ssl_truststore_location is not None:
             with _naming("ssl.truststore.location", config.ssl_truststore_location):
@@ -92,7 +92,7 @@ class ServerTls:
 
 @contextlib.contextmanager
 def _naming(key: str, value: str) -> Iterator[None]:
-    """Say which setting it is that OpenSSL cannot use. Raises ConfigError."""
+    """Name the setting in errors of OpenSSL. Raises ConfigError."""
     try:
         yield
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Time of the event loop for large requests, so that many of them at once keep nobody else waiting.
+"""Limits the event loop's time for large requests, so that many of them do not delay other clients.
 
-A request of some hundred KB can name 100,000 partitions: to decode it alone takes a tenth of a second. In one
-turn of the event loop such requests are taken for a few milliseconds; the others wait for the next turns, in
-which all other clients are served, too.
+A request of some hundred KB can name 100,000 partitions; decoding it takes a tenth of a second. In one
+iteration of the event loop, such requests are taken for a few milliseconds. The others wait for the next
+iterations, in which the other clients are served too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGE_BYTES: Final = 4096
-"""A smaller request takes less than two milliseconds, whatever it names."""
-# What large requests may take in one turn before the next one has to wait.
+"""The size from which on a request is large. A smaller one takes less than two milliseconds."""
+# The time of large requests in one iteration, after which the next one has to wait.
 _TURN_S: Final = 0.005
 
 
 class Turns:
-    """Counts the time that large requests take in a turn of the event loop."""
+    """Counts the time that large requests take in one iteration of the event loop."""
 
     __slots__ = ("_at_turn_end", "_clock", "_is_counting", "_left_s", "_waiting")
 
@@ -33,7 +33,7 @@ class Turns:
         at_turn_end: Callable[[Callable[[], None]], object],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """at_turn_end: calls back when the event loop is done with what it is at. clock: in seconds."""
+        """at_turn_end: calls back at the end of the event loop's iteration. clock: in seconds."""
         self._at_turn_end = at_turn_end
         self._clock = clock
         self._left_s = _TURN_S
@@ -46,7 +46,7 @@ class Turns:
         return self._left_s <= 0 or bool(self._waiting)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` in a later turn. It takes one large request then, whether or not the turn is full."""
+        """Call `resume` in a later iteration. It takes one large request then, even if no time is left."""
         self._waiting.append(resume)
         self._count()
 
@@ -72,7 +72,7 @@ class Turns:
             try:
                 resume()
             except Exception:
-                # The others must not wait for ever.
+                # The other connections must not wait for ever.
                 log.exception("a connection that waited for its turn failed")
         if self._waiting:
             self._count()
