@@ -1,4 +1,4 @@
-"""Raw requests by schema names: any API in any version, every field under the test's control."""
+"""Raw requests by schema names: any API in any version, with full control of every field."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEYS = {entry.name: entry.key for entry in registry.registered()}
 
 
 def versions(name: str, since: int = 0, until: int = 99) -> Any:
-    """Parametrizes a test over the versions of an API that korvet serves."""
+    """Parametrizes a test over the supported versions of an API."""
     entry = registry.find(KEYS[name])
     assert entry is not None
     served = range(max(entry.min_version, since), min(entry.max_version, until) + 1)
@@ -30,17 +30,18 @@ def versions(name: str, since: int = 0, until: int = 99) -> Any:
 
 
 def newest(name: str) -> int:
-    """The newest version of an API that korvet serves."""
+    """Returns the newest supported version of an API."""
     entry = registry.find(KEYS[name])
     assert entry is not None
     return entry.max_version
 
 
 class Client:
-    """One connection; `client(name, version, field=value …)` asks and gives the decoded response.
+    """One connection. `client(name, version, field=value …)` sends a request and returns the decoded
+    response.
 
-    Structures are given as dictionaries, arrays as lists, durations in ms. Fields that the version does not
-    have are left out, so that one test serves all versions; those that are not given are null, zero or empty.
+    Structures are dictionaries, arrays are lists, durations are in ms. Fields that the version doesn't have
+    are ignored, so one test serves all versions. Missing fields are null, zero or empty.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Client:
         return self.receive(name, version)
 
     def send(self, name: str, version: int, /, **fields: Any) -> None:
-        """Ask without waiting for the answer."""
+        """Send a request without waiting for the response."""
         api_key = KEYS[name]
         low, high = self._served.get(api_key, (0, -1))
         if not low <= version <= high:
@@ -64,7 +65,7 @@ class Client:
         self.raw.send(frame(name, version, self._correlation_id, **fields))
 
     def receive(self, name: str, version: int) -> Any:
-        """The next answer, which has to be of that kind."""
+        """Returns the next response, which must be of this kind."""
         response = decode_response(KEYS[name], version, self.raw.receive())
         assert response.correlation_id == self._correlation_id
         assert response.left_bytes == 0
@@ -72,7 +73,7 @@ class Client:
 
 
 def frame(name: str, version: int, correlation_id: int, /, **fields: Any) -> bytes:
-    """The bytes of a request with its header, without its length."""
+    """Returns the bytes of a request with its header, without its length."""
     schema = request_class(KEYS[name], version)
     head = struct.pack(">hhih", KEYS[name], version, correlation_id, 3) + b"api"
     return head + (b"\x00" if schema.__flexible__ else b"") + encode(_structure(schema, fields))
@@ -89,7 +90,7 @@ def _structure(cls: type, fields: dict[str, Any]) -> Any:
 
 
 def _nothing(hint: Any) -> Any:
-    """What a field that a test does not care for holds: null, zero or nothing."""
+    """Returns the value of a field that a test doesn't set: null, zero or empty."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return None
     if typing.get_origin(hint) is tuple:
@@ -114,5 +115,5 @@ def _value(hint: Any, value: Any) -> Any:
 
 
 def connect(broker: Any, timeout_s: float = 20) -> Client:
-    """A client of the server under test."""
+    """Returns a client of the server under test."""
     return Client(broker.host, broker.port, advertised(broker.host, broker.port), timeout_s)

@@ -1,4 +1,4 @@
-"""Record batches built byte by byte, every field under the test's control."""
+"""Record batches built byte by byte, with full control of every field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def now_ms() -> int:
 
 
 def varint(value: int) -> bytes:
-    """Zig-zag, as within records."""
+    """Encodes a zig-zag varint, as used in records."""
     value = (value << 1) ^ (value >> 63)
     encoded = bytearray()
     while value > 0x7F:
@@ -53,7 +53,10 @@ def batch(
     count: int | None = None,
     crc: int | None = None,
 ) -> bytes:
-    """One batch. `producer` is (id, epoch, base sequence); `count` and `crc` are right when not given."""
+    """Returns one batch.
+
+    `producer` is (ID, epoch, base sequence); `count` and `crc` are correct by default.
+    """
     base_ms = now_ms() if timestamp_ms is None else timestamp_ms
     payload = b"".join(record(delta, key, value) for delta, (key, value) in enumerate(pairs))
     if compress is not None:
@@ -69,7 +72,7 @@ def gzipped(pairs: Sequence[Pair], **options: Any) -> bytes:
 
 
 def read(records: bytes | None) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of all records in fetched bytes, by aiokafka, CRCs checked."""
+    """Returns (offset, key, value) of all fetched records, decoded by aiokafka, which checks the CRCs."""
     found = []
     batches = MemoryRecords(records or b"")
     while batches.has_next():

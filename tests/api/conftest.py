@@ -1,4 +1,4 @@
-"""Connections on which the tests of single APIs ask."""
+"""Connections and servers of the tests of single APIs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def served(broker) -> dict[int, tuple[int, int]]:
 
 @pytest.fixture
 def ask(broker) -> Iterator[Client]:
-    """One connection to the shared server. It has to answer still when the test is over."""
+    """One connection to the shared server, which must still answer after the test."""
     client = connect(broker)
     with client.raw:
         yield client
@@ -40,7 +40,7 @@ def ask(broker) -> Iterator[Client]:
 
 @pytest.fixture
 def another(broker) -> Iterator[Callable[[], Client]]:
-    """Further connections."""
+    """Opens further connections."""
     clients: list[Client] = []
 
     def make() -> Client:
@@ -54,7 +54,7 @@ def another(broker) -> Iterator[Callable[[], Client]]:
 
 @pytest.fixture
 def topic_ids(ask) -> Callable[[str], object]:
-    """A topic's id by its name."""
+    """Returns a topic's ID by its name."""
 
     def find(name: str) -> object:
         (topic,) = ask("Metadata", 12, topics=[{"topic_id": None, "name": name}]).topics
@@ -65,11 +65,11 @@ def topic_ids(ask) -> Callable[[str], object]:
 
 @pytest.fixture
 def in_process(korvet) -> Iterator[SimpleNamespace]:
-    """A broker in this process, so that its objects can be looked at."""
+    """A broker in this process, so that tests can examine its objects."""
     config = Config(
         listen=f"127.0.0.1:{free_port()}",
         keyspace=f"in-process-{uuid.uuid4().hex[:8]}",
-        # On a busy machine the process may stand still for some seconds.
+        # On a busy machine the process may stall for some seconds.
         broker_session_timeout_ms=120_000,
     )
     loop = asyncio.new_event_loop()
@@ -114,7 +114,7 @@ def secured_server() -> Iterator[Secured]:
                 topics=[{"name": name, "partitions": [commit]} for name in (ORDERS, "hidden")],
             )
             assert not errors_of(done)
-        # The first one makes the topic of the coordinator, which is loaded then.
+        # The first one creates the coordinator's topic, whose partitions are then loaded.
         assert not errors_of(admin("FindCoordinator", 6, coordinator_keys=["mover"], key_type=1))
         ended = MOVER | {"committed": True}
         until(lambda: admin("EndTxn", 5, **ended).error_code is NO_PRODUCER, DEADLINE_S, "the coordinator")
@@ -135,7 +135,7 @@ def secured(secured_server: Secured) -> Iterator[Secured]:
 
 @pytest.fixture
 def let(secured: Secured) -> Callable[..., None]:
-    """Let users do something: they may at once."""
+    """Create ACLs for users, which are in force at once."""
 
     def create(*creations: dict[str, Any]) -> None:
         admin = secured.authenticated("admin")

@@ -1,4 +1,4 @@
-"""One request of each API: the ACLs that it needs, and its errors without and with them."""
+"""One request of each API: the required ACLs, and the errors without and with them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
 DESCRIBE_CONFIGS, ALTER_CONFIGS = Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS
 NO_TOPIC, NO_GROUP = ErrorCode.topic_authorization_failed, ErrorCode.group_authorization_failed
 NO_CLUSTER = ErrorCode.cluster_authorization_failed
-# What an ACL names, and what it does not: a topic and a group that there are, and those that there are not.
+# Resources with and without an ACL: an existing topic and group, and ones that don't exist.
 ORDERS, READERS = "orders", "readers"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A request of one API: which ACLs it needs, its errors without them and with them."""
+    """A request of one API: the required ACLs, and the errors without and with them."""
 
     name: str
     version: int
@@ -61,7 +61,7 @@ MOVER = {"transactional_id": "mover", "producer_id": 7, "producer_epoch": 0}
 WRITES_MOVER = (WRITE, ResourceType.TRANSACTIONAL_ID, "mover")
 SHOWS_MOVER = (DESCRIBE, ResourceType.TRANSACTIONAL_ID, "mover")
 NO_TRANSACTION = ErrorCode.transactional_id_authorization_failed
-# Nobody has such a producer.
+# There is no such producer.
 NO_PRODUCER = ErrorCode.invalid_producer_id_mapping
 TABLE = [
     row(

@@ -22,7 +22,7 @@ DEADLINE_S = 20.0
 
 
 class Secured:
-    """A broker with an authorizer; everybody's password is `secret`."""
+    """A broker with an authorizer. The password of every user is `secret`."""
 
     def __init__(self) -> None:
         users = ["admin", "nobody", "other", "lister", "fetcher", "creator", "writer", "guesser"]

@@ -1,5 +1,5 @@
-"""ACLs: every API without and with the ACLs that it needs, with Kafka's errors; what responses leave out, and
-changes of ACLs.
+"""ACLs: every API without and with the required ACLs, with Kafka's errors; what responses omit; changes of
+ACLs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_what_does_not_exist_is_answered_as_what_is_not_allowed(secured: Secured
 
 
 def test_ids_that_may_not_be_seen_are_not_compared_with_a_pattern(secured: Secured) -> None:
-    """An expression that takes too long is refused to who may see the ids, and says nothing to others."""
+    """An expression that takes too long is refused to users who may see the IDs; others learn nothing."""
     admin, nobody = secured.authenticated("admin"), secured.authenticated("nobody")
     for number in range(100):
         name = uuid.uuid5(uuid.NAMESPACE_DNS, str(number)).hex * 2
@@ -219,7 +219,7 @@ def test_a_denial_wins_also_over_a_fetch_that_is_repeated(secured: Secured, let:
 
 
 def test_a_fetch_session_has_the_rights_of_who_fetches(secured: Secured, let: Callable[..., None]) -> None:
-    """On each fetch, of all its partitions, whoever goes on with it."""
+    """Each fetch of a session checks all its partitions, for the user who sends it."""
     let(binding("fetcher", READ, TOPIC, ORDERS))
     session = Session(secured.authenticated("fetcher"))
     (part,) = session.fetch((ORDERS, 0, 0))
@@ -315,7 +315,7 @@ def test_a_hidden_topic_is_not_seen_by_a_name_like_it(secured: Secured, let: Cal
 def test_offsets_in_a_transaction_ask_for_the_topics_first(
     secured: Secured, let: Callable[..., None]
 ) -> None:
-    """Of the transaction nothing is learned, nor of topics that may not be read."""
+    """The response reveals neither the transaction nor topics that the user may not read."""
     writer = secured.authenticated("writer")
     let(
         binding("writer", WRITE, ResourceType.TRANSACTIONAL_ID, "mover"),

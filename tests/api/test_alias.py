@@ -1,4 +1,4 @@
-"""offsets.topic.alias: `__consumer_offsets` under a name that is not internal, to be read only."""
+"""offsets.topic.alias: a read-only name of `__consumer_offsets` that isn't internal."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_it_is_told_of_as_a_topic_that_is_not_internal(ask):
 
 
 def test_it_has_the_same_records(ask, server):
-    """By name and by id, for a consumer in a group, which may commit there."""
+    """A consumer in a group reads it by name and by ID, and may commit."""
     records = everything(ask, TOPIC, HOME)
     assert len(records) == 3
     assert everything(ask, ALIAS, HOME) == records

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: what Kafka answers, and that changes are in force at once."""
+"""IncrementalAlterConfigs and AlterConfigs: Kafka's responses; changes are in force at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.servers import Broker
 UNKNOWN_TOPIC, INVALID_TOPIC, INVALID_CONFIG, INVALID_REQUEST, INVALID_RECORD = 3, 17, 40, 42, 87
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 8, 16
-# append.lead.max.ms: so far an entry may be ahead of the clock.
+# append.lead.max.ms: how far an entry may be ahead of the clock.
 LEAD_MS = 1_000
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -49,19 +49,19 @@ def replace(ask, *resources, version=2, validate_only=False):
 
 
 def answers(response, resources):
-    """(error, message) of every resource."""
+    """Returns (error, message) of every resource."""
     named = [(each.resource_type, each.resource_name) for each in response.responses]
     assert named == [(each["resource_type"], each["resource_name"]) for each in resources]
     return [(int(each.error_code), each.error_message) for each in response.responses]
 
 
 def alter(ask, name, *configs, version=1):
-    """One topic's configs, which has to work."""
+    """Alter one topic's configs, which must succeed."""
     assert increment(ask, resource(name, *configs), version=version) == [(0, None)]
 
 
 def refusal(ask, name, *configs, version=1, resource_type=TOPIC, way=increment):
-    """The error of one resource; it has a message, and validating answers the same."""
+    """Returns the error of one resource, which must have a message. `validate_only` returns the same."""
     asked = resource(name, *configs, resource_type=resource_type)
     ((error, message),) = way(ask, asked, version=version)
     assert message
@@ -70,7 +70,7 @@ def refusal(ask, name, *configs, version=1, resource_type=TOPIC, way=increment):
 
 
 def configs_of(ask, name):
-    """What is set of a topic, without defaults."""
+    """Returns the configs that a topic sets."""
     asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": None}
     (result,) = ask("DescribeConfigs", 4, resources=[asked]).results
     assert result.error_code == 0
@@ -78,7 +78,7 @@ def configs_of(ask, name):
 
 
 def timestamps(part):
-    """The timestamps of all records fetched, in ms."""
+    """Returns the timestamps of all fetched records, in ms."""
     found = []
     batches = MemoryRecords(part.records)
     while batches.has_next():
@@ -87,7 +87,7 @@ def timestamps(part):
 
 
 def settled(ask, name, expected):
-    """Wait for it: on a real Kafka brokers follow the controller."""
+    """Wait for a change: on a real Kafka, brokers follow the controller."""
     until(lambda: configs_of(ask, name) == expected, 10, f"configs {expected}")
 
 
@@ -107,7 +107,7 @@ def test_setting_and_deleting(ask, new_topic, version):
 def test_lists(ask, topic, version):
     policy = "cleanup.policy"
     for operation, value, expected in [
-        (APPEND, "compact", "delete,compact"),  # begins with the default
+        (APPEND, "compact", "delete,compact"),  # the list begins with the default
         (APPEND, "compact,delete", "delete,compact"),
         (SUBTRACT, "delete", "compact"),
         (SUBTRACT, "delete,nothing", "compact"),
@@ -205,7 +205,7 @@ def test_a_resource_given_twice_is_refused_twice(ask, korvet, new_topic, way, ve
     assert results == [refused, (0, None), refused]
     settled(ask, once, {"retention.ms": "5"})
     assert configs_of(ask, twice) == {}
-    # The same name as something else is another resource.
+    # The same name with another type is another resource.
     results = way(ask, resource(once, config), resource(once, config, resource_type=BROKER), version=version)
     assert [error for error, _ in results] == [0, INVALID_REQUEST]
 
@@ -270,7 +270,7 @@ def test_the_offset_assignment_is_fixed(ask, korvet, new_topic, own, other):
         assert way(ask, resource(name, (key, SET, own or "clock"))) == [(0, None)]
     if own == "dense":
         assert refusal(ask, name, (key, DELETE, None))[0] == INVALID_CONFIG
-    # A tool that replaces all configs need not know of it.
+    # A tool that replaces all configs needn't know this one.
     assert replace(ask, resource(name, ("retention.ms", "5"))) == [(0, None)]
     assert configs_of(ask, name) == before | {key: own or "clock", "retention.ms": "5"}
     assert put(ask, name, batch()).error_code == 0
@@ -291,7 +291,7 @@ def test_the_offsets_topic_stays_compacted(ask, korvet, group):
     assert refusal(ask, OFFSETS_TOPIC, (policy, "delete"), way=replace)[0] == INVALID_CONFIG
     assert refusal(ask, OFFSETS_TOPIC, ("offset.assignment", SET, "clock"))[0] == INVALID_CONFIG
     kept = {policy: "compact", "offset.assignment": "dense"}
-    # What is reset is as Kafka makes the topic where no default would lose commits.
+    # A reset restores the configs that Kafka creates the topic with, because the defaults would lose commits.
     alter(ask, OFFSETS_TOPIC, ("segment.ms", SET, "12345"), (policy, DELETE, None))
     assert configs_of(ask, OFFSETS_TOPIC).items() >= {**kept, "segment.ms": "12345"}.items()
     for configs in ([], [(policy, "compact")]):
@@ -309,7 +309,7 @@ def test_the_largest_batch_changes_at_once(ask, topic):
 
 
 def test_what_is_too_large_when_it_is_answered(ask, korvet, topic):
-    """Without the patience that a cluster needs."""
+    """Without waits, which only a cluster needs."""
     records = batch([(b"k", b"v" * 2000)])
     for limit, error in [("1000", TOO_LARGE), ("3000", 0), ("500", TOO_LARGE), ("1000000", 0)]:
         alter(ask, topic, ("max.message.bytes", SET, limit))
@@ -329,7 +329,7 @@ def test_the_timestamp_type_changes_at_once(ask, korvet, new_topic, assignment):
     assert result.log_append_time is not None
     (part,) = fetch(ask, 11, (name, 0, result.base_offset))
     (found_ms,) = timestamps(part)
-    # Redis's clock is known here a little late.
+    # The estimate of Redis's clock may be slightly late.
     assert before_ms - 1000 <= found_ms <= now_ms() + LEAD_MS
     if assignment == "clock":
         assert found_ms == unpack(result.base_offset)[0]
@@ -360,13 +360,13 @@ def test_compaction_can_be_switched_on_later(ask, topic):
     alter(ask, topic, ("cleanup.policy", SET, "compact"))
     assert put(ask, topic, batch([(None, b"keyless")])).error_code == INVALID_RECORD
     assert put(ask, topic, batch([(b"new", b"v")])).error_code == 0
-    # The first one may be gone already.
+    # The first one may be deleted already.
     assert everything(ask, topic)[-1][1:] == (b"new", b"v")
 
 
 @pytest.fixture
 def hasty(own_korvet):
-    """A server that applies retention all the time."""
+    """A server that applies retention continuously."""
     server = own_korvet("--set", "log.retention.check.interval.ms=100")
     return Broker(server.host, server.port, server)
 
@@ -411,7 +411,7 @@ def test_changes_at_the_same_time_are_all_kept(ask, korvet, another, topic):
 
 
 def test_what_somebody_else_changed_in_redis_is_not_lost(ask, korvet, topic):
-    """Compare and set fails then; the alteration is done again on what is there."""
+    """If compare-and-set fails, the alteration is repeated on the present configs."""
     key = "{korvet}:topics"
     stored = json.loads(korvet.redis.hget(key, topic))
     stored["configs"]["max.message.bytes"] = "1000"

@@ -15,7 +15,7 @@ from tests.api.permissions import TABLE
 from tests.api.secured import Secured, authenticate, errors_of
 from tests.support.wire import ConnectionClosed
 
-# What may be asked before anybody has authenticated.
+# APIs that are allowed before authentication.
 AT_FIRST = {"ApiVersions", "SaslHandshake"}
 
 
@@ -66,7 +66,7 @@ def test_raw_tokens_after_the_first_version_of_the_handshake(secured: Secured) -
 def test_every_version_authenticates(secured: Secured, version: int) -> None:
     client, scram = secured.connect(), ScramClient(ScramMechanism.SHA_256, "erin", "secret")
     assert not errors_of(client("SaslHandshake", 1, mechanism="SCRAM-SHA-256"))
-    # There is no such user, which does not show before the end; every version has the text.
+    # There is no such user, which shows only at the end. Every version has the message.
     answer = client("SaslAuthenticate", version, auth_bytes=scram.first())
     assert answer.error_code is ErrorCode.none
     refused = client("SaslAuthenticate", version, auth_bytes=scram.answer(answer.auth_bytes))
@@ -85,7 +85,7 @@ def test_every_version_authenticates(secured: Secured, version: int) -> None:
 
 
 def test_a_user_that_does_not_exist_keeps_its_salt(secured: Secured) -> None:
-    """As a user that exists does, at every broker."""
+    """An unknown user gets the same salt at every broker, like an existing one."""
 
     def salt_of(user: str) -> bytes:
         client = secured.connect()

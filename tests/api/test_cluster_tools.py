@@ -1,4 +1,4 @@
-"""What admin tools ask about replicas, folders and pages of topics."""
+"""Requests of admin tools about replicas, log directories, and pages of topics."""
 
 from __future__ import annotations
 

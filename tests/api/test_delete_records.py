@@ -1,4 +1,4 @@
-"""DeleteRecords: what is gone, what stays, and what is refused."""
+"""DeleteRecords: which records are deleted, which stay, and which requests are refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEWEST = newest("DeleteRecords")
 
 
 def delete(ask, name, *asked, version=NEWEST):
-    """(error, log start) per partition."""
+    """Returns (error, log start) per partition."""
     partitions = [{"partition_index": index, "offset": offset} for index, offset in asked]
     (topic,) = ask(
         "DeleteRecords", version, topics=[{"name": name, "partitions": partitions}], timeout=20_000
@@ -46,7 +46,7 @@ def test_records_before_an_offset_are_gone(ask, korvet, new_topic, version, layo
     assert keys(part) == [b"%d" % number for number in range(7, 20)]
     (part,) = fetch(ask, 11, (name, 0, offsets[6]))
     assert part.error_code == OUT_OF_RANGE
-    # Again, and before what is gone already: nothing to do.
+    # A repetition, and an offset before the log start, have no effect.
     assert delete(ask, name, (0, offsets[3]), version=version) == [(0, offsets[7])]
     assert delete(ask, name, (0, -1), version=version) == [(0, offsets[-1] + 1)]
     assert ends(ask, name) == (offsets[-1] + 1,) * 2

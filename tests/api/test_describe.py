@@ -1,4 +1,4 @@
-"""ApiVersions, DescribeCluster and DescribeConfigs, and requests that no API answers."""
+"""ApiVersions, DescribeCluster and DescribeConfigs, and requests of unknown APIs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_api_versions(ask, korvet, version):
 
 @versions("ApiVersions", since=4)
 def test_features(ask, korvet, version):
-    """Version 4, as those of version 3 may not begin with 0; all are in force."""
+    """Version 4 lists features that begin with 0, which version 3 may not; all are in force."""
     answer = ask("ApiVersions", version, client_software_name="x", client_software_version="1")
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
     levels = {one.name: (one.min_version_level, one.max_version_level) for one in answer.finalized_features}

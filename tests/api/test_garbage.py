@@ -1,4 +1,4 @@
-"""What requests leave behind: nothing for the garbage collector, whose runs would stall every client."""
+"""Requests leave nothing for the cyclic garbage collector, whose runs would stall every client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 50
 
 @contextmanager
 def collected() -> Iterator[list[str]]:
-    """The classes of korvet's objects that only a collection would free."""
+    """Returns the classes of korvet's objects that only a collection would free."""
     found: list[str] = []
     gc.collect()
     gc.disable()

@@ -1,4 +1,4 @@
-"""Configs of groups (resource type 32): altered, described, listed, kept, and what they do."""
+"""Configs of groups (resource type 32): altered, described, listed, persisted, and their effects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_INT = "Not a number of type INT"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KorvetServer]:
-    """Its groups may have short sessions."""
+    """A server whose groups may have short sessions."""
     bounds = {"min.session.timeout.ms": 1000, "min.heartbeat.interval.ms": 100, "heartbeat.interval.ms": 4000}
     server = KorvetServer(*(f"--set=group.consumer.{name}={value}" for name, value in bounds.items()))
     try:
@@ -148,7 +148,9 @@ def test_a_group_has_a_name(client):
 
 
 def test_members_live_by_them_over_a_restart(client, fresh, server):
-    """The interval is told at the next heartbeat, and who is silent for longer than the session is out."""
+    """The next heartbeat returns the interval; a member that is silent for longer than its session is
+    removed.
+    """
     group = fresh("group")
     wanted = {"name": group, "num_partitions": 1, "replication_factor": 1}
     client("CreateTopics", 7, topics=[wanted], timeout=10_000, validate_only=False)

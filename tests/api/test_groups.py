@@ -1,4 +1,4 @@
-"""The group APIs and committed offsets: every version, and the errors that Kafka has."""
+"""The group APIs and committed offsets: every version, and Kafka's errors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def join_fields(group, member_id="", *, instance=None, session_ms=10_000, protoc
 
 
 def join(ask, group, version=5, **more):
-    """Join with a member id, asking for one first where the version demands it."""
+    """Join with a member ID, which the broker assigns first if the version requires it."""
     until(lambda: ask("FindCoordinator", 1, key=group, key_type=0).error_code == 0, 20, "a coordinator")
     answer = ask("JoinGroup", version, **join_fields(group, **more))
     if answer.error_code == MEMBER_ID_REQUIRED:
@@ -59,7 +59,7 @@ def sync(ask, group, joined, version=3, assignments=(), generation=None):
 
 
 def stable(ask, group, **more):
-    """A group with one member; its join answer."""
+    """Create a group with one member. Returns the join response."""
     joined = join(ask, group, **more)
     assert joined.error_code == 0
     assert sync(ask, group, joined, assignments=[(joined.member_id, b"mine")]).assignment == b"mine"
@@ -90,7 +90,7 @@ def test_join_sync_heartbeat_leave(ask, group, version):
 
 
 def leave(ask, group, member_id, version):
-    """The error codes of the members, or of the request where it names one."""
+    """Returns the error codes of the members, or of the request if it names one member."""
     members = [{"member_id": member_id, "group_instance_id": None, "reason": None}]
     answer = ask("LeaveGroup", version, group_id=group, member_id=member_id, members=members)
     if version < 3:
@@ -216,7 +216,7 @@ def test_list_groups(ask, group, fresh, version):
 
 @pytest.fixture(scope="module")
 def sweeping() -> Iterator[Client]:
-    """A connection to a server that looks for groups to remove all the time."""
+    """A connection to a server that continuously removes expired groups."""
     server = KorvetServer("--set", "offsets.retention.check.interval.ms=1")
     try:
         client = connect(server.start())
@@ -311,7 +311,7 @@ def committed(ask, group, asked, version=BY_NAME):
 
 @pytest.fixture
 def coordinator(ask, group):
-    """A group whose coordinator is ready."""
+    """Returns the name of a group whose coordinator is ready."""
     until(lambda: ask("FindCoordinator", 1, key=group, key_type=0).error_code == 0, 20, "a coordinator")
     until(lambda: ask("Heartbeat", 0, group_id=group).error_code == UNKNOWN_MEMBER, 20, "it is loaded")
     return group
@@ -455,7 +455,10 @@ def test_coordinators_of_other_kinds(ask, korvet, version):
 
 
 def test_a_member_that_hangs_up_while_it_waits(ask, another, group):
-    """Its join waits for the first member; when it goes, the first member goes on as before."""
+    """The second member's join waits for the first member.
+
+    If it leaves, the first member continues as before.
+    """
     first = stable(ask, group)
     other = another()
     member_id = other("JoinGroup", 5, **join_fields(group)).member_id
@@ -480,7 +483,7 @@ def test_no_member_is_let_in_that_a_description_cannot_hold(ask, another, fresh,
     long = another()
     for join_version in (5, 9):
         asked = frame("JoinGroup", join_version, 1, **join_fields(group))
-        # Member ids begin with the client id of the request's header.
+        # Member IDs begin with the client ID of the request's header.
         long.raw.send(asked[:8] + struct.pack(">h", 32_760) + b"c" * 32_760 + asked[13:])
         answer = decode_response(KEYS["JoinGroup"], join_version, long.raw.receive()).message
         assert (answer.error_code, answer.member_id) == (INVALID_REQUEST, "")

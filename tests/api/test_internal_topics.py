@@ -30,7 +30,7 @@ Start = "Callable[..., tuple[KorvetServer, Client]]"
 
 @pytest.fixture
 def start(own_korvet: Callable[..., KorvetServer]) -> Iterator[Start]:
-    """Starts a server whose internal topics nobody has used, and a client of it."""
+    """Starts a server with unused internal topics, and a client."""
     clients: list[Client] = []
 
     def begin(*options: str) -> tuple[KorvetServer, Client]:
@@ -44,7 +44,7 @@ def start(own_korvet: Callable[..., KorvetServer]) -> Iterator[Start]:
 
 
 def metadata(client: Client, name: str, *, create: bool = False) -> tuple[int, bool, int]:
-    """Error code, whether it is internal, number of partitions."""
+    """Returns error code, whether the topic is internal, and its number of partitions."""
     found = client("Metadata", 9, topics=[{"name": name}], allow_auto_topic_creation=create).topics[0]
     return int(found.error_code), found.is_internal, len(found.partitions)
 
@@ -57,7 +57,7 @@ def configs(client: Client, name: str) -> dict[str, str]:
 
 
 def create(client: Client, name: str, partitions: int, *, validate_only: bool = False, **options: str) -> int:
-    """CreateTopics with configs (underscores for dots); the error code."""
+    """Send CreateTopics with configs (underscores instead of dots). Returns the error code."""
     own = [{"name": key.replace("_", "."), "value": value} for key, value in options.items()]
     asked = {"name": name, "num_partitions": partitions, "replication_factor": 1, "configs": own}
     return int(
@@ -84,7 +84,7 @@ def fetched(client: Client) -> int:
 
 
 def batches(client: Client, name: str, partition: int) -> list[tuple[int, int, int]]:
-    """Producer id, epoch and base sequence of each batch."""
+    """Returns producer ID, epoch and base sequence of each batch."""
     asked = {"partition": partition, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
     topics = [{"topic": name, "partitions": [asked]}]
     answer = client("Fetch", 12, max_bytes=1 << 20, session_epoch=-1, topics=topics)
@@ -166,7 +166,7 @@ def test_configs_of_an_internal_topic_are_kafkas(start: Start) -> None:
     assert alter(client, OFFSETS, "segment.bytes", "1048576") == NONE
     assert alter(client, OFFSETS, "cleanup.policy", "delete") == INVALID_CONFIG
 
-    # AlterConfigs resets what it does not name; that the topic is compacted is no choice here.
+    # AlterConfigs resets configs that it doesn't name, but the topic always stays compacted.
     resource = {
         "resource_type": TOPIC_RESOURCE,
         "resource_name": OFFSETS,

@@ -1,4 +1,4 @@
-"""What requests that repeat themselves, or ask for too much, are answered."""
+"""Responses to requests with repetitions, and to requests that are too large."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids of 32,767 bytes, the most that Kafka's records and requests hold, from their first use to their end."""
+"""IDs of 32,767 bytes, the longest in Kafka's records and requests, from first use to deletion."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.support.polling import until
 from tests.support.wire import ConnectionClosed, RawConnection, decode_response
 
 LONGEST = 32_767
-# Of one byte a character, and of three.
+# Characters of one byte and of three bytes.
 FILLERS = ["x", "\N{SNOWMAN}"]
-# What is no string: bytes that UTF-8 does not have, one cut short, and half a surrogate pair.
+# Invalid strings: bytes that UTF-8 doesn't have, a truncated character, and half a surrogate pair.
 NO_UTF8 = [b"\xff\xfe\xfd", b"\xe2\x98m", b"\xed\xa0\x80"]
 
 
 def longest(name: str, filler: str) -> str:
-    """An id of as many bytes as can be."""
+    """Returns an ID of the largest length."""
     made = name + filler * ((LONGEST - len(name)) // len(filler.encode()))
     made += "." * (LONGEST - len(made.encode()))
     assert len(made.encode()) == LONGEST
@@ -78,7 +78,7 @@ REQUESTS = {
 @pytest.mark.parametrize("wrong", NO_UTF8, ids=repr)
 @pytest.mark.parametrize("name", REQUESTS)
 def test_what_is_no_utf8_is_refused(broker, ask, name, wrong):
-    """As a request that cannot be read: its connection ends or the answer is an error. Others go on."""
+    """An invalid string closes the connection or returns an error. Other clients aren't affected."""
     request = frame(name, newest(name), 1, **REQUESTS[name]).replace(b"HERE", wrong.ljust(4, b"."))
     with RawConnection(broker.host, broker.port) as sender:
         try:

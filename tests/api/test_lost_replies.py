@@ -1,4 +1,4 @@
-"""Replies of Redis that cannot be handled: a defect of the broker costs one request, and nothing for long."""
+"""Failed handling of a Redis reply: a defect of the broker costs one request, without lasting effects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def client(in_process: SimpleNamespace) -> Iterator[Client]:
 
 
 def fails_once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
-    """Has a method raise when it is called next. The list tells that it has."""
+    """Makes the next call of a method raise. The returned list then has an item."""
     method = getattr(owner, name)
     failed: list[str] = []
 
@@ -67,7 +67,10 @@ def test_an_append_that_took_effect_is_acknowledged_all_the_same(
 def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
     client: Client, monkeypatch: pytest.MonkeyPatch, guarded: bool
 ) -> None:
-    """A guarded one is looked for in the log; the first one of a log goes by script, and may be there."""
+    """A guarded append is read back from the log.
+
+    A log's first append is a script, and may have succeeded.
+    """
     if guarded:
         put(client, "t", batch([(b"k", b"first")]))
     failed = fails_once(monkeypatch, append_replies, "append_reply")
@@ -80,7 +83,7 @@ def test_an_append_whose_reply_cannot_be_read_is_over_all_the_same(
 def test_a_read_whose_reply_cannot_be_handled_is_answered_with_an_error(
     client: Client, in_process: SimpleNamespace, korvet: KorvetServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What another writer adds is not in the tail cache.
+    # Entries of another writer aren't in the tail cache.
     korvet.redis.xadd(f"{in_process.keyspace}:t:0", {"key": b"k", "value": b"v"})
     failed = fails_once(monkeypatch, Read, "_range_arrived")
     (found,) = fetch(client, BY_NAME, ("t", 0, 0))
@@ -143,7 +146,7 @@ def test_a_fetch_whose_reads_cannot_be_taken_over_ends_its_connection(
 def test_a_commit_whose_append_cannot_be_taken_over_is_answered(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partition is read again: nobody's commit waits for ever."""
+    """The partition is loaded again, so no commit waits forever."""
     failed = fails_once(monkeypatch, Term, "_placed")
 
     def commit() -> ErrorCode:

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where epochs ended, and what consumers make of it when records were lost."""
+"""OffsetForLeaderEpoch: the ends of epochs, and how consumers use them after records were lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_present_epoch(ask, korvet, topic, version):
 
 @pytest.mark.parametrize("assignment", ["dense", "clock"])
 def test_earlier_epochs(own_korvet, assignment):
-    """Dense ones end where the next leader took over; those of the clock at the log's end."""
+    """Dense epochs end at the takeover of the next leader, epochs of clock offsets at the log end."""
     server = own_korvet()
     create_topic(server.bootstrap, "t", 1, {"offset.assignment": assignment})
     ends = {}
@@ -69,7 +69,7 @@ def test_earlier_epochs(own_korvet, assignment):
 
 
 def test_a_consumer_notices_that_records_were_lost(own_korvet):
-    """As after a failover to a replica that lacked them: it goes back, and reads what came in their place."""
+    """After a failover to a replica that lacked records, the consumer goes back and reads the new records."""
     server = own_korvet()
     create_topic(server.bootstrap, "t", 1, {"offset.assignment": "dense"})
     records = [Record(b"k%d" % n, b"v%d" % n, (), NOW_MS + n) for n in range(20)]

@@ -1,4 +1,4 @@
-"""Produce: every version, and every batch that is to be refused."""
+"""Produce: every version, and every batch that must be refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD_ERRORS_SINCE = 8
 
 
 def produce(ask, version, parts, *, acks=-1, transactional_id=None):
-    """Send [(topic, partition, records)] and give the partitions' answers in order."""
+    """Send [(topic, partition, records)]. Returns the partitions' responses in order."""
     fields = request_of(parts, acks=acks, transactional_id=transactional_id)
     if acks == 0:
         ask.send("Produce", version, **fields)
@@ -34,13 +34,13 @@ def produce(ask, version, parts, *, acks=-1, transactional_id=None):
 
 
 def request_of(parts, *, acks=-1, transactional_id=None):
-    """The fields of a request for [(topic, partition, records)]."""
+    """Returns the fields of a request for [(topic, partition, records)]."""
     topics = [topic_data(topic, [(partition, records)]) for topic, partition, records in parts]
     return {"acks": acks, "timeout": 10_000, "topic_data": topics, "transactional_id": transactional_id}
 
 
 def topic_data(topic, parts):
-    """A topic given as its name, or as its id from version 13 on."""
+    """Returns a topic's fields: its name, or from version 13 on its ID."""
     return {
         "name": topic,
         "topic_id": topic,
@@ -49,13 +49,13 @@ def topic_data(topic, parts):
 
 
 def put(ask, topic, records, *, version=LAST_BY_NAME, partition=0, acks=-1):
-    """One batch and its answer."""
+    """Send one batch. Returns its response."""
     (result,) = produce(ask, version, [(topic, partition, records)], acks=acks)
     return result
 
 
 def pipelined(ask, topic, batches):
-    """What the partition answers to one request for each batch, all of them sent at once."""
+    """Send one request per batch, all at once. Returns the responses."""
     ask.raw.send_all(
         frame("Produce", LAST_BY_NAME, number, **request_of([(topic, 0, records)]))
         for number, records in enumerate(batches)
@@ -66,7 +66,7 @@ def pipelined(ask, topic, batches):
 
 
 def everything(ask, topic, partition=0):
-    """All records of a partition."""
+    """Returns all records of a partition."""
     found = []
     offset = 0
     while True:
@@ -138,7 +138,7 @@ def test_without_acks_nothing_is_answered(ask, topic, topic_ids, version):
 
 
 def test_a_failure_without_acks_ends_the_connection(another, fresh):
-    """The only way to tell the client that it has to ask for metadata again."""
+    """Only a closed connection makes the client request metadata again."""
     client = another()
     produce(client, 9, [(fresh("never"), 0, batch())], acks=0)
     with pytest.raises(ConnectionClosed):
@@ -160,7 +160,7 @@ GARBAGE = random.Random(5).randbytes(200)
         (b"", INVALID_RECORD),
         (damaged(batch()), CORRUPT),
         (batch(crc=0), CORRUPT),
-        # Lengths that do not fit: Kafka says INVALID_RECORD where it takes the rest for an unfinished batch.
+        # Wrong lengths: Kafka returns INVALID_RECORD if it treats the rest as a truncated batch.
         (batch()[:-1], CORRUPT),
         (batch()[:40], CORRUPT),
         (b"\x00" * 12, CORRUPT),
@@ -263,7 +263,7 @@ def test_a_producers_append_time_bit_is_ignored(ask, topic):
 
 
 def test_a_topic_that_is_deleted_and_made_again(ask, new_topic, topic_ids):
-    """By one connection, whose requests are alike: what it was told of the first topic is over."""
+    """One connection sends similar requests: the response for the first topic no longer applies."""
     name = new_topic(1)
     old_id = topic_ids(name)
     assert put(ask, name, batch([(b"k", b"old")])).error_code == 0
@@ -292,7 +292,7 @@ def test_records_without_a_key_on_a_compacted_topic(ask, new_topic):
 
 @versions("Produce", until=LAST_BY_NAME)
 def test_a_refused_batch_names_its_bad_records(ask, new_topic, version):
-    """So that a client can leave out those alone (KIP-467)."""
+    """A client can leave out only the bad records (KIP-467)."""
     name = new_topic(1, {"cleanup.policy": "compact"})
     bad = range(3, 100, 10)
     pairs = [(None if index in bad else b"k", b"v") for index in range(100)]
@@ -332,7 +332,7 @@ def test_a_batch_of_old_records_names_all_of_them(ask, new_topic):
 
 
 def timed(base_ms, deltas, compress=None):
-    """A batch of records with these times (ms) after the first one's."""
+    """Returns a batch of records with these times (ms) relative to the first one."""
     payload = b"".join(record(index, b"k", b"v", delta) for index, delta in enumerate(deltas))
     last = len(deltas) - 1
     newest = base_ms + max(deltas)
@@ -356,7 +356,7 @@ def test_batches_that_wait_for_memory_keep_their_order(ask, new_topic):
 
 
 def test_one_request_of_large_and_bad_batches(ask, new_topic):
-    """Each partition has its own answer, in the request's order, whatever waits for memory."""
+    """Each partition has its own response, in the request's order, even if some wait for memory."""
     name = new_topic(6)
     large = gzipped([(b"k", bytes(5 << 20))])
     broken = batch([(b"k", b"v")], attributes=ZSTD, compress=lambda plain: b"no zstd" * 10)
@@ -400,7 +400,7 @@ def test_a_batch_sent_again_is_answered_as_before(ask, topic):
 
 
 def test_pipelined_requests_get_their_own_answers_in_order(ask, topic):
-    """What comes together goes to Redis together; not so the fault of one among it."""
+    """Batches that arrive together go to Redis together, but a fault affects only its own batch."""
     pid = producer_id(ask)
     damaged = bytearray(batch())
     damaged[-1] ^= 1

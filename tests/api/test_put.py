@@ -37,7 +37,7 @@ def value(offset: int) -> bytes:
 
 @pytest.fixture
 def writable(own_korvet):
-    """A server that takes records for its groups, with a topic `t` of three records."""
+    """A server that accepts records for its groups, with a topic `t` of three records."""
     server = own_korvet("--set", "offsets.topic.writable=true")
     create_topic(server.bootstrap, "t", 1)
     send(producer(server.bootstrap), "t", 0, [Record(b"k", b"v", (), NOW_MS)] * 3)
@@ -71,7 +71,7 @@ def test_records_are_applied(writable, made):
         assert committed(writable) == end
         stored = [(key, content) for _, key, content in everything(client, TOPIC, HOME)]
         assert stored == [(KEY, value(start)), (KEY, value(end))]
-        # The Redis group follows as it does for a commit.
+        # The Redis group follows, as after a commit.
         (group,) = writable.redis.xinfo_groups("korvet:t:0")
         assert (group["name"], group["last-delivered-id"].endswith(b"-1")) == (GROUP.encode(), True)
         assert put(client, batch([(KEY, None)]))[0] == 0
@@ -95,7 +95,7 @@ BAD = {
 
 
 def test_what_no_coordinator_would_write_is_refused(writable):
-    """With all that comes with it: nothing of the batch is applied."""
+    """The whole batch is refused: none of its records is applied."""
     client = connect(writable)
     with client.raw:
         for case, record in BAD.items():
@@ -106,7 +106,7 @@ def test_what_no_coordinator_would_write_is_refused(writable):
 
 
 def test_groups_move_from_one_broker_to_another(writable, own_korvet):
-    """A tool that copies the topic record by record takes groups with their offsets along."""
+    """A tool that copies the topic record by record moves groups with their offsets."""
     source = own_korvet()
     create_topic(source.bootstrap, "t", 1)
     member = consumer(source.bootstrap, GROUP)
@@ -127,7 +127,7 @@ def test_groups_move_from_one_broker_to_another(writable, own_korvet):
 
 
 def test_a_group_with_members_is_replaced(writable):
-    """What is in the log holds: members that it does not name have to join again."""
+    """The applied record decides: members that it doesn't name must join again."""
     member = consumer(writable.bootstrap, GROUP)
     member.subscribe(["t"])
     until(lambda: member.poll(0.05) is None and member.assignment(), 30, "the group has a member")

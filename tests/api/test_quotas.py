@@ -1,4 +1,4 @@
-"""Client quotas: altered, described, kept, and enforced with throttle times and by not listening."""
+"""Client quotas: altered, described, persisted, and enforced with throttle times and muted connections."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_producer_is_throttled(client: Client, topic: str, names: dict[str, st
         assert told.responses[0].partition_responses[0].error_code is ErrorCode.none
     told_ms = waited_ms(told)
     assert 0 < told_ms < 2000
-    # The answer came at once; the next request is not looked at before the time is over.
+    # The response arrives at once; the broker reads the next request after the throttle time.
     produce(client, topic, b"")
     assert time.monotonic() - began >= told_ms / 1000
     assert alter(client, entry(names, producer_byte_rate=None)) == [ErrorCode.none]
@@ -207,7 +207,7 @@ def test_a_consumer_is_throttled(client: Client, another: Client, topic: str) ->
     whole = got(fetch(another, topic))
     assert whole > 18_000
     assert alter(another, entry(CLIENT, consumer_byte_rate=2000.0)) == [ErrorCode.none]
-    # A window of ten seconds may be used up at once, and not be exceeded.
+    # A client may use a window of ten seconds at once, but not exceed it.
     first = fetch(client, topic)
     assert (got(first), waited_ms(first)) == (whole, 0)
     began = time.monotonic()
@@ -220,7 +220,7 @@ def test_a_consumer_is_throttled(client: Client, another: Client, topic: str) ->
 
 def test_what_exceeds_a_window_reaches_the_consumer(client: Client, another: Client, topic: str) -> None:
     produce(another, topic, bytes(12_000))
-    # Not the quota of the test before: what was used of that counts for ten seconds.
+    # A quota other than in the previous test, whose use counts for ten seconds.
     assert alter(another, entry(ANONYMOUS, consumer_byte_rate=1000.0)) == [ErrorCode.none]
     told = fetch(client, topic)
     assert got(told) > 12_000
@@ -228,12 +228,12 @@ def test_what_exceeds_a_window_reaches_the_consumer(client: Client, another: Cli
 
 
 def test_a_session_of_a_consumer_that_is_throttled(client: Client, another: Client, topic: str) -> None:
-    """What a response did not tell is told by the next; no session is opened by one that is empty."""
+    """A withheld response's news is in the next one. An empty response opens no session."""
     sent = [produce(another, topic, bytes(6000)) for _ in range(2)]
     assert sent[1].responses[0].partition_responses[0].error_code is ErrorCode.none
     session = Session(client)
     assert len(session.fetch((topic, 0, 0))) == 1
-    # Everything that it does takes longer than it may: each answer is empty, and the session goes on.
+    # Every request exceeds the quota: each response is empty, and the session continues.
     assert alter(another, entry(CLIENT, request_percentage=0.0001)) == [ErrorCode.none]
     gone_on = session.answer((topic, 0, 0))
     assert (gone_on.session_id, gone_on.responses, gone_on.error_code) == (session.id, (), 0)
@@ -270,7 +270,7 @@ def test_who_makes_too_many_partitions_has_to_wait(
         told = client("CreateTopics", version, topics=[made], timeout=10_000, validate_only=True)
         return told.topics[0].error_code, waited_ms(told)
 
-    # More than there are permits for in a window, in one go; who knows no error for that waits at once.
+    # More than a window's permits in one request. Versions without an error for that wait at once.
     most = 11 * (1 + version)
     error, wait_ms = create("first", most + 2 * (1 + version))
     assert error is ErrorCode.none

@@ -1,4 +1,4 @@
-"""storage.layout: asked for, described, fixed; and what clients see of batches that are entries."""
+"""storage.layout: set, described, fixed; and how clients see batches that are entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TOPIC = 2
 
 
 def described(ask, name, key=KEY):
-    """A topic config's value and its source (1 topic, 4 broker, 5 default)."""
+    """Returns a topic config's value and source (1 topic, 4 broker, 5 default)."""
     asked = {"resource_type": TOPIC, "resource_name": name, "configuration_keys": [key]}
     (result,) = ask("DescribeConfigs", 4, resources=[asked], include_synonyms=True).results
     (config,) = result.configs
@@ -77,7 +77,7 @@ def test_the_brokers_choice_is_for_new_topics(own_korvet):
     seen = {"plain": ("batch", 4), "own": ("record", 1), "compacted": ("batch", 4)}
     check_layouts(server, seen)
     server.stop()
-    # Another choice leaves the topics that are there as they are.
+    # Another setting doesn't change existing topics.
     server.options.clear()
     server.restart()
     create_topic(server.bootstrap, "later", 1)
@@ -112,7 +112,7 @@ def test_every_version_of_produce(ask, korvet, new_topic, topic_ids, version):
 
 @versions("Fetch")
 def test_every_version_of_fetch(ask, korvet, new_topic, topic_ids, version):
-    """From within batches, of all codecs; from Redis, as the native entry ends what the cache knows."""
+    """Fetches start inside batches of all codecs. A native entry ended the cached range, so Redis is read."""
     name = new_topic(1, BATCH)
     topic = topic_ids(name) if version >= 13 else name
     sent = []

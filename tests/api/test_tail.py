@@ -1,4 +1,4 @@
-"""Fetches at the tail: served by the broker alone, and the same records as from Redis."""
+"""Fetches at the tail: served without Redis, with the same records as from Redis."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 
 PRODUCE = 0
 OUT_OF_RANGE = 1
-# Commands of which reading records, or asking where a log ends, can't do without one.
+# Reading records, or the end of a log, needs one of these commands.
 READING = ("XRANGE", "XREVRANGE", "XINFO", "XLEN", "FCALL_RO")
 
 
 @contextmanager
 def reads(korvet: KorvetServer, topic: str) -> Iterator[list[str]]:
-    """The commands by which Redis is asked to read the topic meanwhile; complete once the context is left.
+    """Yields a list of the commands that read the topic inside the block, complete after the block.
 
-    Those in functions do not count: appends look at the end of the stream. Nor does the look for Redis groups
-    that have moved.
+    Commands in functions don't count, because appends read the end of the stream. Polling moved Redis groups
+    doesn't count either.
     """
     found: list[str] = []
     marker = f"end of {uuid.uuid4()}"
@@ -87,8 +87,8 @@ def test_a_consumer_may_lag_by_many_megabytes(ask, korvet, topic):
 
 
 def test_large_requests_one_behind_the_other(ask, topic):
-    """A broker uses their memory as it is, and must not use it for the next one."""
-    # Each a little larger than the one before: the next one begins in the same buffer.
+    """The broker keeps a request's memory, and must not reuse it for the next request."""
+    # Each request is slightly larger than the previous one: the next one begins in the same buffer.
     values = [b"%02d" % index * (150_000 + 750 * index) for index in range(40)]
     for value in values:
         parts = [topic_data(topic, [(0, batch([(None, value)]))])]
@@ -145,7 +145,7 @@ def _take(part, offset, seen):
 
 
 def _follow(client, topic, seen):
-    """Read all again from the start, as Redis and the cache have it."""
+    """Read everything again from the start, from Redis and from the cache."""
     seen.clear()
     offset = 0
     while True:
@@ -169,7 +169,7 @@ def test_limits_hold_at_whole_batches(ask, topic):
 
 
 def test_a_response_is_shared_by_what_is_cached_and_what_is_stored(ask, korvet, new_topic):
-    """Partitions 0 and 2 are in the cache, 1 and 3 in Redis only."""
+    """Partitions 0 and 2 are in the cache, 1 and 3 only in Redis."""
     name = new_topic(4)
     large = batch([(None, b"v" * 10_000)])
     for partition in (0, 2):
@@ -200,7 +200,9 @@ def test_old_fetches_are_not_given_zstd(ask, topic):
 
 
 def test_times_are_the_same_from_both(ask, korvet, new_topic):
-    """Create times as sent, and the append time on a topic that has it; after a native entry from Redis."""
+    """Create times are as sent; LogAppendTime topics have the append time; after a native entry, Redis is
+    read.
+    """
     for configs in ({}, {"message.timestamp.type": "LogAppendTime"}):
         name = new_topic(1, configs)
         for shift in (0, -5000, 1000):
@@ -276,7 +278,7 @@ def test_reads_go_on_without_memory_for_it(own_korvet):
 
 
 def test_what_was_appended_last_is_in_memory_whatever_its_partition(own_korvet):
-    """With room for some 20 records of 10 KB, of 60 in three partitions by turns."""
+    """The cache has room for about 20 of 60 records of 10 KB in three partitions."""
     server = own_korvet("--set", "tail.cache.bytes=205000")
     client = connect(server)
     with client.raw:

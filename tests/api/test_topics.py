@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions and Metadata: what Kafka answers, right and wrong."""
+"""CreateTopics, DeleteTopics, CreatePartitions and Metadata: Kafka's responses, valid requests and errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_create_topics(ask, fresh, version):
     ids=lambda value: value["name"][:9] if isinstance(value, dict) else str(value),
 )
 def test_topics_that_cannot_be(ask, version, topic, error):
-    # A real broker makes its offsets topic when the first group asks for its coordinator.
+    # A real broker creates its offsets topic when the first group requests its coordinator.
     until(lambda: ask("FindCoordinator", 1, key="g", key_type=0).error_code == 0, 20, "a coordinator")
     for validate_only in (True, False):
         (result,) = create(ask, topic, version=version, validate_only=validate_only)
@@ -344,7 +344,7 @@ def test_the_brokers_offset_assignment_is_for_new_topics(own_korvet):
 
 
 def check_assignments(server, expected):
-    """Values and sources (1 topic, 4 broker, 5 default) of offset.assignment, and what records get."""
+    """Values and sources (1 topic, 4 broker, 5 default) of offset.assignment, and the resulting offsets."""
     client = connect(server)
     with client.raw:
         for name, shown in expected.items():

@@ -19,12 +19,12 @@ CONTROL = 32
 
 
 def settled(run):
-    """An answer that is not to be asked for again."""
+    """Returns the first response other than CONCURRENT_TRANSACTIONS."""
     return until(lambda: (answer := run()).error_code not in RETRIED and [answer], 30, "an answer")[0]
 
 
 class Producer:
-    """A transactional producer as librdkafka is one (protocol 1) or a Java one of today (protocol 2)."""
+    """A transactional producer like librdkafka (protocol 1) or a current Java producer (protocol 2)."""
 
     def __init__(self, ask, topic, protocol=FIRST_PROTOCOL, name=None):
         self.ask, self.topic, self.protocol = ask, topic, protocol
@@ -104,7 +104,7 @@ def fetched(ask, topic, isolation, version=11, offset=0):
 
 
 def shown(ask, topic):
-    """What a consumer that reads committed makes of the first partition."""
+    """Returns the first partition's records for a consumer with read_committed."""
     part = fetched(ask, topic, 1)
     aborted = sorted(part.aborted_transactions or (), key=lambda each: each.first_offset)
     data, at, dropped, values = part.records or b"", 0, set(), []
@@ -124,7 +124,7 @@ def shown(ask, topic):
 
 
 def stable(ask, topic):
-    """The committed records, once all markers are there."""
+    """Returns the committed records, once all markers are written."""
     return until(
         lambda: (found := shown(ask, topic))[1].last_stable_offset == found[1].high_watermark and [found[0]],
         30,
@@ -140,7 +140,7 @@ def test_what_consumers_see(ask, topic, protocol):
     first = producer.write(b"1", b"2").base_offset
     assert put(ask, topic, batch([(b"k", b"after")])).error_code == 0
     values, part = shown(ask, topic)
-    # Where the log ended before the transaction: there may be a gap before its first record.
+    # The log end before the transaction: there may be a gap before its first record.
     assert (values, part.last_stable_offset) == ([b"before"], decided)
     assert part.high_watermark > first
     assert producer.end() == 0
@@ -180,7 +180,7 @@ def test_an_empty_transaction_may_end_while_the_last_ones_markers_are_written(as
         producer.write(b"%d" % number)
         epoch = producer.identity[1]
         assert producer.end(committed) == 0
-        # Asked at once, and again as long as the answer is CONCURRENT_TRANSACTIONS.
+        # Sent at once, and again while the response is CONCURRENT_TRANSACTIONS.
         assert producer.end(committed=False) == 0
         assert producer.identity[1] == epoch + 2
     assert len(stable(ask, topic)) == (20 if committed else 0)

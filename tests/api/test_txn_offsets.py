@@ -1,6 +1,4 @@
-"""Offsets that are committed in transactions, over the wire: TxnOffsetCommit, AddOffsetsToTxn, and what
-OffsetFetch says of them.
-"""
+"""Offsets committed in transactions, over the wire: TxnOffsetCommit, AddOffsetsToTxn, and OffsetFetch."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ class Mover(Producer):
         ).error_code
 
     def commit(self, offset, version=None, partitions=(0,), **fields):
-        """The errors of the partitions."""
+        """Returns the errors of the partitions."""
         if version is None:
             version = 5 if self.protocol >= SECOND_PROTOCOL else 4
         producer_id, epoch = self.identity
@@ -80,7 +78,7 @@ class Mover(Producer):
         return until(lambda: (found := errors()) and not RETRIED & set(found) and found, 30, "an answer")
 
     def committed(self, stable=True, version=8):
-        """Offset and error as a consumer of the group is told."""
+        """Returns offset and error, as a consumer of the group sees them."""
         topics = [{"name": self.topic, "partition_indexes": [0]}]
         fields = {"group_id": self.group, "topics": topics, "require_stable": stable}
         if version >= 8:
@@ -97,7 +95,7 @@ class Mover(Producer):
         return found()
 
     def stable(self):
-        """The committed offset, once no transaction has one there."""
+        """Returns the committed offset, once no transaction has a pending one."""
         return until(lambda: (found := self.committed())[1] != UNSTABLE and found, 30, "the marker")[0]
 
 
@@ -208,7 +206,7 @@ def test_a_member_is_fenced_by_its_generation(ask, topic):
     assert producer.commit(1, **member) == [0]
     assert producer.commit(1, **member | {"generation_id": 77}) == [ILLEGAL_GENERATION]
     assert producer.commit(1, **member | {"member_id": "other"}) == [UNKNOWN_MEMBER]
-    # Who names no member is fenced as a producer only.
+    # A request without a member is fenced only as a producer.
     assert producer.commit(2) == [0]
     assert producer.end() == 0
     assert producer.stable() == 2
