@@ -19,7 +19,6 @@ LONG_FUNCTIONS = {
     "korvet/records/kernel/batches.py _convert": "one loop over a reply, with its state in C variables",
     "korvet/records/kernel/commands.py _encode_commands": "one loop over a batch, a third of it declarations",
     "spark/records/kernel.py _take": "",
-    "spark/tables/membership.py group_states": "",
     "tests/spark/fleet.py _group": "",
 }
 LONG_FILES = {

@@ -20,7 +20,7 @@ from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config.address import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
 from korvet.offsets.packing import AddressError, offset_of
-from korvet.spark.report.words import clock, duration
+from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.fields import counter_of, read_fields, shown

@@ -15,7 +15,7 @@ import msgspec
 from korvet.cli.redis_address import find_redis
 from korvet.embedded import EmbeddedServerError
 from korvet.offsets.packing import entry_id
-from korvet.spark.report.words import duration
+from korvet.spark.report.times import duration
 from korvet.storage.errors import StorageError
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.library import library_source, loaded_source

@@ -1,4 +1,4 @@
-"""A headless Chromium or Chrome, driven by its debugging protocol over a pipe: no driver, no port."""
+"""A headless Chromium or Chrome, controlled over a pipe by its debugging protocol, without driver or port."""
 
 from __future__ import annotations
 
@@ -18,23 +18,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-# Names that the same browser has on different systems.
+# Names of the browser on different systems.
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge")
 VARIABLE = "KORVET_BROWSER"
 TIMEOUT_S = 60.0
 END_TIMEOUT_S = 10
 READ_BYTES = 1 << 16
-# The protocol's: the browser reads commands from the first and writes answers to the second.
+# File descriptors of the protocol: the browser reads commands from the first and writes answers to the
+# second.
 _COMMANDS_FD, _ANSWERS_FD = 3, 4
+# Lowest file descriptor of our ends of the pipes.
 _ABOVE_FD = 10
 
 
 class BrowserError(RuntimeError):
-    """No browser is there, or it does not do what it is told; the message says what."""
+    """There is no browser, or a command to it failed. The message states the reason."""
 
 
 def find_browser() -> str | None:
-    """The program that KORVET_BROWSER names, else the first of NAMES on PATH; None without one."""
+    """Return the program in KORVET_BROWSER, else the first of NAMES on PATH; None without one."""
     chosen = os.environ.get(VARIABLE)
     if chosen:
         return shutil.which(chosen)
@@ -43,17 +45,15 @@ def find_browser() -> str | None:
 
 @contextmanager
 def open_page(width: int = 1280, height: int = 900) -> Iterator[Page]:
-    """A browser with one empty page of that size (CSS pixels). Raises BrowserError without a browser."""
+    """Return an empty page of this size in CSS pixels. Raises BrowserError without a browser."""
     program = find_browser()
     if program is None:
         names = ", ".join(NAMES)
-        raise BrowserError(
-            f"no browser: install Chromium or Chrome, or name one in {VARIABLE} (no {names} here)"
-        )
+        raise BrowserError(f"no browser: install Chromium or Chrome, or set {VARIABLE} (not found: {names})")
     with tempfile.TemporaryDirectory(prefix="korvet-browser-", ignore_cleanup_errors=True) as profile:
         command = [program, "--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
         command += ["--disable-gpu", "--no-first-run", "--hide-scrollbars", f"--window-size={width},{height}"]
-        # Nothing is to be looked up: pages are files.
+        # No name resolution: pages are files.
         command += ["--host-resolver-rules=MAP * ~NOTFOUND", "--disable-background-networking"]
         if os.geteuid() == 0:
             command.append("--no-sandbox")
@@ -68,9 +68,9 @@ def open_page(width: int = 1280, height: int = 900) -> Iterator[Page]:
 
 
 class Page:
-    """One page. All methods raise BrowserError when the browser refuses or does not answer in time.
+    """One page. All methods raise BrowserError if the browser refuses, or does not answer in time.
 
-    `requests` are the URLs that it asked for, `errors` what its script threw or logged as an error.
+    requests: the URLs that the page requested. errors: exceptions and logged errors of its script.
     """
 
     def __init__(self, link: _Link, width: int, height: int) -> None:
@@ -82,7 +82,7 @@ class Page:
         page = next(target["targetId"] for target in targets if target["type"] == "page")
         attached = self._send("Target.attachToTarget", session=None, targetId=page, flatten=True)
         self._session: str | None = attached["sessionId"]
-        # The window has a frame, so its size is not the page's.
+        # The size of the window includes its frame, so set the page's size.
         self._send(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -94,11 +94,11 @@ class Page:
             self._send(f"{domain}.enable")
 
     def show(self, url: str, *, dark: bool = False) -> None:
-        """Load a page, in the light or dark scheme, and wait until it is there."""
+        """Load a page in the light or dark scheme, and wait until it is loaded."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._send("Emulation.setEmulatedMedia", features=[scheme])
         self._link.events.clear()
-        # The same address again would only move within the page.
+        # Loading the current URL again would only navigate within the page.
         self._send("Page.navigate", url="about:blank")
         self._wait("Page.loadEventFired")
         self._link.events.clear()
@@ -106,24 +106,24 @@ class Page:
         self._wait("Page.loadEventFired")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression, after what it promises. Raises BrowserError with what it throws."""
+        """Return the value of a JavaScript expression or its promise. Raises BrowserError if it throws."""
         answer = self._send("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserError(_thrown(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def press(self, key: str) -> None:
-        """Press a key, as `Escape` or `a`."""
+        """Press a key, for example `Escape` or `a`."""
         text = {"text": key} if len(key) == 1 else {"text": "\r"} if key == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self._send("Input.dispatchKeyEvent", type=kind, key=key, **(text if kind == "keyDown" else {}))
 
     def type(self, text: str) -> None:
-        """Type into what has the focus."""
+        """Type into the focused element."""
         self._send("Input.insertText", text=text)
 
     def screenshot(self, *, whole: bool = True) -> bytes:
-        """A PNG of the whole page, or of what a window of the page's size shows."""
+        """Return a PNG of the whole page, or of the visible part."""
         width, height = self._size
         if whole:
             height = max(height, int(self.evaluate("document.documentElement.scrollHeight")))
@@ -153,7 +153,7 @@ class Page:
 
 
 class _Link:
-    """Commands and answers, JSON ended by a zero byte."""
+    """Commands and answers as JSON, each followed by a zero byte."""
 
     def __init__(self, write_fd: int, read_fd: int) -> None:
         self._write_fd, self._read_fd = write_fd, read_fd
@@ -202,7 +202,7 @@ class _Link:
 
 
 def _pipe() -> tuple[int, int]:
-    """Read and write end, out of the way of the numbers that the browser wants."""
+    """Read end and write end of a pipe, with other descriptors than those of the protocol."""
     ends = os.pipe()
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE_FD) for end in ends]
     for end in ends:
@@ -211,7 +211,7 @@ def _pipe() -> tuple[int, int]:
 
 
 def _launch(command: list[str], commands: int, answers: int) -> subprocess.Popen[bytes]:
-    def place() -> None:
+    def set_descriptors() -> None:
         os.dup2(commands, _COMMANDS_FD)
         os.dup2(answers, _ANSWERS_FD)
 
@@ -222,7 +222,7 @@ def _launch(command: list[str], commands: int, answers: int) -> subprocess.Popen
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(_COMMANDS_FD, _ANSWERS_FD),
-            preexec_fn=place,  # noqa: PLW1509 (two system calls, no locks)
+            preexec_fn=set_descriptors,  # noqa: PLW1509 (two system calls, no locks)
         )
     except OSError as error:
         raise BrowserError(f"{command[0]} does not start: {error}") from error
@@ -232,7 +232,7 @@ def _launch(command: list[str], commands: int, answers: int) -> subprocess.Popen
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """It ends by itself when the pipe does."""
+    """Wait for the browser, which exits when its pipe is closed; kill it after the timeout."""
     try:
         process.wait(END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -245,7 +245,7 @@ def _thrown(details: dict[str, Any]) -> str:
 
 
 def save_pictures(report: Path) -> list[Path]:
-    """PNGs of the report's first page and of each of its charts, beside it. Raises BrowserError."""
+    """Write PNGs of the report's first page and of each chart next to it. Raises BrowserError."""
     with open_page() as page:
         page.show(report.resolve().as_uri())
         pictures = {report.stem: page.screenshot()}

@@ -1,7 +1,7 @@
-"""The report as one HTML page that opens offline: data, script and style are in it, and nothing is loaded.
+"""The report as one HTML page that opens offline: it contains data, script and style, and loads nothing.
 
-The script builds the page from the data; what it may do is only what the page's own policy lets it, which
-names the script by its hash. Names of groups and topics are data throughout.
+The script builds the page from the data. The page's Content-Security-Policy allows only this script, by its
+hash. Names of groups and topics are always data.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from korvet.spark.report.words import clock
+from korvet.spark.report.times import clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_PLACE = re.compile(r"\{(\w+)\}")
-# The parts of a group that are tables.
+# A placeholder in page.html.
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+# The members of a group that are tables.
 _ROWS = ("offsets", "inventory", "rebalances", "anomalies")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _EMPTY = """\
-<section class="card"><h2>No consumer group has committed anything yet</h2><p>There is no offset and no group
-in <code>__consumer_offsets</code>. Let a Kafka consumer with a <code>group.id</code> read a topic and commit,
-then run the report again.</p></section>"""
+<section class="card"><h2>No consumer group has committed anything yet</h2><p>There are no offsets and no
+groups in <code>__consumer_offsets</code>. Start a Kafka consumer with a <code>group.id</code> that reads a
+topic and
+commits, then run the report again.</p></section>"""
 _NO_SCRIPT = "<noscript><section class='card'>This page needs JavaScript.</section></noscript>"
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The page as HTML text. `document` is what assets/page.js draws: see korvet.spark.report.report."""
+    """Return the page as HTML. `document` is the data for assets/page.js (korvet.spark.report.report)."""
     script = _asset("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
@@ -44,11 +46,11 @@ def render(document: Mapping[str, Any]) -> str:
         "body": _NO_SCRIPT if document["groups"] else _EMPTY,
         "data": _json_for_html(_packed(document)),
     }
-    return _PLACE.sub(lambda found: parts[found[1]], _asset("page.html"))
+    return _PLACEHOLDER.sub(lambda found: parts[found[1]], _asset("page.html"))
 
 
 def series(values: Sequence[int | None]) -> str:
-    """Numbers from 0 on as short text: in base 36, one like that before it left out, - for None."""
+    """Return numbers of at least 0 as short text: base 36, empty for a repeated number, - for None."""
     parts: list[str] = []
     before: int | None = None
     for value in values:
@@ -63,7 +65,7 @@ def series(values: Sequence[int | None]) -> str:
 
 
 def _packed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """With the rows of groups as lists: the names of their columns are said once, in `columns`."""
+    """The document with rows as lists. Their column names are stored once, in `columns`."""
     columns = {
         name: next((list(group[name][0]) for group in document["groups"] if group[name]), [])
         for name in _ROWS
@@ -85,7 +87,7 @@ def _base36(value: int) -> str:
 
 
 def _json_for_html(document: Mapping[str, Any]) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
+    """JSON for a script element: it contains nothing that ends the element or starts a comment."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 

@@ -12,7 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.spark.report.page import render, series
-from korvet.spark.report.words import clock
+from korvet.spark.report.times import clock
 from korvet.spark.source.source import SCHEMA
 from korvet.spark.tables import decode, health, trends
 from korvet.spark.tables.batch_tables import Tables
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 PAGE_NAME = "report.html"
 DAY_MS = 86_400_000
-# Statuses of the page: those of the table group_status, and instead of its OK `BEHIND` where a record has
-# been waiting long, or `STALE` where all is read but nobody works any more. Equally bad ones stand together.
+# Statuses of the page: those of group_status, but in place of OK also `BEHIND` if a record has been waiting
+# for BEHIND_MS, or `STALE` for a stale group that has read everything.
 BEHIND, STALE = "BEHIND", "STALE"
+# Order of the page, worst first.
 SEVERITY = {
     "LOST": 0,
     "AHEAD": 0,
@@ -44,9 +45,11 @@ SEVERITY = {
     "OK": 3,
 }
 BEHIND_MS = 300_000
-# What the page shows at most; the Parquet tables hold everything.
+# Rows on the page. The Parquet tables contain all rows.
 MAX_GROUPS = 2000
 MAX_PARTITIONS, MAX_MEMBERS, MAX_REBALANCES, MAX_ANOMALIES = 200, 100, 100, 50
+# Spark's setting that compiles queries, and the number of rows up to which compiling takes longer than it
+# saves.
 COMPILING, FEW_ROWS = "spark.sql.codegen.wholeStage", 200_000
 Notify = Callable[[str], None]
 Rows = Mapping[str, list[Any]]
@@ -54,7 +57,7 @@ Rows = Mapping[str, list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was written: the page, and how many groups need attention."""
+    """The written report: the page, its number of groups, and the number that needs attention."""
 
     page: Path
     groups: int
@@ -71,12 +74,12 @@ def write_report(
     rules: health.Rules | None = None,
     notify: Notify = lambda step: None,
 ) -> Report:
-    """Read, compute and write; `notify` is told each step as it begins.
+    """Read, compute and write a report. Replaces the Parquet tables of an earlier report in the folder.
 
-    `as_of_ms` is the time that ages and lags are reckoned at; what was appended later is left out, so that
-    commits and records are of one moment although they are read one after the other. Charts go back by
-    `history_ms`, and records are read from what was committed then. Parquet tables of an earlier report in
-    the folder are replaced.
+    as_of_ms: the moment of ages and lags. Records appended later are left out, so that commits and records
+    are of one moment although they are read one after the other. history_ms: period of the charts; records
+    are read from the offsets that were committed then. notify: called with the name of each step when it
+    starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     notify("Reading __consumer_offsets")
@@ -87,7 +90,7 @@ def write_report(
     else:
         _keep(folder, "offsets_topic", source.where(_not_after(as_of_ms)))
         kept = spark.read.schema(source.schema).parquet(str(folder / "offsets_topic"))
-        with _suited(spark, kept.count()):
+        with _uncompiled_if_few(spark, kept.count()):
             span, history = _write_tables(kept, reader, folder, as_of_ms, history_ms, rules, notify)
     notify("Writing the page")
     tables = _Reader(spark, folder)
@@ -118,7 +121,7 @@ def _write_tables(
     rules: health.Rules | None,
     notify: Notify,
 ) -> tuple[trends.Span, list[Row]]:
-    """All tables of the catalogue; how the groups went over time, and over which."""
+    """Write all tables of the catalogue. Returns the groups' history and its period."""
     rules = rules or health.Rules()
     commits = decode.offset_commits(source).persist()
     first_ms = commits.agg(sf.min("commit_ms").alias("first")).collect()[0]["first"]
@@ -126,8 +129,8 @@ def _write_tables(
     notify("Reading the topics' records")
     positions = trends.positions_over_time(commits, span).persist()
     recent = health.recent_commits(commits, rules.window_commits)
-    places = ("topic", "partition", "committed_offset")
-    needed = positions.select(*places).union(recent.select(*places))
+    columns = ("topic", "partition", "committed_offset")
+    needed = positions.select(*columns).union(recent.select(*columns))
     starts = smallest_offsets(needed)
     records = reader.records(source.sparkSession, starts).persist()
     ends = reader.ends(source.sparkSession, starts).persist()
@@ -144,8 +147,8 @@ def _write_tables(
 
 
 @contextmanager
-def _suited(spark: SparkSession, rows: int) -> Iterator[None]:
-    """For few rows, compiling a program for each query costs more than it saves."""
+def _uncompiled_if_few(spark: SparkSession, rows: int) -> Iterator[None]:
+    """Run queries uncompiled until the end of the block if there are few rows."""
     before = str(spark.conf.get(COMPILING))
     spark.conf.set(COMPILING, before if rows > FEW_ROWS else "false")
     try:
@@ -169,7 +172,7 @@ def _not_after(as_of_ms: int) -> Column:
 
 
 class _Reader:
-    """The tables of a report, as they were written: each is computed once."""
+    """The tables of a report, read from its files so that each is computed once."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark
@@ -179,7 +182,7 @@ class _Reader:
         return self._spark.read.schema(TABLES[name].schema).parquet(str(self._folder / name))
 
     def newest(self, name: str, most: int, *order: Column) -> Rows:
-        """Rows of every group, `most` at the most, each with `total`, how many there are."""
+        """Return at most `most` rows of every group, each with the group's number of rows, `total`."""
         of_group = Window.partitionBy("group")
         frame = self.table(name).withColumns(
             {
@@ -194,7 +197,7 @@ class _Reader:
 
 
 def _groups(tables: _Reader, history: list[Row] | None, span: trends.Span) -> list[dict[str, Any]]:
-    """What the page says of each group, worst first."""
+    """The groups as the page shows them, worst first."""
     worst_first = sf.col("lag_ms").desc_nulls_last()
     offsets = tables.newest(
         "partition_status", MAX_PARTITIONS, worst_first, sf.col("topic"), sf.col("partition")
@@ -224,7 +227,7 @@ def _groups(tables: _Reader, history: list[Row] | None, span: trends.Span) -> li
 
 
 def urgency(group: Mapping[str, Any]) -> tuple[int, int, str]:
-    """The order of the page: by how bad the status is, then by who has been waiting longest."""
+    """Return the sort key of a group on the page: severity of the status, then the longest wait."""
     return SEVERITY[group["status"]], -(group["lag_ms"] or 0), group["name"]
 
 
@@ -254,7 +257,7 @@ def _summary(row: Row, status: str) -> dict[str, Any]:
 
 
 def _history(row: Row | None, span: trends.Span) -> list[str]:
-    """Unread records, waiting time in ms and commits of every step."""
+    """The series of unread records, waiting time in ms, and commits, one number per step."""
     lag: list[int | None] = [None] * span.steps
     wait: list[int | None] = [None] * span.steps
     commits: list[int | None] = [0] * span.steps
@@ -273,7 +276,7 @@ def _offsets(rows: list[Row]) -> dict[str, Any]:
                 "topic": row["topic"],
                 "partition": row["partition"],
                 "status": row["status"],
-                # Beyond what a number of the page's script can hold.
+                # A string, because offsets exceed the exact numbers of JavaScript.
                 "committed": str(row["committed_offset"]),
                 "record_lag": row["record_lag"],
                 "lag_ms": row["lag_ms"],
@@ -305,7 +308,7 @@ def _members(rows: list[Row]) -> dict[str, Any]:
 
 
 def _rebalances(rows: list[Row]) -> dict[str, Any]:
-    """The oldest first, as they are drawn."""
+    """The rebalances, oldest first, as the page draws them."""
     return {
         "rebalances_total": _total(rows),
         "rebalances": [

@@ -1,6 +1,4 @@
-"""What should not happen in a history of commits: rewinds, gaps in time, commits past the log end, and
-commits before the log start, which lose records.
-"""
+"""Unusual commits: rewinds, gaps in time, commits past the log end, and commits that lose records."""
 
 from __future__ import annotations
 
@@ -10,31 +8,33 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.offsets.packing import SEQUENCE_BITS
-from korvet.spark.tables.health import with_places
-from korvet.spark.tables.views import PLACE
+from korvet.spark.tables.health import with_extents
+from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from korvet.spark.tables.health import Rules
 
-# The usual interval is the median of up to so many before; of fewer than MIN_INTERVALS nothing is usual.
+# The usual interval is the median of the last USUAL_INTERVALS intervals, and of at least MIN_INTERVALS.
 USUAL_INTERVALS = 10
 MIN_INTERVALS = 3
 REWIND, GAP, LOST, PAST_END, UNKNOWN = "rewind", "gap", "lost_records", "past_end", "unknown_partition"
 
 
 def moves(commits: DataFrame) -> DataFrame:
-    """Commits with what came before them at their place: `previous_offset`, `interval_ms` since then, and the
-    usual interval. A tombstone ends a history: what follows it begins anew, what is before it `is_removed`.
+    """Return commits with `previous_offset`, `interval_ms` since the previous commit, and the usual interval.
+
+    A tombstone ends the history of a group and partition: the commits before it are `is_removed`, and the
+    next commit has no previous one.
     """
-    in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
+    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("src_offset")
     lives = sf.sum(sf.col("tombstone").cast("int")).over(in_order)
-    life = Window.partitionBy(*PLACE, "life").orderBy("src_offset")
+    life = Window.partitionBy(*GROUP_PARTITION, "life").orderBy("src_offset")
     usual = sf.sort_array(sf.collect_list("interval_ms").over(life.rowsBetween(-USUAL_INTERVALS, -1)))
     return (
         commits.withColumn("life", lives)
-        .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*PLACE)))
+        .withColumn("is_removed", sf.col("life") < sf.max("life").over(Window.partitionBy(*GROUP_PARTITION)))
         .where(~sf.col("tombstone"))
         .withColumn("previous_offset", sf.lag("committed_offset").over(life))
         .withColumn("is_newest", sf.lead("src_offset").over(life).isNull())
@@ -63,7 +63,7 @@ def anomalies(moved: DataFrame, ends: DataFrame | None, rules: Rules, *, complet
     own_ms = sf.shiftright(sf.try_subtract("committed_offset", sf.lit(1)), SEQUENCE_BITS)
     past = own_ms > sf.try_add("commit_ms", sf.lit(rules.future_ms))
     unknown = sf.lit(False)
-    placed = with_places(moved, ends)
+    placed = with_extents(moved, ends)
     if ends is not None:
         beyond = sf.coalesce(sf.col("committed_offset") > sf.col("end_offset"), sf.lit(False))
         past = past | (beyond & ~sf.col("is_removed"))

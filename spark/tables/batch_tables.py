@@ -1,4 +1,4 @@
-"""The tables of korvet.spark.tables.catalog as batch views.
+"""The tables of korvet.spark.tables.catalog as lazy frames.
 
 tables = Tables(source, records, as_of_ms)
 tables.view("group_status").show()
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 class Views(ABC):
-    """Tables that follow from commits, states of groups and members, wherever a subclass has these from, and,
-    for lag and status, from the topics' records and where they end.
+    """Tables that are computed from commits, group states and members, which a subclass supplies.
+
+    Lag and status also need the topics' records and the ends of partitions.
     """
 
     @property
@@ -49,14 +50,14 @@ class Views(ABC):
         self._ends = ends
 
     def view(self, name: str) -> DataFrame:
-        """One table of TABLES, by name; KeyError for another name or a table that needs `records`."""
+        """Return one table of TABLES. Raises KeyError for another name, or if the table needs `records`."""
         table = TABLES[name]
         frame: DataFrame = self._lag if name in ("record_lag", "time_lag") else getattr(self, f"_{name}")
         return shaped(frame, table)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Within the block, what several tables are made of is computed once and kept."""
+        """Compute the frames that several tables share once, and cache them until the end of the block."""
         kept = [self._offset_commits, self._states, self._current_offsets, self._lag, self._partition_status]
         for frame in kept:
             frame.persist()
@@ -67,7 +68,7 @@ class Views(ABC):
                 frame.unpersist()
 
     def create_views(self, prefix: str = "") -> None:
-        """All tables that can be had, as temporary views for SQL, by their names behind the prefix."""
+        """Create a temporary view for SQL of each available table, named prefix + table name."""
         for name in TABLES:
             if self._records is not None or name not in NEED_RECORDS:
                 self.view(name).createOrReplaceTempView(prefix + name)
@@ -138,12 +139,12 @@ class Views(ABC):
 
 
 class Tables(Views):
-    """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: what is used often, persist.
+    """All tables of one `__consumer_offsets`, as of one moment. Frames are lazy: persist those used often.
 
-    source: records of the offsets topic, in the columns of Spark's Kafka source. records: those of the topics
-    that are read (topic, partition, offset, timestamp), from each partition's oldest commit in the window on;
-    None leaves lag and status to those who have them (KeyError). ends: the partitions that exist (see
-    readers.ENDS); without it the ends come from the records. Records after as_of_ms do not count.
+    source: records of the offsets topic, in the columns of Spark's Kafka source. records: records of the
+    consumed topics (topic, partition, offset, timestamp) from each partition's oldest commit in the window
+    on; without them lag and status raise KeyError. ends: the existing partitions (see readers.ENDS); without
+    it the ends come from the records. Records after as_of_ms don't count.
     """
 
     def __init__(
@@ -184,19 +185,19 @@ class Tables(Views):
 
 
 def log_ends(records: DataFrame) -> DataFrame:
-    """Where partitions end, as far as records tell; where they begin these do not."""
+    """Return the ends of partitions by their records. Records don't determine the starts."""
     unknown = sf.lit(None).cast("bigint")
     ends = records.groupBy("topic", "partition").agg((sf.max("offset") + 1).alias("end_offset"))
     return ends.withColumns({"start_offset": unknown, "known_from": unknown})
 
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:
-    """The frame in exactly the table's columns and types."""
+    """Return the frame with the table's columns and types."""
     return frame.select(*(sf.col(column.name).cast(column.type) for column in table.columns))
 
 
 def dated(frame: DataFrame) -> DataFrame:
-    """With the day that a stored history is partitioned by."""
+    """Return the frame with `src_date`, the day that partitions a stored history."""
     return frame.withColumn("src_date", sf.to_date("src_ts"))
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 STATUSES: Final = ("OK", "WARNING", "STOPPED", "STALLED", "REWIND", "AHEAD", "LOST")
 """The statuses of a partition, worst last. A group has the status of its worst partition."""
-PLACE_COLUMNS: Final = """
+GROUP_PARTITION_COLUMNS: Final = """
     group string: the consumer group
     topic string: the topic it reads
     partition int: the topic's partition
@@ -91,7 +91,7 @@ _ALL: Final = (
         "offset_commits",
         "history",
         "Every readable commit and tombstone, one row per record.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + COMMIT_COLUMNS
         + """
         tombstone boolean: the offset was removed; the commit's columns are null
@@ -105,13 +105,13 @@ _ALL: Final = (
         "current_offsets",
         "current",
         "The newest commit of every group and partition; no row if it is a tombstone.",
-        PLACE_COLUMNS + COMMIT_COLUMNS + SOURCE_COLUMNS,
+        GROUP_PARTITION_COLUMNS + COMMIT_COLUMNS + SOURCE_COLUMNS,
     ),
     _table(
         "record_lag",
         "snapshot",
         "The number of unread records: those at or after the committed offset.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + "committed_offset bigint: the next offset to read\n"
         + "record_lag bigint: unread records; gaps and deleted records don't count\n"
         + _AS_OF,
@@ -120,7 +120,7 @@ _ALL: Final = (
         "time_lag",
         "snapshot",
         "How long the first unread record has been waiting.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + """
         committed_offset bigint: the next offset to read
         first_unread_offset bigint: null if everything is read
@@ -216,7 +216,7 @@ _ALL: Final = (
         "partition_status",
         "snapshot",
         "Burrow's status of every committed partition, with the underlying numbers.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + """
         status string: OK, WARNING, STOPPED, STALLED, REWIND, AHEAD or LOST
         committed_offset bigint: the next offset to read
@@ -276,7 +276,7 @@ _ALL: Final = (
         "expiring_offsets",
         "snapshot",
         "Offsets that the coordinator removes within `expiring_ms`, by Kafka's rules.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + """
         committed_offset bigint: the offset that will be removed
         commit_ts timestamp: time of the commit
@@ -304,7 +304,7 @@ _ALL: Final = (
         "anomalies",
         "history",
         "Unusual commits.",
-        PLACE_COLUMNS
+        GROUP_PARTITION_COLUMNS
         + """
         kind string: rewind, gap, lost_records, past_end or unknown_partition
         committed_offset bigint: the committed offset

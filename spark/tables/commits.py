@@ -1,8 +1,8 @@
-"""Offset commits out of Arrow batches of records: whole columns by NumPy, what is unusual by the codec.
+"""Offset commits from Arrow batches of records: NumPy decodes whole columns, the codec unusual records.
 
-Nearly every record has a plain form: its numbers lie where two or three lengths say, and a value of version 4
-has no tags, or a topic id alone. Every other record goes through korvet.offsets.codec, which so decides what
-is readable. Pure: no Spark session.
+Nearly every record is plain: two or three lengths give the positions of its numbers, and a value of version 4
+has no tags or only a topic ID. korvet.offsets.codec decodes all other records, so it defines what is
+readable. Pure: no Spark session.
 """
 
 from __future__ import annotations
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
     Numbers = NDArray[Any]
     Flags = NDArray[np.bool_]
 
-# Versions of OffsetCommitValue: the one with an expiry time, the first with a leader epoch, the flexible one.
+# Versions of OffsetCommitValue: with an expiry time, the first with a leader epoch, the flexible one.
 _WITH_EXPIRY, _WITH_EPOCH, _FLEXIBLE = 1, 3, 4
-# A key without its texts: version, two lengths, partition. A value's offset and its leader epoch are at:
+# Bytes of a key without its texts: version, two lengths, partition. Positions of offset and epoch in a value.
 _KEY_FRAME = 10
 _OFFSET_AT, _EPOCH_AT = 2, 10
 _TIME_BYTES = 8
 _TOPIC_ID_BYTES = 16
-# What a flexible value ends with that has a topic id: one tag, number 0, of 16 bytes.
+# The tags of a flexible value with a topic ID: one tag, number 0, of 16 bytes.
 _TAG = (1, 0, _TOPIC_ID_BYTES)
-# Where a row has less than it should, reading goes on behind its end: by so much at most.
+# Reading a row that is too short reads at most this number of bytes after its end.
 _PADDING = np.zeros(64, dtype=np.uint8)
-# How many records Newest gathers before it goes through them, and how many keys it holds at most.
+# Records that Newest collects before it reduces them to the newest, and keys that it keeps at most.
 _ROWS_AT_ONCE = 100_000
-_MOST_KEPT = 500_000
+_MAX_KEPT = 500_000
+# Our columns of a record's position by the source's columns.
 SOURCES = {"src_partition": "partition", "src_offset": "offset", "src_ts": "timestamp"}
 
 
 def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The readable offset commits among records, in the columns of `schema`; those of no plain form last.
+    """Return the readable offset commits among records, in the columns of `schema`; plain ones come first.
 
-    The records have key and value, and of partition, offset and timestamp what the columns need. Others are
-    not computed.
+    The records have key and value, and partition, offset and timestamp if the schema needs them. Columns
+    outside the schema are not computed.
     """
     rows, made, odd = _sort(records)
     columns = _sources(records, rows)
@@ -65,51 +66,53 @@ def read_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class Newest:
-    """Takes records batch by batch and keeps only the newest readable commit or tombstone of each key, as it
-    came: where nothing but the last ones count, most commits are never decoded.
+    """Collects the newest readable commit or tombstone of each key from batches of records.
+
+    Records stay encoded until then, so most commits are never decoded.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        """`schema`: of the commits that come out."""
+        """schema: of the returned commits."""
         self._schema = schema
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._enough = _ROWS_AT_ONCE
 
     def take(self, records: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take in a batch with the columns key, value, partition, offset and timestamp. Gives commits only
-        where there are so many keys that not all can be kept.
+        """Process a batch with the columns key, value, partition, offset and timestamp.
+
+        Yields commits only if there are more keys than it may keep.
         """
         self._batches.append(records)
         self._rows += records.num_rows
         if self._rows >= self._enough:
             kept = _newest(pa.concat_batches(self._batches))
             self._batches, self._rows = [kept], kept.num_rows
-            # So that what is kept is not gone through again for a few more records.
+            # Each pass over the kept records adds at least as many new ones.
             self._enough = max(_ROWS_AT_ONCE, 2 * kept.num_rows)
-            if kept.num_rows > _MOST_KEPT:
+            if kept.num_rows > _MAX_KEPT:
                 yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """The commits of what is kept, which is then forgotten."""
+        """Yield the commits of the kept records, and forget these."""
         if self._batches:
             yield read_commits(_newest(pa.concat_batches(self._batches)), self._schema)
         self._batches, self._rows, self._enough = [], 0, _ROWS_AT_ONCE
 
 
 def _newest(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Of each key the record with the highest offset among those that can be read as commits."""
+    """The readable commit with the highest offset of each key."""
     newest = records.take(pa.array(_last_of_each(records)))
     readable, damaged = _readable(newest)
     if damaged:
-        # Each may hide an older one that can be read.
+        # Each damaged record may be newer than a readable one of its key.
         records = records.take(pa.array(_readable(records)[0]))
         return records.take(pa.array(_last_of_each(records)))
     return newest if len(readable) == newest.num_rows else newest.take(pa.array(readable))
 
 
 def _last_of_each(records: pa.RecordBatch) -> Numbers:
-    """The rows with the highest offset of their key; those without a key are left out."""
+    """The rows with the highest offset of each key, without rows that have no key."""
     keys = records.column("key").dictionary_encode()
     none = len(keys.dictionary)
     codes = keys.indices.fill_null(none).to_numpy(zero_copy_only=False)
@@ -120,14 +123,14 @@ def _last_of_each(records: pa.RecordBatch) -> Numbers:
 
 
 def _readable(records: pa.RecordBatch) -> tuple[Numbers, bool]:
-    """The rows that can be read as commits, and whether there are commits that can't."""
+    """The rows that are readable commits, and whether there are unreadable commits."""
     plain, _, odd = _sort(records)
     read = [row for row in odd if isinstance(_decode(records, row), dict)]
     return np.sort(np.concatenate([plain, np.array(read, dtype=np.int64)])), len(read) < len(odd)
 
 
 def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The records that should be commits and can't be read, and those of no type, each with a `reason`."""
+    """Return the unreadable commits and the records without a type, each with a `reason`."""
     *_, odd = _sort(records)
     refused = [(row, reason) for row in odd if isinstance(reason := _decode(records, row), str)]
     rows = np.array([row for row, _ in refused], dtype=np.int64)
@@ -140,7 +143,7 @@ def refused_commits(records: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatc
 
 
 def _sources(records: pa.RecordBatch, rows: Numbers) -> dict[str, pa.Array]:
-    """Where these rows come from."""
+    """The position columns of these rows."""
     columns = {name: records.column(own) for name, own in SOURCES.items() if own in records.schema.names}
     if len(rows) == records.num_rows:
         return columns
@@ -148,7 +151,7 @@ def _sources(records: pa.RecordBatch, rows: Numbers) -> dict[str, pa.Array]:
 
 
 class _Column:
-    """A column of bytes as one array, with the place and size of each row in it; nulls have no bytes."""
+    """A column of bytes as one array, with the position and size of each row. Nulls have no bytes."""
 
     def __init__(self, column: pa.Array) -> None:
         column = column.cast(pa.binary())
@@ -161,27 +164,27 @@ class _Column:
         self.nulls: Flags = column.is_null().to_numpy(zero_copy_only=False)
 
     def read(self, kind: str, at: Numbers) -> Numbers:
-        """The big-endian numbers of this NumPy type at these places."""
+        """Return the big-endian numbers of a NumPy type at these positions."""
         form = np.dtype(kind)
-        places = len(self.data) - form.itemsize + 1
-        found: Numbers = np.ndarray((places,), form, self.data.data, strides=(1,))[at]
+        positions = len(self.data) - form.itemsize + 1
+        found: Numbers = np.ndarray((positions,), form, self.data.data, strides=(1,))[at]
         return found.astype(form.newbyteorder("="))
 
     def cut(self, at: Numbers, sizes: Numbers, nulls: Flags | None = None) -> pa.Array:
-        """The bytes at these places, as a column."""
+        """Return the bytes at these positions as a column."""
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        # Where each byte of the result comes from: its own number, moved like all bytes of its row.
-        places = np.repeat(at - ends + sizes, sizes) + np.arange(total)
+        # Source position of each byte of the result: its own index, moved like all bytes of its row.
+        positions = np.repeat(at - ends + sizes, sizes) + np.arange(total)
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self.data.take(places))]
+        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(self.data.take(positions))]
         return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
 
 
 @dataclass(slots=True)
 class _Keys:
-    """What is where in each key; `plain` says for which rows that means anything."""
+    """Positions in each key. They are valid only for the rows that are `plain`."""
 
     column: _Column
     versions: Numbers
@@ -191,8 +194,8 @@ class _Keys:
 
     @classmethod
     def measured(cls, column: _Column) -> _Keys:
-        """The lengths have to add up to the size."""
-        # A record without a type is damaged, too, if it was to be a commit.
+        """Return the positions. A key is plain if its lengths add up to its size."""
+        # A key that is too short for a type counts as version 0, so it is quarantined as a damaged commit.
         versions = np.where(column.sizes >= 2, column.read(">i2", column.starts), 0)
         texts = column.sizes - _KEY_FRAME
         group_sizes = column.read(">i2", column.starts + 2).astype(np.int64)
@@ -203,7 +206,7 @@ class _Keys:
         return cls(column, versions, group_sizes, topic_sizes, plain)
 
     def texts(self, rows: Numbers) -> dict[str, pa.Array]:
-        """Group and topic of these rows, as bytes."""
+        """Return group and topic of these rows, as bytes."""
         group_at, group_sizes = self.column.starts[rows] + 4, self.group_sizes[rows]
         return {
             "group": self.column.cut(group_at, group_sizes),
@@ -211,7 +214,7 @@ class _Keys:
         }
 
     def numbers(self, rows: Numbers) -> dict[str, Made]:
-        """The other columns of these rows."""
+        """Return functions that build the other columns of these rows."""
         ends = self.column.starts[rows] + self.column.sizes[rows]
         return {
             "partition": lambda: pa.array(self.column.read(">i4", ends - 4)),
@@ -221,7 +224,7 @@ class _Keys:
 
 @dataclass(slots=True)
 class _Values:
-    """What is where in each value; `plain` says for which rows that means anything. A null is plain."""
+    """Positions in each value. They are valid only for the rows that are `plain`. Null is plain."""
 
     column: _Column
     versions: Numbers
@@ -232,7 +235,7 @@ class _Values:
 
     @classmethod
     def measured(cls, column: _Column) -> _Values:
-        """The length of the metadata, and what the version has behind it, have to make up the size."""
+        """Return the positions. A value is plain if the metadata and the fields after it fill its size."""
         versions = np.where(column.sizes >= 2, column.read(">i2", column.starts), -1)
         metadata_at, metadata_sizes, plain = _metadata(column, versions)
         rest = column.starts + column.sizes - metadata_at - metadata_sizes - _TIME_BYTES
@@ -240,7 +243,7 @@ class _Values:
         metadata_sizes *= plain
         flexible = versions == _FLEXIBLE
         tags_at = (metadata_at + metadata_sizes + _TIME_BYTES) * plain
-        tags = [column.data[tags_at + place] for place in range(len(_TAG))]
+        tags = [column.data[tags_at + index] for index in range(len(_TAG))]
         with_topic_id = plain & flexible & (rest == len(_TAG) + _TOPIC_ID_BYTES)
         for byte, wanted in zip(tags, _TAG, strict=True):
             with_topic_id &= byte == wanted
@@ -249,18 +252,18 @@ class _Values:
         return cls(column, versions, metadata_at, metadata_sizes, with_topic_id, plain | column.nulls)
 
     def texts(self, rows: Numbers) -> dict[str, pa.Array]:
-        """The metadata of these rows, as bytes."""
+        """Return the metadata of these rows, as bytes."""
         nulls = self.column.nulls[rows]
         return {
             "metadata": self.column.cut(self.metadata_at[rows], self.metadata_sizes[rows] * ~nulls, nulls)
         }
 
     def numbers(self, rows: Numbers) -> dict[str, Made]:
-        """The other columns of these rows."""
+        """Return functions that build the other columns of these rows."""
         column, versions, nulls = self.column, self.versions[rows], self.column.nulls[rows]
         start = column.starts[rows]
         commit_at = self.metadata_at[rows] + self.metadata_sizes[rows]
-        behind = commit_at + _TIME_BYTES
+        after = commit_at + _TIME_BYTES
 
         def epochs() -> pa.Array:
             read = column.read(">i4", start + _EPOCH_AT)
@@ -272,11 +275,11 @@ class _Values:
             return pa.array(np.where(none, 0, ms) * 1000, mask=none).cast(pa.timestamp("us", tz="UTC"))
 
         def expiries() -> pa.Array:
-            return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", behind), -1), mask=nulls)
+            return pa.array(np.where(versions == _WITH_EXPIRY, column.read(">i8", after), -1), mask=nulls)
 
         def topic_ids() -> pa.Array:
-            there = self.with_topic_id[rows]
-            return column.cut(behind + len(_TAG), there * _TOPIC_ID_BYTES, ~there)
+            present = self.with_topic_id[rows]
+            return column.cut(after + len(_TAG), present * _TOPIC_ID_BYTES, ~present)
 
         return {
             "committed_offset": lambda: pa.array(column.read(">i8", start + _OFFSET_AT), mask=nulls),
@@ -291,12 +294,12 @@ class _Values:
 
 
 def _metadata(column: _Column, versions: Numbers) -> tuple[Numbers, Numbers, Flags]:
-    """Where each value's metadata is, its size, and whether version and size are plain ones."""
+    """Position and size of the metadata in each value, and whether version and size are plain."""
     flexible = versions == _FLEXIBLE
     size_at = column.starts + np.where(versions >= _WITH_EPOCH, _EPOCH_AT + 4, _EPOCH_AT)
     first, second = column.data[size_at].astype(np.int64), column.data[size_at + 1].astype(np.int64)
-    # The flexible version counts from 1 (0 is null), in two bytes where the first has its top bit. One that
-    # is longer than it need be is damaged; three bytes are for texts that nobody writes.
+    # The flexible version stores length + 1 (0 is null) as a varint of two bytes if the first has its top
+    # bit. A varint with a needless byte is damaged. Metadata that needs three bytes is left to the codec.
     two = first >= 0x80
     odd = two & ((second == 0) | (second >= 0x80))
     compact = np.where(two, first & 0x7F | second << 7, first) - 1
@@ -306,8 +309,9 @@ def _metadata(column: _Column, versions: Numbers) -> tuple[Numbers, Numbers, Fla
 
 
 def _sort(records: pa.RecordBatch) -> tuple[Numbers, dict[str, Made], Sequence[int]]:
-    """The rows of the commits of plain form, with what makes their columns, but for where they come from; and
-    the rows of what else may be commits: damaged ones, and records without a type.
+    """Rows of plain commits with the functions that build their columns; rows of other possible commits.
+
+    The others are unusual or damaged commits, and records without a type. The position columns are left out.
     """
     keys = _Keys.measured(_Column(records.column("key")))
     values = _Values.measured(_Column(records.column("value")))
@@ -326,7 +330,7 @@ def _sort(records: pa.RecordBatch) -> tuple[Numbers, dict[str, Made], Sequence[i
 
 
 def _are_texts(column: pa.Array) -> Flags:
-    """Which rows are UTF-8."""
+    """Whether each row is UTF-8."""
     return np.array([value is None or _is_text(value) for value in column.to_pylist()], dtype=bool)
 
 
@@ -339,7 +343,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def _decode(records: pa.RecordBatch, row: int) -> dict[str, Any] | str:
-    """The columns of one commit, but for where it comes from; or why it can't be read."""
+    """The columns of one commit without its position; the reason if it is unreadable."""
     key_bytes, value_bytes = records.column("key")[row].as_py(), records.column("value")[row].as_py()
     if key_bytes is None:
         return "no key"
@@ -359,7 +363,7 @@ def _decode(records: pa.RecordBatch, row: int) -> dict[str, Any] | str:
 
 
 def _commit_columns(key: OffsetCommitKey, value: OffsetCommitValue | None) -> dict[str, Any]:
-    """What is not there is null."""
+    """The columns of one commit. Missing columns are null."""
     columns: dict[str, Any] = {
         "group": key.group,
         "topic": key.topic,

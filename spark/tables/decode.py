@@ -1,8 +1,8 @@
-"""Tables out of the records of `__consumer_offsets`, in the columns of Spark's Kafka source.
+"""Decoded tables of the records of `__consumer_offsets`, given in the columns of Spark's Kafka source.
 
-All in mapInArrow: offset commits (key versions 0 and 1, value versions 0 to 4) as whole columns, by
-korvet.spark.tables.commits, records on groups (key versions 2 to 23) one by one, by korvet.offsets.codec.
-A damaged record is a row of `quarantine` and never fails a job.
+mapInArrow decodes offset commits (key versions 0 and 1, value versions 0 to 4) as whole columns, by
+korvet.spark.tables.commits, and records on groups (key versions 2 to 23) one by one, by korvet.offsets.codec.
+A damaged record becomes a row of `quarantine` and never fails a job.
 """
 
 from __future__ import annotations
@@ -142,16 +142,16 @@ GROUP_COLUMNS = (
 )
 
 
-# What decoding needs of a record.
+# Columns of a record that decoding needs.
 _DECODED = ("key", "value", "partition", "offset", "timestamp")
 
 
 def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame:
-    """Every readable offset commit and its tombstones (value columns null), one row per record.
+    """Return every readable offset commit and tombstone (value columns null), one row per record.
 
-    `commit_ms` and `expire_ms` are the record's own times in ms, -1 for none; `commit_ts` is null where Spark
-    has no such time. `src_*` say where in `__consumer_offsets` the record is. Naming the columns that are
-    wanted saves making the others, which no select() can. Raises KeyError for one that there is not.
+    `commit_ms` and `expire_ms` are times in the record, in ms, -1 for none. `commit_ts` is null if Spark
+    can't represent the time. `src_*` is the record's position in `__consumer_offsets`. columns: only these
+    columns are built; select() can't avoid building columns. Raises KeyError for an unknown column.
     """
     chosen = StructType([COMMIT_TYPE[name] for name in columns]) if columns else COMMIT_TYPE
     sources = [own for name, own in SOURCES.items() if name in chosen.names]
@@ -161,29 +161,31 @@ def offset_commits(records: DataFrame, columns: Sequence[str] = ()) -> DataFrame
 
 
 def newest_commits(records: DataFrame) -> DataFrame:
-    """The offset commits and tombstones, in the columns of offset_commits, that may be the newest of their
-    group, topic and partition: of each the newest one that a task has read, and of no record more is decoded.
+    """Return the newest offset commits and tombstones per task, in the columns of offset_commits.
+
+    Each task returns the newest record that it has read of each group, topic and partition, and decodes no
+    other record.
     """
     return records.select(*_DECODED).mapInArrow(_decode_newest, COMMIT_TYPE)
 
 
 def group_metadata(records: DataFrame) -> DataFrame:
-    """Every readable state of a classic group and its tombstones, one row per record."""
+    """Return every readable state and tombstone of classic groups, one row per record."""
     readable = _parse_groups(records, GROUP_METADATA_KEY, GROUP_METADATA_KEY).where(sf.col("reason").isNull())
     return readable.withColumn("state_ts", spark_time(sf.col("state_ms"))).select(*GROUP_COLUMNS)
 
 
 def group_records(records: DataFrame) -> DataFrame:
-    """Every readable record on groups of any kind; `data` as Kafka's formatters print it."""
+    """Return every readable record on groups of any type; `data` is what Kafka's formatters print."""
     return _parse_groups(records, GROUP_METADATA_KEY, MAX_GROUP_KEY).where(
         sf.col("reason").isNull() & sf.col("group").isNotNull()
     )
 
 
 def quarantine(records: DataFrame) -> DataFrame:
-    """Every record that can't be read, with the reason: no key, damaged, or a future value version.
+    """Return every unreadable record with the reason: no key, damaged, or an unknown value version.
 
-    Records of types that Kafka 4.4 does not have are no such case.
+    Records of key types that Kafka 4.4 doesn't have are left out.
     """
     commits = records.select(*_DECODED).mapInArrow(_refuse_commit_batches, QUARANTINE_TYPE)
     groups = (
@@ -195,14 +197,12 @@ def quarantine(records: DataFrame) -> DataFrame:
 
 
 def spark_time(ms: Column) -> Column:
-    """A time in ms as Spark's timestamp; null where Spark has none."""
+    """Return a time in ms as Spark's timestamp; null if Spark can't represent it."""
     return sf.when(ms.between(0, MAX_SPARK_MS), sf.timestamp_millis(ms))
 
 
 def _parse_groups(records: DataFrame, first: int, last: int) -> DataFrame:
-    """One row per record on groups of these key versions, decoded by the codec, and a `reason` where it can't
-    be read.
-    """
+    """One row per record on groups with key versions first .. last, with a `reason` if it is unreadable."""
     limits = (number.to_bytes(2, "big") for number in (first, last))
     version = sf.substr(sf.col("key"), sf.lit(1), sf.lit(2))
     chosen = records.where((sf.length("key") >= 2) & version.between(*map(sf.lit, limits)))
@@ -289,7 +289,7 @@ def _classic_row(value: GroupMetadataValue) -> dict[str, Any]:
 
 
 def _newer_row(member_id: str | None, value: Any) -> dict[str, Any]:
-    """What the tables need of a value of a consumer, share or streams group."""
+    """The columns from a value of a consumer, share or streams group."""
     if isinstance(value, GroupEpoch | ShareEpoch | StreamsEpoch):
         return {"generation": value.epoch}
     if isinstance(value, ConsumerMember | ShareMember | StreamsMember):
@@ -315,7 +315,7 @@ def _newer_member(
         "client_host": value.client_host,
         "rebalance_timeout_ms": None if isinstance(value, ShareMember) else value.rebalance_timeout_ms,
         "session_timeout_ms": None if classic is None else classic.session_timeout_ms,
-        # A regular expression has no names here, a streams member has its topology's.
+        # A regular expression has no topic names; a streams member reads the topics of its topology.
         "topics": None if isinstance(value, StreamsMember) else list(value.subscribed_topic_names),
         "assigned": None,
     }
@@ -335,7 +335,7 @@ def _member_row(member: MemberMetadata, protocol_type: str) -> dict[str, Any]:
 
 
 def _topics(subscription: bytes, protocol_type: str) -> list[str] | None:
-    """The topics that a consumer asked for; None for other protocols and for bytes that say nothing."""
+    """The topics of a consumer's subscription; None for other protocols and unreadable bytes."""
     if protocol_type != CONSUMER_PROTOCOL or not subscription:
         return None
     try:
@@ -345,7 +345,7 @@ def _topics(subscription: bytes, protocol_type: str) -> list[str] | None:
 
 
 def _assigned(assignment: bytes, protocol_type: str) -> list[dict[str, Any]] | None:
-    """The partitions that a consumer was given; None as above."""
+    """The partitions of a consumer's assignment; None for other protocols and unreadable bytes."""
     if protocol_type != CONSUMER_PROTOCOL or not assignment:
         return None
     try:

@@ -1,9 +1,8 @@
-"""Which groups are in trouble: Burrow's sliding-window rules re-stated for sparse offsets, and what is stale
-or about to expire.
+"""The status of groups: Burrow's sliding-window rules for sparse offsets, stale groups, expiring offsets.
 
-Burrow compares a consumer's offsets with the log's end. Here a distance of offsets says nothing, so every
-"lag" is a count of records: those at or beyond the committed offset that had been appended by then. When a
-record was appended is in its offset (ms << 10 | sequence), or, on topics with dense offsets, its timestamp.
+Burrow subtracts offsets from the log end. Offsets here are sparse, so every lag is a number of records: those
+at or after the committed offset that had been appended by then. The append time of a record is in its offset
+(ms << 10 | sequence); on topics with dense offsets it is the timestamp.
 """
 
 from __future__ import annotations
@@ -17,26 +16,27 @@ from pyspark.sql import functions as sf
 from korvet.offsets.packing import SEQUENCE_BITS
 from korvet.spark.tables.catalog import STATUSES
 from korvet.spark.tables.decode import spark_time
-from korvet.spark.tables.views import PLACE
+from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# The year 2001: no topic that counts from 0 gets as far as 2^50 records, and no clock was set before.
+# Lowest time in an offset, the year 2001. No dense topic has 2^50 records, and no clock is set earlier.
 FIRST_CLOCK_MS = 1_000_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the verdicts depend on; Burrow's and Kafka's defaults, times in ms.
+    """The limits of the rules, with Burrow's and Kafka's defaults. Times are in ms.
 
-    window_commits: how many commits of a partition are looked at (Burrow's intervals).
-    recent_ms: a consumer that had read everything within this time is not called stopped (Burrow keeps ten
-    log ends, one every 10 s).
-    stale_ms: a group without members has not committed for this long.
-    retention_ms: offsets.retention.minutes of the cluster. expiring_ms: how far ahead to look.
-    gap_factor: commits stopped for this many times the usual interval, and gap_ms at least.
-    future_ms: how far an offset's own time may be ahead of the commit's (a burst of appends may be).
+    window_commits: commits of a partition in the window (Burrow's intervals).
+    recent_ms: a consumer is not STOPPED if it had read everything within this time (Burrow keeps ten log
+    ends, one every 10 s).
+    stale_ms: a group is stale if it has no members and no commit for this time.
+    retention_ms: the cluster's offsets.retention.minutes. expiring_ms: look ahead of expiring_offsets.
+    gap_factor, gap_ms: an interval between commits is a gap if it exceeds both this multiple of the usual
+    interval and this time.
+    future_ms: largest lead of the time in an offset over the commit time. A burst of appends causes a lead.
     """
 
     window_commits: int = 10
@@ -50,19 +50,20 @@ class Rules:
 
 
 def appended_ms(offset: Column, timestamp: Column) -> Column:
-    """When a record was appended, in ms: by its offset where that holds a time, else by its timestamp."""
+    """Return a record's append time in ms: from its offset if that contains a time, else its timestamp."""
     by_offset = sf.shiftright(offset, SEQUENCE_BITS)
     return sf.when(by_offset >= FIRST_CLOCK_MS, by_offset).otherwise(sf.unix_millis(timestamp))
 
 
 def recent_commits(commits: DataFrame, count: int) -> DataFrame:
-    """The last `count` commits of every place, none from before its last tombstone.
+    """Return the last `count` commits of each group and partition, without those before its last tombstone.
 
-    Spark cuts every task's rows to as many before it exchanges any.
+    Spark reduces the rows of every task to this number before it exchanges them.
     """
-    newest_first = Window.partitionBy(*PLACE).orderBy(sf.col("src_offset").desc())
+    newest_first = Window.partitionBy(*GROUP_PARTITION).orderBy(sf.col("src_offset").desc())
     chosen = commits.withColumn("age", sf.row_number().over(newest_first)).where(sf.col("age") <= count)
-    deleted = sf.max(sf.when(sf.col("tombstone"), sf.col("src_offset"))).over(Window.partitionBy(*PLACE))
+    tombstones = sf.when(sf.col("tombstone"), sf.col("src_offset"))
+    deleted = sf.max(tombstones).over(Window.partitionBy(*GROUP_PARTITION))
     return (
         chosen.withColumn("deleted_at", deleted)
         .where(sf.col("deleted_at").isNull() | (sf.col("src_offset") > sf.col("deleted_at")))
@@ -71,13 +72,13 @@ def recent_commits(commits: DataFrame, count: int) -> DataFrame:
 
 
 def with_lag_then(window: DataFrame, records: DataFrame) -> DataFrame:
-    """Commits with `lag_then`: the records that were unread when the commit was made.
+    """Return commits with `lag_then`, the number of unread records at the time of the commit.
 
-    The number of records appended until then, less those below the committed offset: two running counts over
-    the commits and the records of a partition together, one in the order of time and one of offsets.
+    That is the number of records appended until then minus those below the committed offset. Both are running
+    counts over the commits and records of a partition, one in order of time, one in order of offsets.
     """
     marks = window.select(
-        *PLACE,
+        *GROUP_PARTITION,
         "committed_offset",
         "src_offset",
         "commit_ms",
@@ -94,7 +95,8 @@ def with_lag_then(window: DataFrame, records: DataFrame) -> DataFrame:
     )
     partition = Window.partitionBy("topic", "partition")
     until_here = (Window.unboundedPreceding, Window.currentRow)
-    # At the same offset the mark comes first: that record is unread. At the same time it comes last.
+    # At the same offset the commit comes first, because that record is unread. At the same time it comes
+    # last.
     by_offset = partition.orderBy("at_offset", "is_record").rowsBetween(*until_here)
     by_time = partition.orderBy("at_ms", sf.col("is_record").desc()).rowsBetween(*until_here)
     counted = marks.unionByName(entries, allowMissingColumns=True).select(
@@ -106,15 +108,15 @@ def with_lag_then(window: DataFrame, records: DataFrame) -> DataFrame:
     return (
         counted.where(sf.col("is_record") == 0)
         .withColumn("lag_then", lag_then)
-        .select(*PLACE, "committed_offset", "commit_ms", "src_offset", "lag_then")
+        .select(*GROUP_PARTITION, "committed_offset", "commit_ms", "src_offset", "lag_then")
     )
 
 
-def with_places(frame: DataFrame, ends: DataFrame | None) -> DataFrame:
-    """Commits with `end_offset`, and with `lost_records`: how many records were deleted before they were read
-    (at most, as a compaction may have taken some earlier); null where that is not known.
+def with_extents(frame: DataFrame, ends: DataFrame | None) -> DataFrame:
+    """Return commits with `end_offset`, and with `lost_records`, the records deleted before they were read.
 
-    `ends` are places as korvet.spark.tables.readers.ENDS; None where nothing is known of them.
+    lost_records is an upper bound, because compaction may have deleted some records before; null if unknown.
+    ends: partitions with the columns of korvet.spark.tables.readers.ENDS; None if they are unknown.
     """
     if ends is None:
         unknown = sf.lit(None).cast("bigint")
@@ -128,14 +130,15 @@ def with_places(frame: DataFrame, ends: DataFrame | None) -> DataFrame:
 def partition_status(
     lag: DataFrame, window: DataFrame, as_of_ms: int, rules: Rules, ends: DataFrame | None = None
 ) -> DataFrame:
-    """The verdict on every committed partition, from its lag now, its last commits with `lag_then`, and where
-    the partition begins and ends (see `with_places`).
+    """Return the status of each committed partition.
+
+    lag: the current lag. window: the last commits with `lag_then`. ends: as for with_extents.
     """
-    in_order = Window.partitionBy(*PLACE).orderBy("src_offset")
+    in_order = Window.partitionBy(*GROUP_PARTITION).orderBy("src_offset")
     fell = sf.col("lag_then") < sf.lag("lag_then").over(in_order)
     seen = (
         window.withColumn("fell", sf.coalesce(fell, sf.lit(False)))
-        .groupBy(*PLACE)
+        .groupBy(*GROUP_PARTITION)
         .agg(
             sf.count("*").alias("commits"),
             sf.min_by("commit_ms", "src_offset").alias("first_ms"),
@@ -147,7 +150,7 @@ def partition_status(
             sf.bool_or("fell").alias("lag_fell"),
         )
     )
-    judged = with_places(lag, ends).join(seen, on=list(PLACE), how="inner")
+    judged = with_extents(lag, ends).join(seen, on=list(GROUP_PARTITION), how="inner")
     return judged.withColumns(
         {
             "status": _partition_status(as_of_ms, rules),
@@ -160,8 +163,9 @@ def partition_status(
 
 
 def _partition_status(as_of_ms: int, rules: Rules) -> Column:
-    """Two rules on offsets that are not in the log, then Burrow's in its order (core/internal/evaluator, wiki
-    "Consumer Lag Evaluation Rules").
+    """The rules: two for offsets outside the log, then Burrow's in its order.
+
+    Burrow has them in core/internal/evaluator, and in its wiki as "Consumer Lag Evaluation Rules".
     """
     unread = sf.col("record_lag") > 0
     silent = sf.try_subtract(sf.lit(as_of_ms), "last_ms") > sf.try_subtract("last_ms", "first_ms")
@@ -182,9 +186,7 @@ def _partition_status(as_of_ms: int, rules: Rules) -> Column:
 
 
 def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> DataFrame:
-    """One row per group that has offsets or a state: the status of its worst partition, and how many have
-    which.
-    """
+    """Return one row per group with offsets or a state: the status of its worst partition, with totals."""
     rank = sf.array_position(sf.array(*(sf.lit(name) for name in STATUSES)), sf.col("status"))
     count = {
         name: sf.count_if(sf.col("status") == name).alias(f"partitions_{name.lower()}") for name in STATUSES
@@ -221,9 +223,9 @@ def group_status(partitions: DataFrame, states: DataFrame, as_of_ms: int) -> Dat
 
 
 def stale_groups(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
-    """Groups that nobody works for any more: no members, and no commit for rules.stale_ms.
+    """Return groups without members that have not committed for rules.stale_ms.
 
-    One that never committed counts from its last recorded state.
+    For a group without commits the time of its last recorded state counts.
     """
     committed = current.groupBy("group").agg(
         sf.max("commit_ms").alias("last_commit_ms"),
@@ -251,11 +253,11 @@ def stale_groups(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Ru
 
 
 def expiring_offsets(current: DataFrame, states: DataFrame, as_of_ms: int, rules: Rules) -> DataFrame:
-    """Offsets that the coordinator will remove within rules.expiring_ms, by Kafka's rules (KIP-211).
+    """Return offsets that the coordinator will remove within rules.expiring_ms, by Kafka's rules (KIP-211).
 
-    A commit with its own expiry time keeps that. Else rules.retention_ms count from when an empty group of
-    members became empty, from the commit where a group never had members, and, in a group with members, from
-    the commit too but only for topics that none of them is subscribed to.
+    A commit with an expiry time expires then. Other commits expire rules.retention_ms after the group became
+    empty; after the commit if the group never had members. In a group with members, commits on topics without
+    a subscription expire rules.retention_ms after the commit.
     """
     subscribed = sf.coalesce(
         sf.flatten(sf.transform("members", lambda member: member["topics"])),
@@ -271,7 +273,7 @@ def expiring_offsets(current: DataFrame, states: DataFrame, as_of_ms: int, rules
     )
     joined = current.join(known, on="group", how="left")
     working = sf.coalesce(sf.col("member_count"), sf.lit(0)) > 0
-    # Who does not say what it reads (another protocol, a damaged subscription) may read anything.
+    # A member with an unknown subscription (another protocol, damaged bytes) may read any topic.
     held = working & (
         sf.array_contains("subscribed", sf.col("topic")) | sf.coalesce("unclear", sf.lit(False))
     )

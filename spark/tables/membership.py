@@ -1,7 +1,7 @@
-"""Who works in groups: generations, rebalances, members, and which groups read which topics.
+"""Generations, rebalances and members of groups, and which groups read which topics.
 
-All from the history of group states, in the order of `__consumer_offsets`: what a row says of the time before
-it comes from the rows in front of it, never from a clock.
+All are computed from the history of group states, in the order of `__consumer_offsets`. A row compares itself
+with earlier rows, never with a clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEMBER_FIELDS = (
     "src_offset",
 )
 IS_NEW = "is_new"
-"""A column that marks what was not seen before, for those who add to tables; states keep it."""
+"""A column that marks new rows, for tables that grow. States keep the column."""
 STATE_FIELDS = (
     "group_type",
     "protocol_type",
@@ -45,6 +45,7 @@ STATE_FIELDS = (
     "src_ts",
 )
 
+# Key versions of consumer, share and streams groups.
 EPOCH_KEYS = (3, 11, 17)
 MEMBER_KEYS = (5, 10, 19)
 ASSIGNMENT_KEYS = (8, 14, 22)
@@ -52,53 +53,18 @@ _NO_NAMES = "cast(array() as array<string>)"
 
 
 def group_states(records: DataFrame) -> DataFrame:
-    """The states of groups of every kind, in the columns of a classic group's, out of decode.group_records.
+    """Return the states of groups of every type as those of a classic group, from decode.group_records.
 
-    Of a classic group each record is a state. The other kinds spread theirs over many records: here a state
-    is an epoch, with the members that the group then had, and what they were assigned in the end of it. Each
-    member's record counts for the epochs from the one that follows it to the one before the member's next,
-    each assignment from the epoch that it was made in: one pass over the records of each group.
+    Each record of a classic group is a state. The other types have several records per state: here a state is
+    an epoch, with its members and their assignments at its end. This takes one pass over the records of each
+    group.
     """
-    version = sf.col("key_version")
-    role = (
-        sf.when(version == GROUP_METADATA_KEY, "classic")
-        .when(version.isin(*EPOCH_KEYS), "epoch")
-        .when(version.isin(*MEMBER_KEYS), "member")
-        .when(version.isin(*ASSIGNMENT_KEYS), "assignment")
-    )
-    by_group = Window.partitionBy("group").orderBy("src_offset")
-    of_one = Window.partitionBy("group", "role", "member_id").orderBy("src_offset")
-    is_epoch = (sf.col("role") == "epoch").cast("bigint")
-    numbered = (
-        records.withColumn("role", role)
-        .where(sf.col("role").isNotNull())
-        .withColumn("epoch_no", sf.sum(is_epoch).over(by_group))
-        .withColumn("last_no", sf.sum(is_epoch).over(Window.partitionBy("group")))
-        .withColumn("next_no", sf.lead("epoch_no").over(of_one))
-        .withColumn("ends", sf.lead("tombstone").over(of_one))
-    )
+    spread = _by_state(_numbered(records))
     is_member, is_assignment = sf.col("role") == "member", sf.col("role") == "assignment"
-    is_state = ~is_member & ~is_assignment
-    first = sf.when(sf.col("role") == "classic", sf.col("src_offset")).otherwise(
-        sf.col("epoch_no") + is_member.cast("bigint")
-    )
-    last = (
-        sf.when(is_member, sf.coalesce("next_no", "last_no"))
-        # A member that leaves had its last assignment for all of its last epoch.
-        .when(is_assignment & sf.col("ends"), sf.col("next_no"))
-        .when(is_assignment, sf.coalesce(sf.col("next_no") - 1, "last_no"))
-        .otherwise(first)
-    )
-    spread = (
-        numbered.where(is_state | ~sf.col("tombstone"))
-        .withColumns({"first_no": first, "until_no": last})
-        .where(sf.col("first_no") <= sf.col("until_no"))
-        .withColumn("state_no", sf.explode(sf.sequence("first_no", "until_no")))
-    )
     state = sf.struct(*STATE_FIELDS, *(name for name in (IS_NEW,) if name in records.columns))
     kind = (sf.col("group_type") == CLASSIC).alias("is_classic")
     gathered = spread.groupBy("group", kind, "state_no").agg(
-        sf.first(sf.when(is_state, state), ignorenulls=True).alias("state"),
+        sf.first(sf.when(~is_member & ~is_assignment, state), ignorenulls=True).alias("state"),
         sf.collect_list(sf.when(is_member, sf.element_at("members", 1))).alias("present"),
         sf.collect_list(sf.when(is_assignment, sf.struct("member_id", "assigned"))).alias("owned"),
     )
@@ -116,13 +82,65 @@ def group_states(records: DataFrame) -> DataFrame:
     )
 
 
+def _numbered(records: DataFrame) -> DataFrame:
+    """The records of states, each with its role and its epoch's number in the group.
+
+    epoch_no: epochs up to the record. last_no: epochs of the group. next_no: epoch_no of the next record with
+    the same role and member. ends: whether that next record is a tombstone.
+    """
+    version = sf.col("key_version")
+    role = (
+        sf.when(version == GROUP_METADATA_KEY, "classic")
+        .when(version.isin(*EPOCH_KEYS), "epoch")
+        .when(version.isin(*MEMBER_KEYS), "member")
+        .when(version.isin(*ASSIGNMENT_KEYS), "assignment")
+    )
+    by_group = Window.partitionBy("group").orderBy("src_offset")
+    of_one = Window.partitionBy("group", "role", "member_id").orderBy("src_offset")
+    is_epoch = (sf.col("role") == "epoch").cast("bigint")
+    return (
+        records.withColumn("role", role)
+        .where(sf.col("role").isNotNull())
+        .withColumn("epoch_no", sf.sum(is_epoch).over(by_group))
+        .withColumn("last_no", sf.sum(is_epoch).over(Window.partitionBy("group")))
+        .withColumn("next_no", sf.lead("epoch_no").over(of_one))
+        .withColumn("ends", sf.lead("tombstone").over(of_one))
+    )
+
+
+def _by_state(numbered: DataFrame) -> DataFrame:
+    """The records once for each state that they belong to, `state_no`.
+
+    A member's record belongs to the epochs after it, up to the epoch of the member's next record. An
+    assignment belongs to its epoch and the following ones, up to the epoch before the next assignment.
+    """
+    is_member, is_assignment = sf.col("role") == "member", sf.col("role") == "assignment"
+    is_state = ~is_member & ~is_assignment
+    first = sf.when(sf.col("role") == "classic", sf.col("src_offset")).otherwise(
+        sf.col("epoch_no") + is_member.cast("bigint")
+    )
+    last = (
+        sf.when(is_member, sf.coalesce("next_no", "last_no"))
+        # A member that leaves keeps its last assignment until the end of its last epoch.
+        .when(is_assignment & sf.col("ends"), sf.col("next_no"))
+        .when(is_assignment, sf.coalesce(sf.col("next_no") - 1, "last_no"))
+        .otherwise(first)
+    )
+    return (
+        numbered.where(is_state | ~sf.col("tombstone"))
+        .withColumns({"first_no": first, "until_no": last})
+        .where(sf.col("first_no") <= sf.col("until_no"))
+        .withColumn("state_no", sf.explode(sf.sequence("first_no", "until_no")))
+    )
+
+
 def _with_assignment(member: Column) -> Column:
     mine = sf.filter(sf.col("owned"), lambda owned: owned["member_id"] == member["member_id"])
     return member.withField("assigned", sf.get(mine, sf.lit(0))["assigned"])
 
 
 def with_topic_names(members: DataFrame, current: DataFrame) -> DataFrame:
-    """Members with the names of the topics that their assignment has by id, where a commit tells them."""
+    """Return members with topic names in place of topic IDs in assignments, if a commit contains both."""
     text = sf.translate(sf.base64("topic_id"), "+/=", "-_")
     ids = current.where(sf.col("topic_id").isNotNull()).groupBy(text.alias("id")).agg(sf.max("topic"))
     names = ids.agg(sf.map_from_entries(sf.collect_list(sf.struct("*"))).alias("names"))
@@ -137,10 +155,10 @@ def with_topic_names(members: DataFrame, current: DataFrame) -> DataFrame:
 
 
 def group_generations(groups: DataFrame) -> DataFrame:
-    """Every recorded state of a group in order, with who joined and left since the one before.
+    """Return every recorded state of a group in order, with the members that joined and left since the last.
 
-    A tombstone (the group was deleted, or forgotten when it had neither members nor offsets) is a row without
-    members.
+    A tombstone is a row without members: the group was deleted, or removed because it had neither members nor
+    offsets.
     """
     in_order = Window.partitionBy("group").orderBy("src_offset")
     ids = sf.coalesce(sf.transform("members", lambda member: member["member_id"]), sf.expr(_NO_NAMES))
@@ -164,9 +182,9 @@ def group_generations(groups: DataFrame) -> DataFrame:
 
 
 def rebalances(generations: DataFrame) -> DataFrame:
-    """One row per new generation of a group: what it was (`kind`), who came and went, and how long the
-    state before it lasted. A state written again within a generation is none, and neither is a new
-    group's first state, which has no members.
+    """Return one row per new generation of a group: kind, changes, and duration of the previous state.
+
+    States of the same generation, and the first state of a new group, which has no members, are left out.
     """
     previous = sf.col("previous_generation")
     new = generations.where(~sf.col("tombstone") & (previous.isNull() | (sf.col("generation") != previous)))
@@ -176,16 +194,17 @@ def rebalances(generations: DataFrame) -> DataFrame:
 
 
 def members(groups: DataFrame) -> DataFrame:
-    """Everyone who was ever a member: as last recorded, when first and last, and whether still `active`.
+    """Return every member that a group ever had: last record, first and last time, and `active`.
 
-    `last_seen_ts` is the time of the last state that lists the member; it goes on working until the next.
+    `last_seen_ts` is the time of the last state that lists the member. The member may be active until the
+    next state.
     """
     latest = members_seen(groups)
     return with_activity(latest, groups)
 
 
 def members_seen(groups: DataFrame) -> DataFrame:
-    """Every member that these states list, as in the last of them, at `src_offset`."""
+    """Return every member as in the last state that lists it, with that state's src_offset."""
     rows = groups.select(
         "group",
         "group_type",
@@ -199,9 +218,9 @@ def members_seen(groups: DataFrame) -> DataFrame:
 
 
 def merged_members(rows: DataFrame) -> DataFrame:
-    """One row per member out of several, as in the newest of them; the times become the first and the last.
+    """Return one row per member, the newest one with the first and the last time of all.
 
-    Of one state that several list (`pass` tells them apart) the last counts.
+    If several rows are of the same state, the one with the highest `pass` counts.
     """
     latest = rows.groupBy("group", "member_id").agg(
         sf.max_by(sf.struct(*MEMBER_FIELDS), sf.struct("src_offset", "pass")).alias("last"),
@@ -212,7 +231,7 @@ def merged_members(rows: DataFrame) -> DataFrame:
 
 
 def with_activity(seen: DataFrame, groups: DataFrame) -> DataFrame:
-    """Members with `active` (their group's newest state lists them) and how many partitions they have."""
+    """Return members with `active` (in their group's newest state) and their number of partitions."""
     newest = groups.groupBy("group").agg(sf.max("src_offset").alias("newest_state"))
     return (
         seen.join(newest, on="group", how="left")
@@ -223,8 +242,10 @@ def with_activity(seen: DataFrame, groups: DataFrame) -> DataFrame:
 
 
 def group_seed(records: DataFrame) -> DataFrame:
-    """What of these records all later states depend on: the newest classic state of a group, or its newest
-    epoch, each member's newest records until then, and all that came since.
+    """Return the records that later states depend on.
+
+    These are the newest classic state of a group; or its newest epoch, the newest records of each member
+    until then, and all later records.
     """
     version = sf.col("key_version")
     of_group = Window.partitionBy("group")
@@ -246,16 +267,16 @@ def group_seed(records: DataFrame) -> DataFrame:
 
 
 def assigned_partitions(assigned: Column) -> Column:
-    """How many partitions an assignment has, each counted once; 0 for none."""
-    places = sf.transform(
+    """Return the number of distinct partitions in an assignment; 0 for null."""
+    partitions = sf.transform(
         assigned,
         lambda part: sf.transform(part["partitions"], lambda number: sf.struct(part["topic"], number)),
     )
-    return sf.coalesce(sf.size(sf.array_distinct(sf.flatten(places))), sf.lit(0))
+    return sf.coalesce(sf.size(sf.array_distinct(sf.flatten(partitions))), sf.lit(0))
 
 
 def current_groups(groups: DataFrame) -> DataFrame:
-    """The newest recorded state of every group; none where that is a tombstone."""
+    """Return the newest recorded state of every group; no row if it is a tombstone."""
     fields = ("tombstone", "generation", "protocol_type", "protocol", "leader", "state_ts", "members")
     newest = groups.groupBy("group").agg(
         sf.max_by(sf.struct(*fields, "src_ts", "src_offset"), sf.col("src_offset")).alias("newest")
@@ -269,9 +290,7 @@ def current_groups(groups: DataFrame) -> DataFrame:
 
 
 def topic_consumers(current: DataFrame, everyone: DataFrame) -> DataFrame:
-    """Which group reads which topic, now: by what it committed, and by what its active members are assigned
-    or asked for.
-    """
+    """Return which group reads which topic now, by its commits, assignments and subscriptions."""
     committed = current.groupBy("topic", "group").agg(
         sf.count("*").alias("committed_partitions"), sf.max("commit_ts").alias("last_commit_ts")
     )

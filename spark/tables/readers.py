@@ -1,4 +1,4 @@
-"""Reads `__consumer_offsets` and the topics that groups work on, from Redis or through the Kafka protocol."""
+"""Readers of `__consumer_offsets` and of consumed topics, from Redis or through the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -25,49 +25,52 @@ if TYPE_CHECKING:
 
 Starts = Mapping[str, Mapping[int, int]]
 EARLIEST, LATEST = -2, -1
-# `start_offset` is the log start. From `known_from` to there each offset was a record's: what lies before a
-# log start on a topic with clock offsets may have been a gap.
+# Columns of the ends of partitions. start_offset is the log start. Every offset from known_from to the log
+# start was a record; before known_from, on a topic with clock offsets, there may have been gaps.
 ENDS = "topic string, partition int, end_offset bigint, start_offset bigint, known_from bigint"
-# No topic that counts from 0 gets as far, and no clock was set before (the year 2001).
+# Lowest offset that contains a time, of the year 2001. No dense topic has as many records.
 FIRST_CLOCK_OFFSET = 1_000_000_000_000 << SEQUENCE_BITS
-# Without it the connector's planner drops internal topics without a word.
+# Without this setting the connector's planner silently drops internal topics.
 DEPRECATED_FETCHING = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
 
 
 class TopicReader(Protocol):
-    """Where a report reads from."""
+    """A source of reports."""
 
     @property
     def name(self) -> str:
-        """What to call it in the report."""
+        """The source's name in the report."""
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """All of `__consumer_offsets`; None when it does not exist."""
+        """Return all records of `__consumer_offsets`; None if the topic does not exist."""
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """Topic, partition, offset and timestamp of the records from these offsets on, where topics exist."""
+        """Return topic, partition, offset and timestamp of the records from the offsets in `starts` on.
+
+        Topics that don't exist are left out.
+        """
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
+        """Return the current starts and ends of the topics' partitions (ENDS), without missing topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisReader:
-    """Straight from the streams, by the format korvet."""
+    """Reads the streams in Redis, by the format korvet."""
 
     address: Address
 
     @property
     def name(self) -> str:
-        """The URL, which holds no password, and the keyspace."""
+        """The URL, which contains no password, and the keyspace."""
         return f"{self.address.url}, keyspace {self.address.keyspace}"
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """All of `__consumer_offsets`; None when the keyspace has none yet."""
+        """Return all records of `__consumer_offsets`; None if the keyspace has no such topic."""
         return self._load(spark, {OFFSETS_TOPIC: {}}) if OFFSETS_TOPIC in self._partitions() else None
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """The records from the given offsets on; other partitions of the topics are left out."""
+        """Return the records from the given offsets on. Other partitions of the topics are left out."""
         existing = self._partitions()
         starting = {
             topic: {partition: parts.get(partition, LATEST) for partition in range(existing[topic])}
@@ -80,7 +83,7 @@ class RedisReader:
         return self._load(spark, starting).select(*columns)
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist."""
+        """Return the current starts and ends of the topics' partitions (ENDS), without missing topics."""
         with connected(self.address) as connection:
             known = load_topics(connection, self.address)
             wanted = [known[name] for name in sorted(topics) if name in known]
@@ -98,7 +101,7 @@ class RedisReader:
 
     def _partitions(self) -> dict[str, int]:
         with connected(self.address) as connection:
-            # Without it there would be a report of no groups.
+            # Raises SourceError for an unreadable offsets topic; the report would show no groups otherwise.
             topics = load_topics(connection, self.address, (OFFSETS_TOPIC,))
             return {name: topic.partitions for name, topic in topics.items()}
 
@@ -106,7 +109,7 @@ class RedisReader:
         more = {
             "topics": ",".join(starting),
             "startingOffsets": json.dumps(starting),
-            # Commits on records that retention took since have lag all the same.
+            # Commits have lag even if retention has deleted their records.
             "failOnDataLoss": "false",
         }
         return spark.read.format(FORMAT).options(**options_of(self.address, more)).load()
@@ -114,9 +117,10 @@ class RedisReader:
 
 @dataclass(frozen=True, slots=True)
 class KafkaReader:
-    """Through the Kafka protocol, by Spark's official connector; works on Kafka itself too.
+    """Reads through the Kafka protocol, by Spark's official connector. Works with Kafka, too.
 
-    Partitions are always assigned: subscribing joins a group and so writes into the topic that is read.
+    Partitions are always assigned, because a subscription joins a group and writes to the topic that it
+    reads.
     """
 
     bootstrap: str
@@ -127,9 +131,9 @@ class KafkaReader:
         return self.bootstrap
 
     def offsets_topic(self, spark: SparkSession) -> DataFrame | None:
-        """All of `__consumer_offsets`; None when the cluster has none yet.
+        """Return all records of `__consumer_offsets`; None if the cluster has no such topic.
 
-        Raises SourceError when no Kafka answers, JarsMissing in a session without the connector.
+        Raises SourceError if Kafka does not answer, JarsMissing in a session without the connector.
         """
         with cluster_of(spark, self.bootstrap) as cluster:
             existing = cluster.partitions([OFFSETS_TOPIC])
@@ -138,7 +142,7 @@ class KafkaReader:
         return self._load(spark, {OFFSETS_TOPIC: dict.fromkeys(existing[OFFSETS_TOPIC], EARLIEST)})
 
     def records(self, spark: SparkSession, starts: Starts) -> DataFrame:
-        """The records from the given offsets on, of those partitions that exist.
+        """Return the records from the given offsets on, of partitions that exist.
 
         Raises as offsets_topic does.
         """
@@ -149,7 +153,7 @@ class KafkaReader:
         return self._load(spark, starting).select(*columns)
 
     def ends(self, spark: SparkSession, topics: Collection[str]) -> DataFrame:
-        """Where the partitions of these topics begin and end now (ENDS), of those topics that exist.
+        """Return the current starts and ends of the topics' partitions (ENDS), without missing topics.
 
         Raises as offsets_topic does.
         """
@@ -164,9 +168,9 @@ class KafkaReader:
         return spark.createDataFrame(rows, ENDS)
 
     def _existing(self, spark: SparkSession, starts: Starts) -> dict[str, dict[int, int]]:
-        """The starts at which there is something to read, none before a partition's beginning.
+        """The starts with records to read, not before a partition's log start.
 
-        The connector waits for a topic that does not exist, and refuses an offset outside a partition.
+        The connector waits for a topic that does not exist, and refuses an offset outside the log.
         """
         with cluster_of(spark, self.bootstrap) as cluster:
             existing = cluster.partitions(starts)
@@ -199,10 +203,10 @@ class KafkaReader:
 
 
 def smallest_offsets(commits: DataFrame) -> Starts:
-    """Where reading must begin in each committed partition so that every lag can be counted."""
+    """Return, for each committed partition, the offset from which records are needed to count every lag."""
     starts: dict[str, dict[int, int]] = defaultdict(dict)
     smallest = commits.groupBy("topic", "partition").agg(sf.min("committed_offset").alias("start"))
     for row in smallest.collect():
-        # A partition with nothing but tombstones has no smallest one.
+        # A partition with only tombstones has no committed offset.
         starts[row["topic"]][row["partition"]] = max(0, row["start"] or 0)
     return dict(starts)

@@ -1,4 +1,4 @@
-"""The tables of korvet.spark.tables.catalog, kept in a folder as Parquet and updated incrementally.
+"""The tables of korvet.spark.tables.catalog, stored in a folder as Parquet and updated incrementally.
 
     stored = StoredTables(spark, "/data/groups")
     stored.update(
@@ -9,10 +9,10 @@
     )
     stored.read("group_status")
 
-A query with a checkpoint takes each record of the stream once. Histories are only added to, partitioned by
-day; what a later row depends on is kept beside them, small, so that no history is ever read again. Every
-batch writes files of its own number, from the state that the batch before it left: one that is cut off and
-runs again replaces what it wrote.
+A query with a checkpoint reads each record of the stream once. Histories only grow, partitioned by day. The
+state that later rows depend on is stored separately and is small, so no history is read again. Every batch
+writes files with its number, from the state of the previous batch. An interrupted batch runs again and
+replaces its files.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ if TYPE_CHECKING:
 
 CHECKPOINT: Final = "_checkpoint"
 STATE: Final = "_state"
-# What is kept between batches; the last one is written last and says that a batch is whole.
+# The state between batches. DONE is written last and marks a complete batch.
 COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE = "commits", "groups", "members", "done"
 STATES: Final = (COMMITS_STATE, GROUPS_STATE, MEMBERS_STATE, DONE)
-# What states of groups do not depend on.
+# Columns that the states of groups don't need.
 NO_STATE: Final = ("key", "value", "data", "reason")
 BATCH: Final = "batch"
 AS_OF_DATE: Final = "as_of_date"
 
 
 class StoredTables:
-    """Tables in a folder that any file system of Spark's may hold. One process at a time may update them."""
+    """Tables in a folder on any of Spark's file systems. Only one process at a time may update them."""
 
     def __init__(self, spark: SparkSession, folder: str, rules: Rules | None = None) -> None:
         self._spark = spark
@@ -67,11 +67,11 @@ class StoredTables:
         records: RecordsFrom | None = None,
         ends: EndsOf | None = None,
     ) -> None:
-        """Take what is new in `source`, a stream of `__consumer_offsets`, then add a snapshot as of a moment.
+        """Process the new records of `source`, a stream of `__consumer_offsets`, and add a snapshot.
 
-        records: gives the topics' records from these offsets on; without it there is no lag and no status.
-        ends: gives the partitions of topics that exist, with where they begin and end then; without it no
-        commit is known to be out of them. Raises what the query fails with; a later call goes on from there.
+        records: returns the topics' records from given offsets on; without it there is no lag and no status.
+        ends: returns the existing partitions of topics with their starts and ends; without it, no commit is
+        known to be outside the log. Raises the error of a failed query; a later call continues from there.
         """
 
         def take(batch: DataFrame, number: int) -> None:
@@ -88,9 +88,9 @@ class StoredTables:
         self._add_snapshot(as_of_ms, records, ends)
 
     def read(self, name: str) -> DataFrame:
-        """One table of TABLES: histories and snapshots in full, of the others what holds now.
+        """Return one table of TABLES: all rows of histories and snapshots, current rows of the others.
 
-        KeyError for another name. A batch that is not whole is not seen.
+        Rows of an incomplete batch are left out. Raises KeyError for another name.
         """
         table = TABLES[name]
         done = self._last_batch()
@@ -130,13 +130,13 @@ class StoredTables:
         self._add(spark, "commit_rate", number, views.commit_rate(commits))
         known = self._state(spark, COMMITS_STATE, number - 1, TABLES["offset_commits"].schema)
         both = _marked(known, commits)
-        # Looked at behind the commits that they judge.
-        places = (
+        # Looked up after the commits were read, so that no end is before a commit.
+        partitions = (
             None if ends is None else ends([row[0] for row in commits.select("topic").distinct().collect()])
         )
-        odd = anomalies.anomalies(anomalies.moves(both), places, self._rules)
+        odd = anomalies.anomalies(anomalies.moves(both), partitions, self._rules)
         self._add(spark, "anomalies", number, odd.where(IS_NEW))
-        # The usual interval needs one commit more than intervals.
+        # N intervals need N + 1 commits.
         count = max(self._rules.window_commits, anomalies.USUAL_INTERVALS + 1)
         self._keep(health.recent_commits(both, count).drop(IS_NEW), COMMITS_STATE, number)
 
@@ -185,13 +185,13 @@ class StoredTables:
         )
         starts = {} if records is None else smallest_offsets(commits)
         unread = None if records is None else records(starts)
-        places = None if records is None or ends is None else ends(starts)
-        return _StateViews((commits, states, everyone), unread, as_of_ms, places, self._rules)
+        partitions = None if records is None or ends is None else ends(starts)
+        return _StateViews((commits, states, everyone), unread, as_of_ms, partitions, self._rules)
 
     # Files
 
     def _add(self, spark: SparkSession, name: str, number: int, frame: DataFrame) -> DataFrame:
-        """Write a batch's rows of a history and give them back as read from there: each is computed once."""
+        """Write a batch's rows of a history; return them as read from the files, so each is computed once."""
         table = TABLES[name]
         by_day = ("src_date",) if any(column.name == "src_date" for column in table.columns) else ()
         numbered = shaped(frame, table).withColumn(BATCH, sf.lit(number).cast("bigint"))
@@ -222,18 +222,18 @@ class StoredTables:
             done.write_text("")
 
     def _last_batch(self) -> int | None:
-        """The newest batch that is whole; None before the first."""
-        whole = self._folder.child(STATE).child(DONE).files()
-        return max((int(uri.rpartition("/")[2]) for uri in whole), default=None)
+        """The number of the newest complete batch; None before the first."""
+        complete = self._folder.child(STATE).child(DONE).files()
+        return max((int(uri.rpartition("/")[2]) for uri in complete), default=None)
 
     def _forget(self, number: int) -> None:
-        """Remove a state that no batch begins from any more."""
+        """Delete a state that no later batch needs."""
         for name in STATES:
             self._version(name, number).delete()
 
 
 class _StateViews(Views):
-    """The tables that hold now, from what is kept between batches."""
+    """The current tables, from the state between batches."""
 
     def __init__(
         self,
@@ -264,6 +264,6 @@ def _marked(known: DataFrame, new: DataFrame) -> DataFrame:
 
 
 def _write(frame: DataFrame, location: str, *by: str) -> None:
-    """Add to a partitioned table; partitions that the rows belong to are replaced."""
+    """Write to a partitioned table. Replaces the partitions of the rows."""
     writer = frame.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*by).parquet(location)

@@ -1,4 +1,4 @@
-"""How lag and commits went over time, in steps of equal length, for charts."""
+"""Lag and commits over time, in steps of equal length, for charts."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
 from korvet.spark.tables.health import appended_ms
-from korvet.spark.tables.views import PLACE
+from korvet.spark.tables.views import GROUP_PARTITION
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MOST_STEPS = 96
-# Lengths of a step that people can think in, in s.
+# Steps of a chart.
+MAX_STEPS = 96
+# Lengths of a step in s, round numbers.
 _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time from `from_ms` to `as_of_ms`, in steps of `step_ms`; the last one may be shorter."""
+    """The time from `from_ms` to `as_of_ms`, in steps of `step_ms`. The last step may be shorter."""
 
     from_ms: int
     as_of_ms: int
@@ -29,59 +30,63 @@ class Span:
 
     @classmethod
     def over(cls, first_ms: int | None, as_of_ms: int, longest_ms: int) -> Span:
-        """Since the first commit, but no longer than asked, in at most MOST_STEPS whole steps."""
+        """Return the time since the first commit, at most `longest_ms`, in at most MAX_STEPS steps."""
         begin_ms = max(
             as_of_ms - longest_ms, min(as_of_ms - 1000, as_of_ms if first_ms is None else first_ms)
         )
         length_ms = as_of_ms - begin_ms
-        fitting = [step for step in _STEPS_S if step * 1000 * (MOST_STEPS - 1) >= length_ms]
-        days = -(-length_ms // (86_400_000 * (MOST_STEPS - 1)))
+        fitting = [step for step in _STEPS_S if step * 1000 * (MAX_STEPS - 1) >= length_ms]
+        days = -(-length_ms // (86_400_000 * (MAX_STEPS - 1)))
         step_ms = fitting[0] * 1000 if fitting else days * 86_400_000
         return cls(begin_ms // step_ms * step_ms, as_of_ms, step_ms)
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return -(-(self.as_of_ms - self.from_ms) // self.step_ms)
 
     def end_ms(self, step: Column) -> Column:
-        """The end of a step, the report's time for the last one."""
+        """Return the end of a step in ms; `as_of_ms` for the last step."""
         return sf.least(sf.lit(self.from_ms) + (step + 1) * self.step_ms, sf.lit(self.as_of_ms))
 
     def step_of(self, at_ms: Column) -> Column:
-        """The step that a time lies in, 0 for all that is earlier; an edge belongs to the step before it."""
+        """Return the step of a time, 0 for earlier times. The end of a step belongs to the step."""
         step = sf.ceil((at_ms - self.from_ms) / sf.lit(self.step_ms)) - 1
         return sf.least(sf.greatest(step, sf.lit(0)), sf.lit(self.steps - 1)).cast("int")
 
 
 def positions_over_time(commits: DataFrame, span: Span) -> DataFrame:
-    """What every place had committed at the end of each step: group, topic, partition, step, at_ms,
-    committed_offset. There is no row before the first commit, and none after a tombstone.
+    """Return the committed offset of each group and partition at the end of each step.
+
+    Columns: group, topic, partition, step, at_ms, committed_offset. There is no row before the first commit,
+    and none after a tombstone.
     """
     steps = sf.explode(sf.sequence(sf.lit(0), sf.lit(span.steps - 1))).alias("step")
-    # A commit without a usable time counts by its record's.
+    # If a commit has no usable time, the record's timestamp counts.
     at_ms = sf.coalesce("commit_ms", sf.unix_millis("src_ts"))
-    newest = commits.groupBy(*PLACE, span.step_of(at_ms).alias("step")).agg(
+    newest = commits.groupBy(*GROUP_PARTITION, span.step_of(at_ms).alias("step")).agg(
         sf.max_by(sf.struct("committed_offset", "tombstone"), "src_offset").alias("newest")
     )
     until_here = (
-        Window.partitionBy(*PLACE).orderBy("step").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        Window.partitionBy(*GROUP_PARTITION)
+        .orderBy("step")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
-    places = commits.select(*PLACE).distinct().select(*PLACE, steps)
-    filled = places.join(newest, on=[*PLACE, "step"], how="left").withColumn(
+    keys = commits.select(*GROUP_PARTITION).distinct().select(*GROUP_PARTITION, steps)
+    filled = keys.join(newest, on=[*GROUP_PARTITION, "step"], how="left").withColumn(
         "newest", sf.last("newest", ignorenulls=True).over(until_here)
     )
     return filled.where(~sf.col("newest.tombstone")).select(
-        *PLACE, "step", span.end_ms(sf.col("step")).alias("at_ms"), "newest.committed_offset"
+        *GROUP_PARTITION, "step", span.end_ms(sf.col("step")).alias("at_ms"), "newest.committed_offset"
     )
 
 
 def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
-    """Positions with `record_lag` and `lag_ms` as they were then.
+    """Return positions with `record_lag` and `lag_ms` at their times.
 
-    `records` are the topics' records, those below a partition's smallest position may be left out. Unread at
-    a time are those appended until then, less those below the position; the first of them is the next one by
-    offset. Running counts over positions and records together: no join by range.
+    records: the topics' records; those below a partition's smallest position may be left out. The unread
+    records at a time are those appended until then, without those below the position; the first of them is
+    the next one by offset. Running counts over positions and records avoid a join by range.
     """
     marks = positions.select("*", sf.col("committed_offset").alias("at_offset"), sf.lit(0).alias("is_record"))
     entries = records.select(
@@ -109,14 +114,14 @@ def lag_over_time(positions: DataFrame, records: DataFrame) -> DataFrame:
         counted.where(sf.col("is_record") == 0)
         .withColumn("record_lag", lag)
         .withColumn("lag_ms", sf.when(sf.col("record_lag") == 0, sf.lit(0)).otherwise(waiting))
-        .select(*PLACE, "step", "committed_offset", "record_lag", "lag_ms")
+        .select(*GROUP_PARTITION, "step", "committed_offset", "record_lag", "lag_ms")
     )
 
 
 def group_trends(lag: DataFrame, commits: DataFrame, span: Span) -> DataFrame:
-    """One row per group: `lag`, an array of (step, record_lag, lag_ms); `commits`, one of (step, commits).
+    """Return one row per group: `lag`, an array of (step, record_lag, lag_ms); `commits`, of (step, commits).
 
-    The lag of a group is the sum of its partitions', its wait the longest. Steps without any are left out.
+    record_lag is the sum over the group's partitions, lag_ms the maximum. Steps without values are left out.
     """
     lags = (
         lag.groupBy("group", "step")

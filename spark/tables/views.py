@@ -1,7 +1,7 @@
-"""What the decoded tables say about groups: pure functions from DataFrame to DataFrame.
+"""Current offsets, lag and commit rate: functions from decoded tables to frames.
 
-Lag is never a difference of offsets: offsets are sparse. Record lag counts the records at or beyond the
-committed offset; time lag is how long the first of them has been waiting, 0 when there is none.
+Lag is never a difference of offsets, because offsets are sparse. Record lag is the number of records at or
+after the committed offset. Time lag is the wait of the first of them, 0 without one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from korvet.offsets.packing import SEQUENCE_BITS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-PLACE = ("group", "topic", "partition")
+GROUP_PARTITION = ("group", "topic", "partition")
 LATEST_COMMIT_FIELDS = (
     "tombstone",
     "committed_offset",
@@ -33,32 +33,31 @@ LATEST_COMMIT_FIELDS = (
 
 
 def current_offsets(commits: DataFrame) -> DataFrame:
-    """The newest commit of every group, topic and partition; none where that is a tombstone.
+    """Return the newest commit of each group, topic and partition; no row if it is a tombstone.
 
-    All commits of a group are in one partition of `__consumer_offsets`, so its offsets order them.
+    All commits of a group are in one partition of `__consumer_offsets`, so offsets give their order.
     """
-    newest = commits.groupBy(*PLACE).agg(
+    newest = commits.groupBy(*GROUP_PARTITION).agg(
         sf.max_by(sf.struct(*LATEST_COMMIT_FIELDS), sf.col("src_offset")).alias("newest")
     )
-    return newest.select(*PLACE, "newest.*").where(~sf.col("tombstone")).drop("tombstone")
+    return newest.select(*GROUP_PARTITION, "newest.*").where(~sf.col("tombstone")).drop("tombstone")
 
 
 def appended_until(records: DataFrame, as_of_ms: int) -> DataFrame:
-    """The records that were in their topics at that time, by the time in their offsets (ms << 10 | sequence).
+    """Return the records appended until `as_of_ms`, by the time in their offsets (ms << 10 | sequence).
 
-    Dense offsets tell no time: of topics that have them all records count.
+    Dense offsets contain no time: all records of dense topics are returned.
     """
     return records.where(sf.shiftright("offset", SEQUENCE_BITS) <= as_of_ms)
 
 
 def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFrame:
-    """Every current offset with its lag: `record_lag` (records), `lag_ms`, `first_unread_offset` and `_ts`.
+    """Return current offsets with `record_lag`, `lag_ms`, `first_unread_offset` and `first_unread_ts`.
 
-    `records` are the topics' records (topic, partition, offset, timestamp); those below the smallest
-    committed offset of a partition may be left out. One running count over both, from the end of each
-    partition down: a commit's count is exact whatever gaps the offsets have. `lag_ms` is `as_of_ms` minus
-    the timestamp of the first unread record, 0 without one and never negative (a producer's clock may be
-    ahead).
+    records: the topics' records (topic, partition, offset, timestamp); those below the smallest committed
+    offset of a partition may be left out. One running count over commits and records, from the end of each
+    partition down, is exact despite gaps between offsets. lag_ms is `as_of_ms` minus the timestamp of the
+    first unread record; 0 without one, and never negative, because a producer's clock may be ahead.
     """
     entries = records.select(
         "topic",
@@ -96,7 +95,7 @@ def record_lag(current: DataFrame, records: DataFrame, as_of_ms: int) -> DataFra
 
 
 def commit_rate(commits: DataFrame) -> DataFrame:
-    """Commits per group and minute, one per partition committed; minutes without one have no row."""
+    """Return commits per group and minute, one per committed partition. Minutes without one have no row."""
     minute = sf.date_trunc("minute", "commit_ts").alias("minute")
     return (
         commits.where(~sf.col("tombstone") & sf.col("commit_ts").isNotNull())

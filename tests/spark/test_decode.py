@@ -368,7 +368,7 @@ def test_the_newest_readable_commit_of_each_key(
 ) -> None:
     """Whatever the order, and however often what is kept is gone through; damaged ones hide no older one."""
     monkeypatch.setattr(commits, "_ROWS_AT_ONCE", at_once)
-    monkeypatch.setattr(commits, "_MOST_KEPT", most)
+    monkeypatch.setattr(commits, "_MAX_KEPT", most)
     schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")
     chance = random.Random(5)
     keys = [encode_key(OffsetCommitKey("g", "t", part)) for part in range(8)]

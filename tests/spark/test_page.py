@@ -214,7 +214,7 @@ def test_few_groups_and_more_than_there_is_room_for(page: Page, report: Path, tm
     path.write_text(render(quiet), encoding="utf-8")
     page.show(path.as_uri())
     assert texts(page, ".tiles > div")[:2] == ["1of 3 groups", "0need attention"]
-    assert "the Parquet tables have all 3" in texts(page, ".note.left")[0]
+    assert "The Parquet tables contain all 3" in texts(page, ".note.left")[0]
     page.evaluate("location.hash = 'group=quiet'")
     wait(page, "document.querySelector('.group h1') !== null")
     assert texts(page, ".group .note") == ["Has not committed anything. No members \u00b7 never committed"]

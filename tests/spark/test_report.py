@@ -19,7 +19,7 @@ from korvet.spark import cli
 from korvet.spark.cli.options import RedisOptions
 from korvet.spark.report.page import series
 from korvet.spark.report.report import PAGE_NAME, write_report
-from korvet.spark.report.words import duration
+from korvet.spark.report.times import duration
 from korvet.spark.session import jars
 from korvet.spark.session.session import JavaMissing, java_command, parse_java_version
 from korvet.spark.source.address import Address, Tls
@@ -27,7 +27,7 @@ from korvet.spark.source.connection import connected
 from korvet.spark.source.errors import SourceError
 from korvet.spark.tables.catalog import TABLES
 from korvet.spark.tables.readers import RedisReader
-from korvet.spark.tables.trends import MOST_STEPS, Span, group_trends, lag_over_time, positions_over_time
+from korvet.spark.tables.trends import MAX_STEPS, Span, group_trends, lag_over_time, positions_over_time
 from tests.spark.test_views import MS, NOW, scenario
 
 if TYPE_CHECKING:
@@ -337,7 +337,7 @@ def test_spans_have_steps_that_people_think_in() -> None:
     assert (short.step_ms, short.steps) == (1000, 50)
     for history_ms in (1000, 3_600_000, day, 30 * day, 400 * day):
         span = Span.over(0, 500 * day, history_ms)
-        assert span.steps <= MOST_STEPS
+        assert span.steps <= MAX_STEPS
         assert span.from_ms <= 500 * day - history_ms
         assert span.from_ms % span.step_ms == 0
 

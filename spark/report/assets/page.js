@@ -1,4 +1,4 @@
-// Draws the report from the data in the page. Names come from anybody: they only ever become text nodes.
+// Draws the report from the data in the page. Names are untrusted, so they only become text nodes.
 "use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -6,15 +6,15 @@ const main = document.querySelector("main");
 const tip = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
 const STATUS = {
-  LOST: ["bad", "has not read records that are deleted by now"],
+  LOST: ["bad", "has missed records that were deleted before it read them"],
   AHEAD: ["bad", "committed an offset past the log end"],
   REWIND: ["bad", "went back to an earlier offset"],
-  STALLED: ["bad", "commits the same offset again and again, with records unread"],
-  STOPPED: ["bad", "has unread records and commits no more"],
-  WARNING: ["warn", "commits, but never gets nearer to the end"],
-  BEHIND: ["warn", "reads, but its first unread record has been waiting long"],
-  STALE: ["dim", "has no members and has not committed for long"],
-  OK: ["ok", "reads and commits as it should"],
+  STALLED: ["bad", "repeatedly commits the same offset, although there are unread records"],
+  STOPPED: ["bad", "has unread records and has stopped committing"],
+  WARNING: ["warn", "commits, but its unread records never become fewer"],
+  BEHIND: ["warn", "reads, but its first unread record has waited too long"],
+  STALE: ["dim", "has no members and no recent commit"],
+  OK: ["ok", "reads and commits normally"],
 };
 const ORDER = Object.keys(STATUS);
 const BEHIND_MS = 300000;
@@ -70,7 +70,7 @@ const clock = (ms, seconds) => {
   return `${text.slice(0, 10)} ${text.slice(11, seconds ? 19 : 16)}`;
 };
 
-// A series is text: numbers in base 36 with commas, a number left out is the one before again.
+// A series is text: numbers in base 36, separated by commas. An empty number repeats the previous one.
 function series(text) {
   let last = 0;
   return text.split(",").map((part) => {
@@ -83,14 +83,14 @@ const groups = data.groups.map((group) => {
   const [lag, wait, commits] = group.history.map(series);
   return { ...group, lag, wait, commits, total: commits.reduce((sum, value) => sum + (value || 0), 0) };
 });
-// Rows are lists, and what is in them is said once.
+// Rows are lists; their column names are stored once.
 function rowsOf(group, name) {
   return group[name].map((row) => Object.fromEntries(data.columns[name].map((column, index) => [column, row[index]])));
 }
 const byName = new Map(groups.map((group) => [group.name, group]));
 const times = Array.from({ length: data.buckets }, (_, index) => data.from + (index + 1) * data.step);
 
-// Every figure can be looked into with the pointer and saved as a picture.
+// Every figure shows values under the pointer, and can be saved as a picture.
 
 function showTip(event, lines) {
   tip.replaceChildren(...lines.map((line, index) => h(index ? "div" : "b", {}, line)));
@@ -254,7 +254,7 @@ function barChart(title, values) {
   });
 }
 
-// One stripe per generation: its colour changes where the group rebalanced, its height is the members.
+// One stripe per generation: the colour changes at a rebalance, the height is the number of members.
 function timeline(title, rebalances) {
   const shown = rebalances.filter((row) => row.at <= data.as_of);
   const top = Math.max(...shown.map((row) => row.members), 1), base = H - BOTTOM;
@@ -280,7 +280,7 @@ function timeline(title, rebalances) {
 
 const mix = (at) => `color-mix(in oklab, var(--accent) ${Math.round(8 + 92 * at)}%, var(--card))`;
 
-// Commits of many groups: a row each, a cell per step of time, darker for more.
+// Commits of several groups: one row per group, one cell per time step, darker for more commits.
 function heatMap(title, rows) {
   const cell = 18, label = 210, width = 1080, height = rows.length * cell + 24, scale = 2;
   const canvas = h("canvas", { width: width * scale, height: height * scale, role: "img", "aria-label": title, class: "heat" });
@@ -345,7 +345,7 @@ function spark(values) {
 // Parts of the page.
 
 const badge = (status) => h("span", { class: `badge ${STATUS[status][0]}`, title: STATUS[status][1] }, status.toLowerCase());
-// Whatever a name does to the direction of writing ends with it.
+// <bdi> limits a name's effect on the text direction to the name.
 const nameOf = (group) => (group.name ? h("bdi", {}, group.name) : h("i", {}, "(empty name)"));
 const isolated = (text) => `\u2068${text}\u2069`;
 const why = (group) => (group.status === "OK" && group.age === null ? "has not committed anything" : STATUS[group.status][1]);
@@ -449,7 +449,7 @@ function fleet() {
   const widths = ORDER.map((status) => [status, groups.filter((group) => group.status === status).length]).filter((pair) => pair[1]);
   return [
     h("section", { class: "tiles" }, tiles.map(([value, label, tone]) => h("div", { class: tone || null }, h("b", {}, value), h("span", {}, label)))),
-    left ? h("p", { class: "note left" }, `Figures and charts are of the ${count(groups.length)} groups that need attention most; the Parquet tables have all ${count(data.total)}.`) : "",
+    left ? h("p", { class: "note left" }, `Figures and charts include the ${count(groups.length)} groups that need attention most. The Parquet tables contain all ${count(data.total)}.`) : "",
     h("div", { class: "share", "aria-hidden": "true" }, widths.map(([status, size]) => h("i", { class: STATUS[status][0], style: `flex-grow:${size}`, title: `${size} ${status.toLowerCase()}` }))),
     attention(troubled),
   ];
@@ -476,7 +476,7 @@ function overview() {
   main.replaceChildren(...[fleet(),
     card("Over time", h("div", { class: "figures" },
       figure("Unread records", "of all groups", areaChart("Unread records", total("lag", (sum, value) => sum + value), short, false, "one")),
-      figure("Longest wait", "of a first unread record", areaChart("Longest wait", total("wait", Math.max), duration, true, "two")),
+      figure("Longest wait", "of any first unread record", areaChart("Longest wait", total("wait", Math.max), duration, true, "two")),
       figure("Groups behind", `a record unread for more than ${duration(BEHIND_MS)}`, areaChart("Groups behind", behind, short, false, "three")),
       figure("Commits", `of all groups, per ${duration(data.step)}`, barChart("Commits", rate.map((value) => value || 0))))),
     card("Commits", figure("Commit heat map", busiest.length < groups.length ? `the ${HEAT_ROWS} busiest groups, ${duration(data.step)} a cell` : `${duration(data.step)} a cell`,
@@ -496,7 +496,7 @@ function groupPage(group) {
     ["members", count(group.members)], ["partitions", count(group.partitions)], ["generation", group.generation === null ? DASH : group.generation],
     ["assignor", group.protocol || DASH]];
   main.replaceChildren(
-    h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc goes back, \u2190 and \u2192 to the neighbours")),
+    h("nav", {}, h("a", { href: "#" }, "\u2190 All groups"), h("span", { class: "note" }, "Esc: back. \u2190 \u2192: previous and next group")),
     h("section", { class: "card group" }, h("h1", {}, nameOf(group), " ", badge(group.status)), h("p", { class: "note" }, `${capital(why(group))}. ${capital(sentence(group))}`),
       h("dl", {}, facts.map(([label, value]) => h("div", {}, h("dt", {}, label), h("dd", {}, value))))),
     card("Over time", h("div", { class: "figures" }, charts)),
@@ -505,8 +505,8 @@ function groupPage(group) {
         ago(row.commit === null ? null : Math.max(0, data.as_of - row.commit))]), "No committed offsets."), more(group.partitions, offsets.length, "partitions")),
     card("Members", table([["Client"], ["Host"], ["Instance"], ["Assigned"], ["Member"], ["First seen (UTC)"], ["Last listed (UTC)"]],
       inventory.map((row) => [row.client, row.host, row.instance || DASH, row.assigned || DASH, h("code", {}, row.member), clock(row.first), row.active ? h("span", { class: "calm" }, "member now") : clock(row.last)]),
-      group.age === null ? "Nobody is known to have been a member." : "Nobody has been a member: it commits without membership."), more(group.inventory_total, inventory.length, "members")),
-    rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["The one before lasted", 1]],
+      group.age === null ? "No member is recorded." : "The group commits without members."), more(group.inventory_total, inventory.length, "members")),
+    rebalances.length ? card("Rebalances", table([["Time (UTC)"], ["What"], ["Generation", 1], ["Members", 1], ["Joined", 1], ["Left", 1], ["Previous lasted", 1]],
       [...rebalances].reverse().slice(0, 25).map((row) => [clock(row.at, true), row.kind, row.generation, row.members, row.joined ? `+${row.joined}` : "", row.left ? `\u2212${row.left}` : "", duration(row.lasted)])),
     more(group.rebalances_total, 25, "rebalances")) : "",
     anomalies.length ? card("Anomalies", table([["Time (UTC)"], ["What"], ["Topic"], ["Partition", 1], ["Committed", 1], ["Before", 1]],
@@ -593,7 +593,7 @@ setInterval(tick, 15000);
 addEventListener("scroll", () => { if (!current()) state.scroll = scrollY; hideTip(); }, { passive: true });
 addEventListener("hashchange", show);
 if (groups.length) show();
-// For those who drive the page from outside: every figure in view as a data: URL.
+// For programs that control the page: every visible figure as a data: URL.
 window.korvetFigures = async () => {
   const saved = [];
   for (const box of document.querySelectorAll("figure")) {

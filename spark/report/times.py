@@ -1,4 +1,4 @@
-"""Times and durations as people read them."""
+"""Times and durations as text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 
 def clock(at_ms: int) -> str:
-    """A time in UTC, to the minute."""
+    """Return a time in UTC, to the minute."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def duration(ms: int | None) -> str:
-    """A length of time for people: two units at most; a dash for None."""
+    """Return a duration with at most two units; a dash for None."""
     if ms is None:
         return "\u2013"
     if ms < 1000:
