@@ -26,7 +26,7 @@ async def read_back(
 ) -> Appended | None:
     """The outcome of the first append of a group; None if it did not and will not take effect.
 
-    The function korvet_settle also breaks the chain of guarded appends, so that Redis refuses one that is
+    The function korvet_read_back also breaks the chain of guarded appends, so that Redis refuses one that is
     still in its buffers. Raises StorageError if Redis does not answer until `deadline_s`.
     """
     reply = await _ask(state, commands, form, deadline_s)
@@ -43,12 +43,12 @@ async def read_back(
 
 
 async def _ask(state: LogState, commands: Commands, form: AppendCommands, deadline_s: float) -> Any:
-    """The reply of korvet_settle."""
+    """The reply of korvet_read_back."""
     entry = entry_id(form.first_entry)
     while True:
         left_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            return await commands.fcall("korvet_settle", state.keys[:3], state.bias, entry)
+            return await commands.fcall("korvet_read_back", state.keys[:3], state.bias, entry)
         except StorageError as error:
             if left_s <= 0 or not isinstance(error, PASSING):
                 raise

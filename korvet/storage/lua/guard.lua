@@ -134,7 +134,7 @@ end
 local function read_back(keys, args)
   local bias = tonumber(args[1])
   if #keys ~= 3 or #args ~= 2 or not bias then
-    return redis.error_reply('ERR korvet_settle: malformed arguments')
+    return redis.error_reply('ERR korvet_read_back: malformed arguments')
   end
   local log, fault = open_log(keys[1], keys[2], keys[3], bias)
   if not log then
@@ -149,4 +149,4 @@ end
 redis.register_function('korvet_guard', guard)
 -- Allowed when memory is full: the stream has to be renamed back.
 redis.register_function({ function_name = 'korvet_seal', callback = seal, flags = { 'allow-oom' } })
-redis.register_function({ function_name = 'korvet_settle', callback = read_back, flags = { 'allow-oom' } })
+redis.register_function({ function_name = 'korvet_read_back', callback = read_back, flags = { 'allow-oom' } })
