@@ -20,10 +20,10 @@ local SEQUENCE_NUMBERS = 2147483648
 -- Batches without a producer have the producer id -1.  "" if no batch has a producer.
 local PRODUCERS_PATTERN = '(%-?%d+) (%-?%d+) (%-?%d+) (%d+)(t?)([ %d,]*);'
 
--- What becomes of batches; the second value is
-local ACCEPTED = 'accepted' -- what is to be remembered of them,
-local DUPLICATE = 'duplicate' -- the base offset at which the batch was appended before,
-local REFUSED = 'refused' -- or an error reply.
+-- The outcomes of a check.  Each comes with a second value:
+local ACCEPTED = 'accepted' -- what the partition remembers of the batches,
+local DUPLICATE = 'duplicate' -- the base offset at which the batch was appended before, or
+local REFUSED = 'refused' -- an error reply.
 
 -- Returns the index in `open` of a producer's transaction, and the offset at which the transaction begins; nil if the
 -- producer has none.

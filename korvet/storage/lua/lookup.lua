@@ -142,7 +142,7 @@ local function bounds(keys, args)
 end
 
 -- KEYS: index.  ARGV: offset, bytes.
--- Returns the offset of the index point at which a reader should stop that wants about so many bytes from an offset on;
+-- Returns the offset of the index point at which a reader of about `bytes` from `offset` on should stop;
 -- -1 if the offset is at or after the last point.
 local function reading_limit(keys, args)
   local offset, bytes = tonumber(args[1]), tonumber(args[2])
@@ -176,7 +176,7 @@ local function first_that(low, high, test)
 end
 
 -- KEYS: stream, index, meta.  ARGV: bias, bytes.
--- Returns {"ok", the first offset from which on the records have at most so many bytes, if all of them were of average
+-- Returns {"ok", the first offset from which on the records have at most `bytes`, if all records had the average
 -- size}, or {"fold"} / {"recount"}: call that first.
 local function before_bytes(keys, args)
   local bias, bytes = tonumber(args[1]), tonumber(args[2])

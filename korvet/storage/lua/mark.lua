@@ -12,8 +12,8 @@ local function outdated(stored, epoch, newest_coordinator, coordinator)
   end
 end
 
--- The transaction whose records were noted has ended: if it commits, these records are the newest of their keys, except
--- where a newer one came in between.
+-- The transaction whose records were noted has ended: if it commits, these records are the newest of their keys,
+-- unless a newer one came in between.
 local function end_pending(latest, pending, commits)
   if commits then
     local found = redis.call('HGETALL', pending)
