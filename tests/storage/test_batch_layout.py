@@ -49,7 +49,7 @@ def batched(bench: Bench, name: str = "t", **options: Any) -> PartitionLog:
 
 
 async def append(log: PartitionLog, data: bytes, stamp: ProducerSequence | None = None) -> Appended:
-    """Append a producer's batch as Produce does."""
+    """Append a producer's batch as a Produce request does."""
     header = parse_batch(data, 0)
     plain = decompress(header.codec, data[HEADER_BYTES:], ALL) if header.codec else None
     done: asyncio.Future[Appended | StorageError] = asyncio.get_running_loop().create_future()
@@ -307,7 +307,7 @@ def test_a_commit_inside_a_batch_leaves_its_entry_to_native_readers(bench: Bench
     assert bench.client.xpending_range(log.stream, "g", "-", "+", 10)[0]["message_id"] == ids[2]
     commit(sent[3].base_offset + 10, 5)
     assert group() == (0, 0)
-    # A rewind into a batch: native readers get that batch again.
+    # After a rewind into a batch native readers get that batch again.
     commit(sent[0].base_offset + 1, 6)
     assert group() == (0, 4)
     reply = bench.client.xreadgroup("g", "c", {log.stream: ">"})

@@ -44,12 +44,12 @@ _serial = itertools.count()
 
 
 class Known(NamedTuple):
-    """A record as the model remembers it."""
+    """A record of the model."""
 
     offset: int
     pair: Pair
     producer_id: int
-    """-1: in no transaction."""
+    """-1 outside a transaction."""
 
 
 class Ended(NamedTuple):
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
 
 
 class Log:
-    """A compacted log, and everything that was ever appended to it."""
+    """A compacted log, and all records that were ever appended to it."""
 
     def __init__(self, bench: Bench, layout: str, assignment: str = "clock") -> None:
         self.bench = bench
@@ -78,7 +78,7 @@ class Log:
         self.plain: list[Known] = []
         self.open: dict[int, list[Known]] = {}
         self.ended: list[Ended] = []
-        # When each marker was seen to have no records left.
+        # When a compaction found that a marker has no records left.
         self.empty_ms: dict[int, int] = {}
 
     def append(self, producer_id: int, *pairs: Pair) -> int:
@@ -469,7 +469,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
 
 
 class TransactionMachine(RuleBasedStateMachine):
-    """Transactions of several producers come and end, time passes, compactions of any reach happen."""
+    """Transactions of several producers begin and end, time passes, and compactions run up to any offset."""
 
     server: ClassVar[Server]
 

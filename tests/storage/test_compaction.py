@@ -1,4 +1,4 @@
-"""Compaction of a partition: what goes, and that nothing else is noticed of it, on a real server."""
+"""Compaction of a partition on a real server: which records go, and that clients notice nothing else."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compactor(bench: Bench, log: PartitionLog, map_bytes: int = 1 << 27) -> Comp
 
 
 def append(bench: Bench, log: PartitionLog, rows: Sequence[Row]) -> list[int]:
-    """The records' offsets."""
+    """Append records; returns their offsets."""
     base = bench.run(append_own(log, encode_append_records(rows))).base_offset
     return list(range(base, base + len(rows)))
 
@@ -59,7 +59,7 @@ def compact(
 
 
 def contents(bench: Bench, log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """By offset, as a consumer reads them from the start."""
+    """Key and value by offset, as a consumer reads them from the start."""
 
     async def read() -> dict[int, tuple[bytes | None, bytes | None]]:
         found = {}
@@ -114,7 +114,7 @@ def test_the_newest_record_of_each_key_stays_where_it_was(bench: Bench, assignme
         assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
         wanted = times[kept[place]]
         assert bench.run(log.queries.offset_for_timestamp(wanted)) == (kept[place], wanted)
-    # Nothing is left to do, until there is something new.
+    # Nothing is left to do until there are new records.
     assert compact(bench, log) == 0
     more = append(bench, log, [(b"key 7", b"new", 99_999)])
     assert compact(bench, log) == 1
@@ -130,7 +130,7 @@ def test_a_consumer_in_front_of_what_is_left_goes_on(bench: Bench) -> None:
     assert [record.offset for record in decode(fetched.data)] == [499]
     append(bench, log, [(b"b", b"", 0)])
     assert bench.run(log.bounds()).log_start == 0
-    # What a Redis application takes from the start moves the log start as ever.
+    # A native XTRIM moves the log start, as without compaction.
     bench.client.xdel(log.stream, entry_id(499, 1))
     assert bench.run(log.bounds()).log_start == 500
 
@@ -147,7 +147,7 @@ def test_tombstones_go_when_readers_have_had_their_time(bench: Bench, assignment
     more = append(bench, log, [(b"b", None, 0)])
     assert compact(bench, log, now_ms=NOW_MS + DAY_MS) == 1
     assert compact(bench, log, now_ms=NOW_MS + 2 * DAY_MS) == 1
-    # Nothing is left at all: neither end has moved, and readers get there.
+    # No record is left: neither end has moved, and readers reach the log end.
     bounds = bench.run(log.bounds())
     assert (bounds.log_start, bounds.log_end, bounds.entries) == (0, more[0] + 1, 0)
     assert bench.run(read_log(log, offsets[0], ALL)).next_offset == more[0] + 1
@@ -170,7 +170,7 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     client.xgroup_createconsumer(stream, "behind", "quiet")
     client.xack(stream, "behind", *[entry_id(offset) for offset in offsets[10:90]])
     client.xclaim(stream, "behind", "two", 0, [entry_id(offsets[3])], retrycount=9)
-    # One whose record stays.
+    # A pending entry whose record stays.
     client.xgroup_create(stream, "ahead", entry_id(offsets[995]))
     client.xreadgroup("ahead", "three", {stream: ">"})
 
@@ -194,7 +194,7 @@ def test_groups_notice_nothing(bench: Bench) -> None:
     assert client.xpending_range(stream, "behind", "-", "+", 1)[0]["time_since_delivered"] >= idle_ms
     ahead = next(group for group in client.xinfo_groups(stream) if group["name"] == b"ahead")
     assert ahead["lag"] == 0
-    # The reader goes on with what is left behind where it was.
+    # The reader continues with the records that are left after its position.
     [[_, entries]] = client.xreadgroup("behind", "one", {stream: ">"})
     assert [fields[b"value"] for _, fields in entries] == [b"%d" % number for number in range(993, 1000)]
     assert client.xack(stream, "behind", entry_id(offsets[0])) == 1
@@ -267,7 +267,7 @@ def test_memory_comes_back(bench: Bench) -> None:
     live: list[Row] = [(b"live %d" % number, value, 0) for number in range(400)]
     rows: list[Row] = [(b"key %d" % (number % 400), value, 0) for number in range(20_000)]
     for at in range(0, 20_000, 50):
-        # One of fifty stays, in every node of the stream.
+        # One record of fifty stays, in every node of the stream.
         append(bench, log, [*rows[at : at + 49], live[at // 50]])
     append(bench, log, rows[-400:])
     append(bench, other, live)
@@ -374,7 +374,7 @@ def test_history_is_kept_by_size(bench: Bench) -> None:
 def test_history_is_kept_for_a_time(bench: Bench) -> None:
     log = compacted_log(bench, "dense")
     append(bench, log, [(b"k", b"%d" % number, NOW_MS - 1000 + number) for number in range(1000)])
-    # However large what is left may be.
+    # Also if the records that are left are large.
     rules = CompactionRules(DAY_MS, 0, None, 0.5, 100, 1 << 30)
     assert compact(bench, log, rules) == 900
     assert list(contents(bench, log)) == list(range(900, 1000))
@@ -396,7 +396,7 @@ def test_entries_of_redis_applications_stay(bench: Bench) -> None:
     own = bench.client.xadd(log.stream, {"temperature": "21"})
     keyed = bench.client.xadd(log.stream, {"key": "k", "value": "native"})
     keyless = bench.client.xadd(log.stream, {"value": "keyless"})
-    # More fields than a script can hand on, and one that no offset names.
+    # An entry with more fields than a script can pass to XADD, and one without an offset.
     wide = bench.client.xadd(log.stream, {f"f{number}": "" for number in range(9000)})
     ms = int(wide.partition(b"-")[0])
     unaddressable = bench.client.xadd(log.stream, {"key": "k", "value": "x"}, id=f"{ms}-5000")
@@ -443,7 +443,7 @@ def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec:
         assert bench.run(log.queries.count(kept[place], log.log_end)) == len(kept) - place
         assert bench.run(log.queries.count(0, kept[place] + 1)) == place + 1
     assert compact(bench, log) == 0
-    # Appends and compactions go on as before.
+    # Appends and compactions continue as before.
     base = bench.run(
         append_batch(log, batch([(b"key 1", b"a"), (b"key 2", b"b"), (b"new", b"c")]))
     ).base_offset
@@ -460,7 +460,7 @@ def test_batches_of_which_nothing_is_left_go(bench: Bench) -> None:
         bench.run(append_batch(log, batch(rows)))
     bench.client.xgroup_create(log.stream, "g", "0")
     [[_, entries]] = bench.client.xreadgroup("g", "c", {log.stream: ">"}, count=3)
-    # A batch of which something stays is kept whole while somebody has yet to acknowledge it.
+    # A batch of which some records stay is kept whole while it is pending in a group.
     bench.run(append_batch(log, batch([(b"only here", b""), *rows[:2]])))
     before = bench.client.memory_usage(log.stream, samples=0)
     assert compact(bench, log) == 199 * 50 + 2
@@ -478,7 +478,7 @@ def test_a_batch_that_would_grow_in_pieces_stays_whole(bench: Bench) -> None:
     compact(bench, log)
     assert bench.client.xlen(log.stream) == 2
     assert len(contents(bench, log)) == 150
-    # Once most of it is superseded it goes down to what is left.
+    # Once most of its records are superseded, it is reduced to the others.
     bench.run(append_batch(log, batch(rows[:99])))
     compact(bench, log)
     assert [key for key, _ in contents(bench, log).values()] == [b"99", *(key for key, _ in rows[:99])]
@@ -497,7 +497,7 @@ def test_a_batch_that_somebody_works_on_stays_whole(bench: Bench) -> None:
 
 
 class Steps(Pace):
-    """Does something at one of the steps of a compaction: after each read and each slice copied."""
+    """Acts at one step of a compaction: the steps are after each read and after each copied slice."""
 
     def __init__(self, at: int, act: Callable[[], None]) -> None:
         super().__init__(1e12)
@@ -597,7 +597,7 @@ def test_another_leader_ends_a_compaction(bench: Bench) -> None:
     log = PartitionLog(bench.store.resources, bench.topic("t", configs=COMPACT), 0, epoch=5)
     rows: list[Row] = [(b"k", b"%d" % number, 0) for number in range(1500)]
     offsets = append(bench, log, rows)
-    # A term of the coordinator, within the same leader's epoch.
+    # A new term of the coordinator, within the same leader epoch.
     bench.run(log.acquire_epoch())
 
     def lead() -> None:
@@ -624,7 +624,7 @@ def test_a_later_compaction_takes_over(bench: Bench) -> None:
                 )
 
     later: list[int] = []
-    # As another process would have it.
+    # As in another process.
     twin = PartitionLog(bench.store.resources, log.topic, 0)
     with pytest.raises(StorageFault, match="STALE"):
         bench.run(Compactor(bench.store.commands, log, Other(1e12), 1 << 27).compact(RULES, NOW_MS))
@@ -664,5 +664,5 @@ def test_compaction_is_slowed_down(bench: Bench) -> None:
         await Compactor(bench.store.commands, log, Pace(1_000_000), 1 << 27).compact(RULES, NOW_MS)
         return asyncio.get_running_loop().time() - began_s
 
-    # 0.1 MB to be read, as much to be gone through.
+    # 0.1 MB to read, and 0.1 MB to copy.
     assert bench.run(timed()) >= 0.2

@@ -140,7 +140,7 @@ def test_what_a_pipelining_producer_sends_in_one_turn_goes_together(bench: Bench
 
 
 def test_a_batch_that_nothing_follows_is_sent_in_its_turn(bench: Bench, log: PartitionLog) -> None:
-    """A producer that announces more and sends none gets its answer."""
+    """A producer that announces more batches and sends none still gets its answer."""
     bench.run(all_produced(log, [(b"a", b"x")], followed=True))
     assert values_of(bench.client, log.stream) == [b"first", b"a", b"x"]
 

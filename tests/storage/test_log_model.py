@@ -66,14 +66,14 @@ Batch: TypeAlias = "list[tuple[bytes | None, bytes | None, int]]"
 
 
 class Seen(NamedTuple):
-    """One record as the model sees it."""
+    """One record of the model."""
 
     id: tuple[int, int]
     offset: int
     timestamp: int
     key: bytes | None
     keyed: bool
-    """Whether it has the fields of a producer's record."""
+    """Whether the record has the fields of a producer's record."""
 
     @property
     def addressable(self) -> bool:
@@ -81,7 +81,7 @@ class Seen(NamedTuple):
 
 
 class Entry:
-    """One entry as the model sees it."""
+    """One entry of the model."""
 
     def __init__(self, entry_id: bytes, fields: list[bytes], bias: int) -> None:
         ms, _, sequence = entry_id.partition(b"-")
@@ -123,7 +123,7 @@ class LogMachine(RuleBasedStateMachine):
         self.end = 0
         self.lost = False
         self.emptied = False
-        """Whether a compaction has left nothing."""
+        """Whether a compaction has left no entry."""
         self.clean_to = 0
 
     def teardown(self) -> None:

@@ -1,4 +1,6 @@
-"""Where Redis groups stand, as korvet_moved reads it: pending entries, gaps, batches, IDs of no offset."""
+"""The offsets of Redis groups as korvet_moved reports them: pending entries, gaps, batches, entries without
+an offset.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ class Groups:
         found: list[NativeGroup] = self.bench.run(self.reader.moved([(self.log.topic, 0)]))
         return found
 
-    def stands(self) -> int:
+    def offset(self) -> int:
         (found,) = self.moved()
         return found.at
 
@@ -80,22 +82,22 @@ def offsets(groups: Groups, *ids: str) -> list[int]:
 IDS = [f"0-{number}" for number in range(1, 9)]
 
 
-def test_where_a_group_stands(groups: Groups) -> None:
+def test_the_offset_of_a_group(groups: Groups) -> None:
     groups.add(*IDS)
     named = offsets(groups, *IDS)
     groups.create()
-    assert groups.stands() == 0
+    assert groups.offset() == 0
     assert groups.read(5) == IDS[:5]
-    assert groups.stands() == named[0]
+    assert groups.offset() == named[0]
     groups.client.xack(groups.stream, GROUP, IDS[1], IDS[0])
-    assert groups.stands() == named[2]
+    assert groups.offset() == named[2]
     groups.client.xack(groups.stream, GROUP, *IDS[2:5])
-    assert groups.stands() == named[4] + 1
+    assert groups.offset() == named[4] + 1
     groups.client.xgroup_setid(groups.stream, GROUP, "$")
-    assert groups.stands() == named[7] + 1
+    assert groups.offset() == named[7] + 1
 
 
-def test_what_is_in_step_is_not_told(groups: Groups) -> None:
+def test_a_group_in_step_is_not_reported(groups: Groups) -> None:
     groups.add(*IDS)
     named = offsets(groups, *IDS)
     for position, offset in enumerate(
@@ -103,7 +105,7 @@ def test_what_is_in_step_is_not_told(groups: Groups) -> None:
     ):
         groups.project(offset, position)
         assert groups.moved() == []
-    # Nor where native readers hold something, or are ahead.
+    # Neither if native readers have pending entries or are ahead.
     groups.read(3)
     (found,) = [*groups.moved(), None]
     assert found is None
@@ -117,26 +119,26 @@ def test_what_is_in_step_is_not_told(groups: Groups) -> None:
 
 
 def test_pending_entries_that_exist_no_more(groups: Groups) -> None:
-    """Deleted one by one, trimmed, all of them: the group stands at the first that is left."""
+    """Deleted one by one, trimmed, or all of them: the group is at the first one that still exists."""
     ids = [f"0-{number}" for number in range(1, 200)]
     groups.add(*ids)
     named = offsets(groups, *ids)
     groups.create()
     groups.read()
     groups.client.xdel(groups.stream, ids[0], ids[1], ids[3])
-    assert groups.stands() == named[2]
+    assert groups.offset() == named[2]
     groups.client.xack(groups.stream, GROUP, ids[2])
-    assert groups.stands() == named[4]
+    assert groups.offset() == named[4]
     groups.client.xtrim(groups.stream, minid=ids[50], approximate=False)
-    assert groups.stands() == named[50]
-    # Every other one is deleted, those between are acknowledged: it takes time to step over all of them.
+    assert groups.offset() == named[50]
+    # Every other entry is deleted, those in between are acknowledged: skipping all of them takes time.
     groups.client.xack(groups.stream, GROUP, *ids[50:190:2])
     groups.client.xdel(groups.stream, *ids[51:190:2])
-    assert named[51] <= groups.stands() <= named[190]
+    assert named[51] <= groups.offset() <= named[190]
     groups.client.xack(groups.stream, GROUP, *ids[51:100:2])
-    assert groups.stands() == named[190]
+    assert groups.offset() == named[190]
     groups.client.xdel(groups.stream, *ids)
-    assert groups.stands() == named[-1] + 1
+    assert groups.offset() == named[-1] + 1
 
 
 def test_entries_that_no_offset_names(bench: Bench) -> None:
@@ -145,18 +147,18 @@ def test_entries_that_no_offset_names(bench: Bench) -> None:
     groups.create()
     assert groups.read(3) == ["5-0", "5-1023", "5-1024"]
     groups.client.xack(groups.stream, GROUP, "5-0", "5-1023")
-    assert groups.stands() == pack(6, 0)
+    assert groups.offset() == pack(6, 0)
     groups.client.xack(groups.stream, GROUP, "5-1024")
-    assert groups.stands() == pack(6, 0)
+    assert groups.offset() == pack(6, 0)
     groups.project(pack(6, 0), 1, native=pack(6, 0))
     assert groups.read(1) == ["5-4000"]
     assert groups.moved() == [], "it comes before what is committed already"
     groups.client.xack(groups.stream, GROUP, "5-4000")
     groups.client.xgroup_setid(groups.stream, GROUP, LAST_ID)
-    assert groups.stands() == 2**53
+    assert groups.offset() == 2**53
 
 
-def test_the_log_start_is_told(groups: Groups) -> None:
+def test_the_log_start_is_reported(groups: Groups) -> None:
     groups.create()
     (found,) = groups.moved()
     assert (found.at, found.log_start, found.offset, found.projected) == (0, 0, 0, None)
@@ -173,12 +175,12 @@ def test_batches_are_acknowledged_as_a_whole(bench: Bench, assignment: str) -> N
     sent = [bench.run(append(groups.log, batch(pairs(*[b"v"] * 10)))).base_offset for _ in range(4)]
     groups.create()
     held = groups.read(2)
-    assert groups.stands() == sent[0]
+    assert groups.offset() == sent[0]
     groups.client.xack(groups.stream, GROUP, held[0])
-    assert groups.stands() == sent[1]
+    assert groups.offset() == sent[1]
     groups.client.xack(groups.stream, GROUP, held[1])
-    assert groups.stands() == sent[1] + 10
-    # A commit inside a batch is not taken back by who is given that batch again.
+    assert groups.offset() == sent[1] + 10
+    # A commit inside a batch stays when a native reader gets that batch again.
     groups.project(sent[2] + 4, 1)
     assert groups.moved() == []
     (again,) = groups.read(1)
@@ -238,7 +240,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_rule_in_python(bench: Bench, steps: Sequence[tuple[str, int]]) -> None:
-    """The oldest pending entry that exists, else what is behind the last one delivered."""
+    """The oldest pending entry that exists, else the offset after the last delivered entry."""
     topic = bench.store.catalogue.get("t")
     groups = Groups(bench, bench.log() if topic is None else bench.store.logs.get(topic, 0))
     groups.client.delete(groups.stream)
@@ -266,4 +268,4 @@ def test_the_rule_in_python(bench: Bench, steps: Sequence[tuple[str, int]]) -> N
                 groups.client.xdel(groups.stream, *(f"{each}-0" for each in gone))
     left = pending & set(live)
     behind = pack(delivered, 0) + 1 if delivered else 0
-    assert groups.stands() == (pack(min(left), 0) if left else behind)
+    assert groups.offset() == (pack(min(left), 0) if left else behind)

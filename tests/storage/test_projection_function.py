@@ -1,4 +1,4 @@
-"""korvet_project and korvet_drop_group on a real server: where a native group stands after commits."""
+"""korvet_project and korvet_drop_group on a real server: the position of a Redis group after commits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.storage.conftest import Server
 
 GROUP = "g"
-# Other groups of a stream: so many that a call does not list them all.
+# Other groups of a stream: more than a call lists.
 CROWD = 150
 STALE, MORE = 0, 2
 _serial = itertools.count()
@@ -30,13 +30,13 @@ Client = Any  # redis.Redis; its stubs name every reply a union with awaitables
 
 @pytest.fixture(scope="session")
 def client(server: Server) -> Client:
-    """The shared server with our functions."""
+    """The shared server with korvet's functions."""
     server.client.function_load(library_source(), replace=True)
     return server.client
 
 
 class Stream:
-    """One partition's keys on the server, with the calls that the tests make."""
+    """One partition's keys on the server, and the calls of the tests."""
 
     def __init__(self, client: Client, *, bias: int = 0) -> None:
         name = f"projected:t{next(_serial)}:0"
@@ -55,7 +55,7 @@ class Stream:
             self.client.xdel(self.key, entry_id(offset, self.bias))
 
     def crowd(self, count: int) -> None:
-        """Add so many other groups."""
+        """Add `count` other groups."""
         pipeline = self.client.pipeline(transaction=False)
         for number in range(count):
             pipeline.xgroup_create(self.key, f"crowd{number}", "0-0", mkstream=True)
@@ -66,7 +66,7 @@ class Stream:
         return reply
 
     def project_all(self, commits: Sequence[tuple[str, int, int, int | str]], limit: int = 1000) -> list[int]:
-        """One call for commits given as group, position, offset, earliest offset."""
+        """Call korvet_project once for commits, each with group, log position, offset and earliest offset."""
         keys = (self.key, self.index, self.meta)
         arguments = [(*commit, entry_id_before(commit[2], self.bias), "") for commit in commits]
         replies: list[int] = self.client.fcall(
@@ -75,7 +75,7 @@ class Stream:
         return replies
 
     def project(self, offset: int, position: int, limit: int = 1000) -> int:
-        """Project to the end; returns how many calls that took (0: not applied)."""
+        """Project until the commit is done; returns the number of calls (0: not applied)."""
         for calls in itertools.count(1):
             reply = self.project_once(offset, position, limit)
             if reply != MORE:
@@ -90,7 +90,7 @@ class Stream:
         return destroyed
 
     def read(self, count: int | None = None, *, noack: bool = False) -> list[int]:
-        """The offsets that a native consumer of the group gets next."""
+        """The offsets that a native consumer of the group receives next."""
         reply = self.client.xreadgroup(GROUP, "c", {self.key: ">"}, count=count, noack=noack)
         entries = reply[0][1] if reply else []
         return [int(fields[b"value"]) for _, fields in entries]
@@ -112,7 +112,7 @@ class Stream:
         return answer
 
     def stored(self) -> bytes | None:
-        """Log position and offset of the newest commit projected."""
+        """The log position and the offset of the newest projected commit."""
         value: bytes | None = self.client.hget(self.meta, f"commit:{GROUP}")
         return value and b" ".join(value.split()[:2])
 
@@ -122,7 +122,7 @@ Make = Callable[..., Stream]
 
 @pytest.fixture(params=[0, CROWD], ids=["alone", "in a crowd"])
 def make(client: Client, request: pytest.FixtureRequest) -> Make:
-    """Makes a stream with these entries; if it has any, with other groups, too."""
+    """Make a stream with these entries; if there are entries, also with other groups."""
 
     def new(*offsets: int, bias: int = 0) -> Stream:
         stream = Stream(client, bias=bias)
@@ -153,7 +153,7 @@ def test_commit_acknowledges_everything_at_or_below(make: Make) -> None:
     assert stream.read(10) == list(range(1, 11))
     stream.project(6, 2)
     assert stream.pending() == stream.ids(range(6, 11))
-    # What native consumers hold above the commit stays theirs: nothing is delivered twice.
+    # Entries after the commit that native consumers have pending stay pending: none is delivered twice.
     assert stream.delivered() == entry_id(10)
     assert stream.read() == []
 
@@ -288,7 +288,7 @@ def test_many_pending_entries_go_in_bounded_chunks(make: Make, client: Client) -
     assert stream.project_once(5_001, 2) == MORE
     assert stream.stored() == b"1 1"
     assert len(stream.pending()) == 4_100
-    # 5,000 entries: four more full chunks, then one call that finds nothing left.
+    # 5,000 entries: four more full chunks, then one call that finds no pending entry.
     assert stream.project(5_001, 2) == 5
     assert stream.stored() == b"2 5001"
     assert stream.pending() == stream.ids(range(5_001, 5_101))
@@ -433,7 +433,7 @@ def test_drop_destroys_group_and_projection(make: Make) -> None:
     assert GROUP.encode() not in [group["name"] for group in stream.client.xinfo_groups(stream.key)]
     assert stream.client.exists(stream.meta) == 0
     assert stream.drop(force=True) == 0
-    # Deleted and used again: nothing of before is remembered.
+    # Deleted and used again: the earlier projection is forgotten.
     stream.project(3, 1)
     assert stream.read() == [3]
 
@@ -481,7 +481,7 @@ def test_a_group_that_has_read_all_follows_a_commit_past_the_end(make: Make) -> 
 
 
 class Model:
-    """The rules in Python: offsets that exist, what is pending, the position, the newest commit."""
+    """The rules in Python: existing offsets, pending entries, the position, the newest commit."""
 
     def __init__(self) -> None:
         self.live: list[int] = []
@@ -508,7 +508,7 @@ class Model:
 
 
 def stands_alike(delivered: str, model: Model, *, exactly: bool) -> bool:
-    """Whether a reader gets the same entries next, those that are yet to come included."""
+    """Whether a reader receives the same entries next, including future ones."""
     if exactly:
         return delivered == entry_id(model.delivered)
     stands, end = int(delivered.split("-")[1]), max([model.delivered, *model.live])

@@ -62,7 +62,7 @@ def append_to(
 
 
 class Producer:
-    """A producer of one log, in transactions or without."""
+    """A producer of one log, with or without transactions."""
 
     def __init__(self, bench: Bench, log: PartitionLog, producer_id: int, epoch: int = 0) -> None:
         self.bench = bench

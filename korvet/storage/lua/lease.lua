@@ -56,8 +56,8 @@ local function read_entries(brokers, version, unreadable, now_ms)
   return entries, strange
 end
 
--- Saves a new version of the assignment, with which the brokers in `gone` left.  A broker that left earlier is kept only
--- if one of `entries` was live then.
+-- Saves a new version of the assignment, with which the brokers in `gone` left.  A broker that left earlier is kept
+-- only if one of `entries` was live then.
 local function save_version(cluster, version, entries, gone)
   local left, first = {}, version
   for _, entry in pairs(entries) do
