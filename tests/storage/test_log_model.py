@@ -122,6 +122,8 @@ class LogMachine(RuleBasedStateMachine):
         self.records: list[Seen] = []
         self.end = 0
         self.lost = False
+        self.newest_deleted_ms = -1
+        """The largest timestamp that native clients deleted: the index may still have it for a span."""
         self.emptied = False
         """Whether a compaction has left no entry."""
         self.clean_to = 0
@@ -202,15 +204,22 @@ class LogMachine(RuleBasedStateMachine):
     def native_delete(self, places: list[int]) -> None:
         chosen = {self.entries[place % len(self.entries)].text for place in places}
         self.client.xdel(self.log.stream, *chosen)
-        self.lost = True
-        self.refresh()
+        self.refresh_deleted()
 
     @precondition(lambda self: self.entries)
     @rule(place=places)
     def native_trim(self, place: int) -> None:
         self.client.xtrim(self.log.stream, maxlen=place % len(self.entries), approximate=False)
+        self.refresh_deleted()
+
+    def refresh_deleted(self) -> None:
+        """Take over that a native client deleted entries."""
+        before = self.records
         self.lost = True
         self.refresh()
+        left = {record.offset for record in self.records}
+        deleted = [record.timestamp for record in before if record.offset not in left]
+        self.newest_deleted_ms = max([self.newest_deleted_ms, *deleted])
 
     @precondition(lambda self: self.entries)
     @rule()
@@ -226,7 +235,8 @@ class LogMachine(RuleBasedStateMachine):
         self.refresh()
         assert [entry.id for entry in before[dropped:]] == [entry.id for entry in self.entries]
         assert all(record.timestamp < cutoff_ms for entry in before[:dropped] for record in entry.records)
-        if before and all(0 <= record.timestamp < cutoff_ms for entry in before for record in entry.records):
+        remaining_ms = [record.timestamp for entry in before for record in entry.records]
+        if before and self.newest_deleted_ms < cutoff_ms and all(0 <= ms < cutoff_ms for ms in remaining_ms):
             assert not self.entries
         self.lost = self.lost or dropped > 0
 
