@@ -23,16 +23,18 @@ from korvet.storage.errors import (
     TopicGone,
     WrongType,
 )
+from korvet.storage.link.futures import awaited
 from korvet.storage.log.values import Appended, ProducerSequence
-from tests.storage.batches import decode
+from tests.storage.batches import decode, received
 from tests.storage.conftest import Bench, Server
 from tests.storage.proxy import proxied_store, until
-from tests.support.logs import append_own, read_log
+from tests.support.logs import admit, append_own, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.values import Summary
     from korvet.storage.topic import Topic
 
 MAX_SEQUENCE_NUMBER = 2**31 - 1
@@ -314,6 +316,40 @@ def test_a_cut_link_leaves_no_duplicate_of_an_idempotent_batch(server: Server, p
             assert server.client.xlen(log.stream) == 2
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("layout", ["record", "batch"])
+def test_a_batch_that_is_not_admitted_leaves_no_trace(bench: Bench, layout: str) -> None:
+    """Whether it would go by script, wait for one in flight, or be guarded."""
+    log = bench.log(storage_layout=layout)
+    seen: list[tuple[int, int, int]] = []
+    outcomes: list[Any] = []
+
+    def refuse(summary: Summary) -> None:
+        seen.append((summary.min_timestamp_ms, summary.max_timestamp_ms, summary.keyless_count))
+        raise PermissionError
+
+    def attempt() -> None:
+        refused = received([(b"k", b"no", 7), (None, b"no", 9)])
+        with pytest.raises(PermissionError):
+            log.append(refused, None, refuse, outcomes.append)
+
+    def begin(value: bytes) -> asyncio.Future[Appended]:
+        return awaited(lambda done: log.append(received([(b"k", value, 5)]), None, admit, done))
+
+    async def work() -> None:
+        attempt()
+        first = begin(b"1")
+        attempt()
+        await first
+        attempt()
+        await begin(b"2")
+        fetched = await read_log(log, 0, 1 << 20)
+        assert [record.value for record in decode(fetched.data)] == [b"1", b"2"]
+
+    bench.run(work())
+    assert seen == [(7, 9, 1)] * 3
+    assert outcomes == []
 
 
 def test_a_deleted_topic_takes_nothing_more(bench: Bench) -> None:

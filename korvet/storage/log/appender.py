@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from korvet.offsets.packing import SEQUENCE_BITS
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from korvet.records.batch import AppendArguments
     from korvet.records.control import ControlMarker
+    from korvet.storage.link.calls import Payload
     from korvet.storage.log.appends import AnyAppend
     from korvet.storage.log.resources import LogResources
     from korvet.storage.log.state import LogState
@@ -70,6 +72,7 @@ class Appender:
 
     __slots__ = (
         "_epoch",
+        "_gate_command",
         "_guarded",
         "_held",
         "_layout",
@@ -86,11 +89,10 @@ class Appender:
     def __init__(self, state: LogState, resources: LogResources) -> None:
         self._state = state
         self._resources = resources
-        keyspace = resources.commands.keyspace
-        gate = keyspace.gate(state.topic.name, state.partition)
+        gate = resources.commands.keyspace.gate(state.topic.name, state.partition)
+        self._gate_command = gate_command(gate)
         self._guarded = GuardedAppends(state, gate, self)
-        self._layout = layout_of(state, gate_command(gate))
-        self._script = ScriptCommands(state, keyspace, self._layout)
+        self.configure()
         self._scripts = 0
         """Script appends in flight."""
         self._undone: list[_Undone] = []
@@ -104,10 +106,8 @@ class Appender:
 
     def configure(self) -> None:
         """Take over the topic's configuration."""
-        keyspace, state = self._resources.commands.keyspace, self._state
-        gate = keyspace.gate(state.topic.name, state.partition)
-        self._layout = layout_of(state, gate_command(gate))
-        self._script = ScriptCommands(state, keyspace, self._layout)
+        self._layout = layout_of(self._state, self._gate_command)
+        self._script = ScriptCommands(self._state, self._resources.commands.keyspace, self._layout)
 
     def append(
         self,
@@ -252,9 +252,19 @@ class Appender:
     # Script appends.
 
     def _send_script(self, append: ProducedAppend | OwnAppend, arguments: AppendArguments) -> None:
-        self._begin_script()
         if self._rest and isinstance(append, ProducedAppend):
             self._rest -= 1
+        payload = self._script.append(append, arguments)
+        self._send_function(append, payload, partial(self._script_answered, append, arguments))
+
+    def _send_mark(self, mark: MarkerAppend) -> None:
+        self._send_function(mark, self._script.mark(mark), partial(self._mark_answered, mark))
+
+    def _send_function(
+        self, append: AnyAppend, payload: Payload, answered: Callable[[memoryview], None]
+    ) -> None:
+        self._scripts += 1
+        self._state.next_position = -1
 
         def arrived(reply: memoryview | StorageError) -> None:
             self._scripts -= 1
@@ -262,16 +272,12 @@ class Appender:
                 if isinstance(reply, StorageError):
                     self._failed(append, reply)
                 else:
-                    self._script_answered(append, arguments, reply)
+                    answered(reply)
             finally:
                 if self._scripts == 0:
                     self._resume()
 
-        self._state.links.write_functions.send(self._script.append(append, arguments), arrived)
-
-    def _begin_script(self) -> None:
-        self._scripts += 1
-        self._state.next_position = -1
+        self._state.links.write_functions.send(payload, arrived)
 
     def _script_answered(
         self, append: ProducedAppend | OwnAppend, arguments: AppendArguments, reply: memoryview
@@ -286,22 +292,6 @@ class Appender:
         if self._scripts == 0 and not appended.duplicate:
             state.next_position = appended.base_offset + arguments.record_count + state.bias
         self._took_effect(append, arguments, appended, index_stale=outcome.index_stale)
-
-    def _send_mark(self, mark: MarkerAppend) -> None:
-        self._begin_script()
-
-        def arrived(reply: memoryview | StorageError) -> None:
-            self._scripts -= 1
-            try:
-                if isinstance(reply, StorageError):
-                    self._failed(mark, reply)
-                else:
-                    self._mark_answered(mark, reply)
-            finally:
-                if self._scripts == 0:
-                    self._resume()
-
-        self._state.links.write_functions.send(self._script.mark(mark), arrived)
 
     def _mark_answered(self, mark: MarkerAppend, reply: memoryview) -> None:
         state = self._state
