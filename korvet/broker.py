@@ -31,7 +31,6 @@ from korvet.security.credentials import Credentials
 from korvet.server.backpressure import Backpressure
 from korvet.server.dispatch import Dispatcher
 from korvet.server.listener import Listener
-from korvet.server.scheduling import keep_scheduling
 from korvet.storage.brokers.mailbox import Mailbox
 from korvet.storage.errors import NoRoom, StorageError, StorageFault, StoreError
 from korvet.storage.keys import Keyspace
@@ -176,12 +175,11 @@ async def _run(parts: _Parts, ready: Callable[[], None]) -> None:
     await _load(parts, changes)
     services = _services(parts)
     parts.security.quotas.on_change = parts.listener.forget_repeats
-    backpressure = Backpressure(_IN_FLIGHT_BYTES)
-    tasks = _housekeeping(parts, backpressure)
+    tasks = _housekeeping(parts)
     try:
         freeze_long_lived_objects()
         # Other brokers send clients to this broker already; it reports to them what is still being loaded.
-        await parts.listener.start(Dispatcher(services, backpressure))
+        await parts.listener.start(Dispatcher(services, Backpressure(_IN_FLIGHT_BYTES)))
         if not member.alone:
             await parts.coordinator.wait_loaded()
             await member.wait_known()
@@ -246,17 +244,15 @@ def _server_tasks(parts: _Parts, redis_url: str) -> list[asyncio.Task[None]]:
     return tasks
 
 
-def _housekeeping(parts: _Parts, backpressure: Backpressure) -> list[asyncio.Task[None]]:
+def _housekeeping(parts: _Parts) -> list[asyncio.Task[None]]:
     """The background work while clients are served."""
     config, security, topics = parts.config, parts.security, parts.topics
     guards = security.authorizer is not None or any(spec.authenticates for spec in config.listener_specs)
-    scheduling = partial(keep_scheduling, backpressure, config.bulk_scheduling_bytes_per_second)
     tasks = [
         keep("retention", partial(keep_retention, topics, config, _now_ms)),
         keep("compaction", LogCleaner(parts.store.commands, parts.store.logs, topics, config, _now_ms).run),
         keep("watch for evictions", EvictionWatch(parts.store.router).run),
         keep("users, ACLs and quotas", partial(security.keep_up, guards=guards)),
-        keep("scheduling", scheduling),
     ]
     if config.native_groups_enable:
         store, interval_ms = parts.store, config.native_groups_interval_ms

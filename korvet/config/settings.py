@@ -198,13 +198,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "without Redis; 0 turns the cache off."
         ),
     ] = 268_435_456
-    bulk_scheduling_bytes_per_second: Annotated[
-        Count,
-        Meta(
-            description="Produced bytes per second above which the broker runs under Linux's SCHED_BATCH: "
-            "more throughput and longer waits on busy CPUs; 0 means never."
-        ),
-    ] = 8_388_608
     fetch_readahead_bytes: Annotated[
         Count,
         Meta(

@@ -19,7 +19,7 @@ class Backpressure:
     the sum has fallen below half the limit. One request is always admitted, however large.
     """
 
-    __slots__ = ("_limit_bytes", "_waiting", "full", "in_flight_bytes", "taken_bytes")
+    __slots__ = ("_limit_bytes", "_waiting", "full", "in_flight_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -27,8 +27,6 @@ class Backpressure:
         """Bytes of the requests that are not answered yet."""
         self.full = limit_bytes <= 0
         """Whether the next request has to wait."""
-        self.taken_bytes = 0
-        """Bytes of all requests so far."""
         self._waiting: list[Callable[[], None]] = []
 
     def blocked(self, resume: Callable[[], None]) -> bool:
@@ -41,7 +39,6 @@ class Backpressure:
     def take(self, size_bytes: int) -> Callable[[], None]:
         """Count a request of that size. Returns the function that gives its bytes back."""
         self.in_flight_bytes += size_bytes
-        self.taken_bytes += size_bytes
         self.full = self.in_flight_bytes >= self._limit_bytes
         return partial(self.give_back, size_bytes)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from korvet.cli.client import ClientError, Cluster
 from korvet.cli.topic_requests import create_topic
@@ -79,38 +78,6 @@ def refusal(listen: str, data_dir: Path) -> str:
 def test_a_folder_or_a_port_in_use_is_refused(server: KorvetServer, tmp_path: Path) -> None:
     assert f"is in use by process {server.process.pid}" in refusal("127.0.0.1:0", server.data_dir)
     assert f"Error: cannot listen on {server.bootstrap}" in refusal(server.bootstrap, tmp_path)
-
-
-def may_be_scheduled_otherwise() -> bool:
-    """Whether a process may choose its scheduling policy on this machine, and still has the default one."""
-    if sys.platform != "linux" or os.sched_getscheduler(0) != os.SCHED_OTHER:
-        return False
-    try:
-        for policy in (os.SCHED_BATCH, os.SCHED_OTHER):
-            os.sched_setscheduler(0, policy, os.sched_param(0))
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.skipif(not may_be_scheduled_otherwise(), reason="the scheduling policy is not ours to choose")
-def test_a_broker_waits_for_its_turn_while_much_is_produced() -> None:
-    server = KorvetServer("--set", "bulk.scheduling.bytes.per.second=200000")
-    try:
-        pid = server.start().process.pid
-        producer = Producer({"bootstrap.servers": server.bootstrap})
-        assert os.sched_getscheduler(pid) == os.SCHED_OTHER
-
-        def waits() -> bool:
-            producer.produce("much", os.urandom(100_000))
-            producer.poll(0.01)
-            return os.sched_getscheduler(pid) == os.SCHED_BATCH
-
-        until(waits, TIMEOUT_S, "the broker is a batch process")
-        assert producer.flush(TIMEOUT_S) == 0
-        until(lambda: os.sched_getscheduler(pid) == os.SCHED_OTHER, TIMEOUT_S, "it is one like others again")
-    finally:
-        server.discard()
 
 
 def test_an_interrupt_ends_it_too(server: KorvetServer) -> None:
