@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.api.fetching.response import READ_COMMITTED
+from korvet.api.common.leader_epochs import check_leader_epoch
+from korvet.api.fetching.params import READ_COMMITTED
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import answer_each
@@ -109,17 +110,6 @@ async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) 
     if is_committed and found is not None and found[0] >= (await log.bounds()).last_stable_offset:
         return _NONE
     return _NONE if found is None else (found[0], found[1], log.leader_epoch)
-
-
-def check_leader_epoch(epoch: int, log: PartitionLog) -> ErrorCode:
-    """Whether we lead the partition, and what a client's view of the leader epoch means (KIP-320); -1 is no
-    view.
-    """
-    if log.closed:
-        return ErrorCode.not_leader_or_follower
-    if epoch in (-1, log.leader_epoch):
-        return ErrorCode.none
-    return ErrorCode.fenced_leader_epoch if epoch < log.leader_epoch else ErrorCode.unknown_leader_epoch
 
 
 def _partition(context: RequestContext, index: int, error: ErrorCode, found: tuple[int, int, int]) -> Any:

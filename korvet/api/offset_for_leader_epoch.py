@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kio.schema.errors import ErrorCode
 
 from korvet.api.common.errors import Asked, error_code_of
-from korvet.api.list_offsets import check_leader_epoch
+from korvet.api.common.leader_epochs import check_leader_epoch
 from korvet.protocol.registry import api
 from korvet.security.acls import Operation, ResourceType
 from korvet.slices import gathered

@@ -14,7 +14,7 @@ import struct
 from collections import deque
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from korvet.protocol import registry
 from korvet.protocol.headers import FIXED_HEADER_BYTES, LASTING_FRAME_BYTES
@@ -28,6 +28,7 @@ from korvet.server.turns import LARGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.api.fetching.state import FetchState
     from korvet.security.authorizer import Access
     from korvet.security.sasl import SaslSession
     from korvet.server.backpressure import Backpressure
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         "client_host",
         "closed",
         "closing",
-        "kept",
+        "fetch_state",
         "listener",
         "pipelines",
         "principal",
@@ -161,7 +162,8 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.repeat: Repeat | None = None
         """The last request, if the client will probably send it again."""
-        self.kept: Any = None
+        self.fetch_state: FetchState | None = None
+        """See korvet.api.common.context.Client."""
         self.listener = listener_access.name
         self.principal = ANONYMOUS
         """Who the client is, as `User:NAME`."""
@@ -208,9 +210,10 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._disconnect_callbacks = self._disconnect_callbacks, set()
         for callback in callbacks:
             callback()
-        # State kept for the next request refers to this connection: only the garbage collector would free
-        # both.
-        self.kept = None
+        # The state refers to this connection: only the garbage collector would free both.
+        fetch_state, self.fetch_state = self.fetch_state, None
+        if fetch_state is not None:
+            fetch_state.release()
         self.repeat = None
 
     def get_buffer(self, sizehint: int) -> memoryview:

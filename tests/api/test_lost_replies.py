@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from korvet.api.fetch import FullReading
+from korvet.api.fetching.full_fetch import FullFetch
 from korvet.api.fetching.memory import FetchMemory
+from korvet.api.fetching.pending_fetch import PendingFetch
 from korvet.coordinator.term import Term
 from korvet.storage.log import append_replies
 from korvet.storage.log.reader import Read
@@ -98,7 +99,7 @@ def test_a_waiting_fetch_that_cannot_be_answered_ends_its_connection(
     client: Client, in_process: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end = put(client, "t", batch([(b"k", b"v")])).base_offset + 1
-    failed = fails_once(monkeypatch, FullReading, "_answer")
+    failed = fails_once(monkeypatch, FullFetch, "answer")
     with pytest.raises(ConnectionClosed):
         fetch(client, BY_NAME, ("t", 0, end), wait_ms=200)
     assert failed
@@ -122,7 +123,7 @@ def test_a_fetch_that_fails_after_its_wait_for_memory_ends_its_connection(
         return 0
 
     monkeypatch.setattr(FetchMemory, "take", refuse_once)
-    failed = fails_once(monkeypatch, FullReading, "_read_within")
+    failed = fails_once(monkeypatch, PendingFetch, "_read_within")
     with pytest.raises(ConnectionClosed):
         fetch(client, BY_NAME, ("t", 0, 0))
     assert failed
@@ -137,7 +138,7 @@ def test_a_fetch_whose_reads_cannot_be_taken_over_ends_its_connection(
     client: Client, in_process: SimpleNamespace, korvet: KorvetServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     korvet.redis.xadd(f"{in_process.keyspace}:t:0", {"key": b"k", "value": b"v"})
-    failed = fails_once(monkeypatch, FullReading, "_hold")
+    failed = fails_once(monkeypatch, PendingFetch, "_hold")
     with pytest.raises(ConnectionClosed):
         fetch(client, 9, ("t", 0, 0))
     assert failed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from korvet.api.fetching.part import FetchedPart
+from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.sessions import FetchSession, FetchSessions, SessionError
 
 TOPICS = 3
@@ -67,13 +67,13 @@ class FetchSessionMachine(RuleBasedStateMachine):
         """Another client's session, which may displace this one."""
         self.now_ms += minutes * 60_000
         self.sessions.open(
-            [FetchedPart("other", index, 0, 1) for index in range(size)], self.now_ms, by_id=False
+            [FetchedPartition("other", index, 0, 1) for index in range(size)], self.now_ms, by_id=False
         )
 
     @rule(asked=st.sets(indexes))
     def full(self, asked: set[int]) -> None:
         self.positions = {index: self.positions.get(index, 0) for index in sorted(asked)}
-        parts = [FetchedPart(str(index), 0, offset, 1) for index, offset in self.positions.items()]
+        parts = [FetchedPartition(str(index), 0, offset, 1) for index, offset in self.positions.items()]
         for part in parts:
             self._find(part)
         self.sessions.close(self.id)
@@ -83,6 +83,8 @@ class FetchSessionMachine(RuleBasedStateMachine):
         for index, part in zip(self.positions, parts, strict=True):
             self.model[index] = Cached(part.offset, _told(part), part.log_start)
         self.known = {int(part.topic): _state(part) for part in parts if isinstance(part.topic, str)}
+        for part in parts:
+            part.reset_for_next()
 
     @rule(changed=st.sets(indexes), dropped=st.sets(indexes), room=st.integers(0, 4), throttled=st.booleans())
     def incremental(self, changed: set[int], dropped: set[int], room: int, throttled: bool) -> None:
@@ -95,9 +97,9 @@ class FetchSessionMachine(RuleBasedStateMachine):
             return
         for index in sorted(changed):
             self.positions[index] = self.logs[index].end
-            part = session.parts.get((str(index), 0))
+            part = session.partitions.get((str(index), 0))
             if part is None:
-                session.add(FetchedPart(str(index), 0, self.positions[index], 1))
+                session.add(FetchedPartition(str(index), 0, self.positions[index], 1))
             else:
                 part.offset = self.positions[index]
             self.model.setdefault(index, Cached(0)).offset = self.positions[index]
@@ -106,13 +108,13 @@ class FetchSessionMachine(RuleBasedStateMachine):
             assert (forgotten is None) == (self.model.pop(index, None) is None)
             self.positions.pop(index, None)
             self.known.pop(index, None)
-        if not self.sessions.go_on(session, self.now_ms):
+        if not self.sessions.advance(session, self.now_ms):
             assert not self.model
             self.id = 0
             return
-        assert [key for key, _ in session.parts] == [str(index) for index in self.model]
-        assert [part.turn for part in session.parts.values()] == sorted(
-            part.turn for part in session.parts.values()
+        assert [key for key, _ in session.partitions] == [str(index) for index in self.model]
+        assert [part.lru_sequence for part in session.partitions.values()] == sorted(
+            part.lru_sequence for part in session.partitions.values()
         )
         self._answer(session, room, throttled)
         self.epoch += 1
@@ -140,42 +142,44 @@ class FetchSessionMachine(RuleBasedStateMachine):
                     cached.high_watermark, cached.log_start = end, start
                     if readable:
                         self.model[index] = self.model.pop(index)
-            self._found(session.parts[str(index), 0], readable)
-        parts = list(session.parts.values())
-        news = [part for part in parts if part.is_news]
+            self._found(session.partitions[str(index), 0], readable)
+        parts = list(session.partitions.values())
+        news = [part for part in parts if part.has_news]
         assert [int(part.topic) for part in news] == expected
-        session.tell(news)
+        session.advertise(news)
         if throttled:
-            assert session.untell() == news
+            session.open_partitions.clear()
+            session.revert_advertised()
+            assert list(session.open_partitions) == news
         else:
             self.known |= {int(part.topic): _state(part) for part in news}
             # The client knows everything that a full fetch would report now.
             assert self.known == {int(part.topic): _state(part) for part in parts}
         for part in parts:
-            part.reset()
+            part.reset_for_next()
 
-    def _find(self, part: FetchedPart) -> None:
+    def _find(self, part: FetchedPartition) -> None:
         assert isinstance(part.topic, str)
         self._found(part, part.offset < self.logs[int(part.topic)].end)
 
-    def _found(self, part: FetchedPart, readable: bool) -> None:
+    def _found(self, part: FetchedPartition, readable: bool) -> None:
         assert isinstance(part.topic, str)
         log = self.logs[int(part.topic)]
         if log.failing:
             part.error = ErrorCode.kafka_storage_error
         else:
-            part.take([b"record"] if readable else [], log.end, log.start, None)
+            part.found([b"record"] if readable else [], log.end, log.start, None)
 
     @invariant()
     def no_more_than_there_is_room_for(self) -> None:
         assert len(self.sessions) <= self.slots
 
 
-def _told(part: FetchedPart) -> int:
+def _told(part: FetchedPartition) -> int:
     return -1 if part.error is not ErrorCode.none else part.high_watermark
 
 
-def _state(part: FetchedPart) -> tuple[bool, int, int]:
+def _state(part: FetchedPartition) -> tuple[bool, int, int]:
     return part.error is not ErrorCode.none, part.high_watermark, part.log_start
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from korvet.api.common.services import Services
+    from korvet.api.fetching.state import FetchState
     from korvet.protocol.messages import ResponseSchema
     from korvet.quotas.throttle import Mutations
     from korvet.security.acls import Operation, ResourceType
@@ -24,8 +25,8 @@ class Client(Protocol):
 
     client_host: str
     """The peer's address as Kafka writes it, with a slash before it."""
-    kept: Any
-    """What the Fetch handler keeps from one request to the next."""
+    fetch_state: FetchState | None
+    """What the Fetch handler keeps from one request to the next. It is released when the client is gone."""
     listener: str
     """The name of the listener that it came through."""
     principal: str

@@ -35,8 +35,12 @@ class Deadline:
     __slots__ = ("due_ms", "tick_ms")
 
     def __init__(self, wait_ms: int) -> None:
-        self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
         self.due_ms = _NEVER
+        self.set_wait(wait_ms)
+
+    def set_wait(self, wait_ms: int) -> None:
+        """Set how long the request waits, which decides how late its deadline may be met."""
+        self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
 
     def time_over(self) -> None:
         """The time has come."""

@@ -9,15 +9,13 @@ that hardly reads while others wait is disconnected, the one that has made no pr
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.api.common.budget import Budget
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
-
-    from korvet.api.common.context import Client
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +33,28 @@ _STALLED_S: Final = 10.0
 _LEAST_PROGRESS_BYTES: Final = 64 * 1024
 
 
+class Recipient(Protocol):
+    """The connection that reads a response, see korvet.api.common.context.Client."""
+
+    client_host: str
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes of responses that the client has not read yet."""
+
+    def when_sent(self, callback: Callable[[], None]) -> None:
+        """Call back when `unsent_bytes` is 0 again, or the client is gone."""
+
+    def cut(self) -> None:
+        """End the connection at once."""
+
+
 class _Sending:
     """A response that its client has yet to read."""
 
     __slots__ = ("client", "left_bytes", "moved_s", "size_bytes")
 
-    def __init__(self, client: Client, size_bytes: int, now_s: float) -> None:
+    def __init__(self, client: Recipient, size_bytes: int, now_s: float) -> None:
         self.client = client
         self.size_bytes = size_bytes
         self.left_bytes = client.unsent_bytes
@@ -100,7 +114,7 @@ class FetchMemory:
         """Hold `size_bytes` instead of `held_bytes`."""
         self._budget.give_back(held_bytes - size_bytes)
 
-    def sent_by(self, client: Client, held_bytes: int, size_bytes: int) -> None:
+    def sent_by(self, client: Recipient, held_bytes: int, size_bytes: int) -> None:
         """A response of `size_bytes`, for which `held_bytes` are held, was handed to the connection.
 
         Bytes that the client has not read stay held until the client reads them.

@@ -1,4 +1,4 @@
-"""Fetch responses (FetchResponse.json) written by hand: in segments, so that record data is not copied."""
+"""Encodes Fetch responses (FetchResponse.json) by hand, in segments, so that record data is not copied."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
+from korvet.api.fetching.params import SESSIONS_SINCE
 from korvet.protocol.primitives import length, string, uuid_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from korvet.api.fetching.part import FetchedPart, TopicKey
+    from korvet.api.fetching.partition import FetchedPartition, TopicKey
 
-LOG_START_SINCE: Final = 5
-SESSIONS_SINCE: Final = 7
-PREFERRED_REPLICA_SINCE: Final = 11
-FLEXIBLE_SINCE: Final = 12
-TOPIC_IDS_SINCE: Final = 13
-READ_COMMITTED: Final = 1
+# The version that added a field, or the encoding.
+_LOG_START_SINCE: Final = 5
+_PREFERRED_REPLICA_SINCE: Final = 11
+_FLEXIBLE_SINCE: Final = 12
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
+# Throttle time, error code and session ID.
 _SESSION: Final = struct.Struct(">ihi")
+# Index, error code, high watermark and last stable offset.
 _PARTITION: Final = struct.Struct(">ihqq")
+# Producer ID and first offset.
 _ABORTED: Final = struct.Struct(">qq")
 _topic: Final = attrgetter("topic")
 
 
 def encode_response(
     version: int,
-    parts: Iterable[FetchedPart],
+    partitions: Iterable[FetchedPartition],
     error: ErrorCode = ErrorCode.none,
     *,
     is_committed: bool = False,
     session_id: int = 0,
 ) -> list[bytes]:
-    """The response body. Partitions of one topic that follow each other are told in one go."""
-    flexible = version >= FLEXIBLE_SINCE
+    """The response body in segments. Consecutive partitions of one topic share an entry of the topic."""
+    flexible = version >= _FLEXIBLE_SINCE
     tags = b"\x00" if flexible else b""
     nothing_aborted = length(0 if is_committed else -1, flexible)
     segments: list[bytes] = []
-    topics = [(topic, [*found]) for topic, found in groupby(parts, _topic)]
+    topics = [(topic, [*found]) for topic, found in groupby(partitions, _topic)]
     text = [_SESSION.pack(0, error, session_id) if version >= SESSIONS_SINCE else _INT32.pack(0)]
     text.append(length(len(topics), flexible))
     for topic, found in topics:
         text.append(_topic_name(topic, flexible))
         text.append(length(len(found), flexible))
-        for part in found:
-            text.append(_PARTITION.pack(part.index, part.error, part.high_watermark, part.last_stable_offset))
-            if version >= LOG_START_SINCE:
-                text.append(_INT64.pack(part.log_start))
-            if is_committed and part.aborted:
-                text.append(length(len(part.aborted), flexible))
-                text += [_ABORTED.pack(each.producer_id, each.first_offset) + tags for each in part.aborted]
+        for each in found:
+            text.append(_PARTITION.pack(each.index, each.error, each.high_watermark, each.last_stable_offset))
+            if version >= _LOG_START_SINCE:
+                text.append(_INT64.pack(each.log_start))
+            if is_committed and each.aborted:
+                text.append(length(len(each.aborted), flexible))
+                text += [_ABORTED.pack(one.producer_id, one.first_offset) + tags for one in each.aborted]
             else:
                 text.append(nothing_aborted)
-            if version >= PREFERRED_REPLICA_SINCE:
+            if version >= _PREFERRED_REPLICA_SINCE:
                 text.append(_INT32.pack(-1))
-            text.append(length(part.size_bytes, flexible))
-            if part.size_bytes:
+            text.append(length(each.size_bytes, flexible))
+            if each.size_bytes:
                 segments.append(b"".join(text))
-                segments += part.batches
+                segments += each.batches
                 text = []
             text.append(tags)
         text.append(tags)

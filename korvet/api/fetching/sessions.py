@@ -1,10 +1,10 @@
-"""Fetch sessions (KIP-227): a consumer names its partitions once and then only what changes, and is told only
-of those with news.
+"""Fetch sessions (KIP-227): a consumer names its partitions once and then only changes. Responses contain
+only partitions with news.
 
-A full fetch (epoch 0) opens a session, and incremental ones go on with it, each with the next epoch. Sessions
-belong to the broker, not to a connection: the broker keeps a limited number of them and refuses further ones
-(the client then sends full fetches), unless one was not used for long or is smaller than the new one. No I/O
-here, and no clock.
+A full fetch (epoch 0) opens a session, and incremental fetches continue it, each with the next epoch.
+Sessions belong to the broker, not to a connection. The broker keeps a limited number of them. When there is
+no room, a session that was not used for long, or is smaller than the new one, is evicted; else no session
+opens, and the client sends full fetches. No I/O here, and no clock.
 """
 
 from __future__ import annotations
@@ -12,69 +12,59 @@ from __future__ import annotations
 import heapq
 import secrets
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
-
-from korvet.api.fetching.part import TopicKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from korvet.api.fetching.part import FetchedPart
+    from korvet.api.fetching.partition import FetchedPartition, PartitionKey
+    from korvet.api.fetching.state import FetchState
 
 FINAL_EPOCH: Final = -1
-"""A fetch without a session; one that is named is closed."""
+"""A fetch without a session. A session that it names is closed."""
 INITIAL_EPOCH: Final = 0
-"""A full fetch that wants a session; one that is named is closed."""
+"""A full fetch that opens a session. A session that it names is closed."""
 NO_SESSION: Final = 0
 EVICTION_MS: Final = 120_000
-"""A session that was not used for so long gives way to any other, and one that has lived so long to a larger
-one. Kafka's min.incremental.fetch.session.eviction.ms, which is no setting there either."""
+"""After this time without use a session is evicted for any other session, and at this age for a larger one.
+Kafka's min.incremental.fetch.session.eviction.ms, which Kafka does not let one set either."""
 _INT32_MAX: Final = 2**31 - 1
 MOST_PARTITIONS: Final = 500_000
-"""Of all sessions together: each takes some 300 bytes, and clients may make up their names."""
-# Ranks of sessions that are gone or have another size are kept until they are so many more than sessions.
+"""Partitions of all sessions together: each takes some 300 bytes, and clients may invent their names."""
+# Stale ranks, of sessions that are closed or have changed their size, are kept up to this number more than
+# there are sessions.
 _STALE_RANKS: Final = 64
 
-PartKey: TypeAlias = tuple[TopicKey, int]
-"""A partition in a session: its topic as requests name it, and its index."""
-
-by_turn: Final = attrgetter("turn")
+by_lru_sequence: Final = attrgetter("lru_sequence")
 """The order in which a session's partitions are read."""
 
 
 class SessionError(Exception):
-    """A fetch that no session goes on with; the client begins a new one."""
+    """A fetch that continues no session. The client starts a new one."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
         self.code = code
 
 
-class Reader(Protocol):
-    """What reads a session's partitions."""
-
-    def session_closed(self) -> None:
-        """The session is no more."""
-
-
 class FetchSession:
-    """The partitions that a client fetches, in the order in which they are read, with what it was told.
+    """The partitions that a client fetches, in the order in which they are read, and what the client knows.
 
-    Those that gave records move behind the others, so that all get their turn where a response cannot hold
-    everything.
+    Partitions that returned records move to the end. So each gets its turn when a response cannot hold all.
     """
 
     __slots__ = (
         "_before",
-        "_turns",
+        "_last_sequence",
         "by_id",
         "counted_size",
         "created_at_ms",
         "epoch",
         "id",
-        "parts",
+        "open_partitions",
+        "partitions",
         "ranked_size",
         "reader",
         "used_at_ms",
@@ -83,91 +73,132 @@ class FetchSession:
     def __init__(self, session_id: int, now_ms: float, *, by_id: bool) -> None:
         self.id = session_id
         self.by_id = by_id
-        """Whether its requests name topics by id (version 13 and above)."""
+        """Whether its requests name topics by ID (version 13 and above)."""
         self.epoch = 1
-        """That of the next request."""
-        self.parts: dict[PartKey, FetchedPart] = {}
+        """The epoch of the next request."""
+        self.partitions: dict[PartitionKey, FetchedPartition] = {}
+        self.open_partitions: dict[FetchedPartition, None] = {}
+        """Partitions that may have something to read or to advertise."""
         self.created_at_ms = self.used_at_ms = now_ms
         self.counted_size = 0
-        """The partitions that count against MOST_PARTITIONS: those after its last request."""
+        """The partitions after the last request, which count against MOST_PARTITIONS."""
         self.ranked_size = -1
-        """Its size among those that give way to larger ones; -1 while it is not among them."""
-        self.reader: Reader | None = None
-        """What reads its partitions."""
-        self._turns = 0
-        # What `tell` has changed: part, high watermark, log start, turn.
-        self._before: list[tuple[FetchedPart, int, int, int]] = []
+        """The size by which the session can be evicted for a larger one; -1 if it is too young for that."""
+        self.reader: FetchState | None = None
+        """What reads the partitions; None before the first incremental fetch, and once the session is closed.
+        """
+        self._last_sequence = 0
+        # What the last `advertise` changed: partition, high watermark, log start, LRU sequence.
+        self._before: list[tuple[FetchedPartition, int, int, int]] = []
 
-    def add(self, part: FetchedPart) -> None:
-        """A partition that the session does not have."""
-        self._turns += 1
-        part.turn = self._turns
-        self.parts[part.topic, part.index] = part
+    def add(self, partition: FetchedPartition) -> None:
+        """Add a partition at the end."""
+        self._last_sequence += 1
+        partition.lru_sequence = self._last_sequence
+        self.partitions[partition.topic, partition.index] = partition
+        self.open_partitions[partition] = None
 
-    def forget(self, key: PartKey) -> FetchedPart | None:
-        """A partition that the client fetches no more; None where it was not there."""
-        return self.parts.pop(key, None)
+    def forget(self, key: PartitionKey) -> FetchedPartition | None:
+        """Remove a partition, which the client fetches no more. Returns None if the session lacks it."""
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.open_partitions.pop(partition, None)
+            partition.unlisten()
+        return partition
 
-    def tell(self, parts: Iterable[FetchedPart]) -> None:
-        """The client is told what was found in these."""
+    def update(
+        self,
+        requested: Iterable[FetchedPartition],
+        forgotten: Iterable[PartitionKey],
+    ) -> None:
+        """Apply the changes of an incremental fetch: partitions that it names, and those that it forgets."""
+        for each in requested:
+            partition = self.partitions.get((each.topic, each.index))
+            if partition is None:
+                self.add(each)
+            else:
+                partition.offset, partition.max_bytes = each.offset, each.max_bytes
+                partition.leader_epoch = each.leader_epoch
+                self.open_partitions[partition] = None
+        for key in forgotten:
+            self.forget(key)
+
+    def open_all(self) -> None:
+        """Look at every partition in the next fetch."""
+        self.open_partitions = dict.fromkeys(self.partitions.values())
+
+    def advertise(self, partitions: Iterable[FetchedPartition]) -> None:
+        """The client gets what was found in these partitions."""
         self._before = before = []
-        others = len(self.parts) > 1
-        for part in parts:
-            before.append((part, part.told_high_watermark, part.told_log_start, part.turn))
-            part.told()
-            if part.size_bytes and others:
-                del self.parts[part.topic, part.index]
-                self.add(part)
+        others = len(self.partitions) > 1
+        for partition in partitions:
+            before.append(
+                (
+                    partition,
+                    partition.advertised_high_watermark,
+                    partition.advertised_log_start,
+                    partition.lru_sequence,
+                )
+            )
+            partition.mark_advertised()
+            if partition.size_bytes and others:
+                del self.partitions[partition.topic, partition.index]
+                self.add(partition)
+
+    def revert_advertised(self) -> None:
+        """Undo the last `advertise`: the response was withheld because the client is throttled (KIP-219)."""
+        before, self._before = self._before, []
+        for partition, high_watermark, log_start, lru_sequence in before:
+            partition.advertised_high_watermark = high_watermark
+            partition.advertised_log_start = log_start
+            partition.lru_sequence = lru_sequence
+            self.open_partitions[partition] = None
+        self.partitions = dict(sorted(self.partitions.items(), key=lambda item: item[1].lru_sequence))
 
     def renew(self) -> None:
-        """Leave the parts to reads that are under way for a request that nobody waits for any more."""
-        self.parts = {key: part.copy() for key, part in self.parts.items()}
-
-    def untell(self) -> list[FetchedPart]:
-        """What `tell` was last called for does not reach the client, which has to wait (KIP-219): those
-        partitions are as they were.
-        """
-        before, self._before = self._before, []
-        for part, high_watermark, log_start, turn in before:
-            part.told_high_watermark, part.told_log_start, part.turn = high_watermark, log_start, turn
-        self.parts = dict(sorted(self.parts.items(), key=lambda item: item[1].turn))
-        return [part for part, *_ in before]
+        """Replace the partitions by copies: reads under way write what they find to the old ones."""
+        self.partitions = {key: partition.copy() for key, partition in self.partitions.items()}
+        self.open_all()
 
 
 class FetchSessions:
-    """The broker's sessions, least recently used first: no more than `slots`, which have no more than
-    MOST_PARTITIONS together.
+    """The broker's sessions, the least recently used first: up to `slots` sessions, with up to
+    MOST_PARTITIONS partitions together.
     """
 
     def __init__(self, slots: int, draw: Callable[[int], int] = secrets.randbelow) -> None:
-        """draw(n): any number below n, for ids that nobody else has or guesses."""
+        """draw(n): a random number below n, for session IDs that nobody can guess."""
         self._slots = slots
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
-        # (size, id) of sessions that have lived long enough, the smallest first; some of them stale.
+        # A heap of (size, id) of sessions that are old enough to be evicted for a larger one. Some are stale.
         self._ranks: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, parts: Iterable[FetchedPart], now_ms: float, *, by_id: bool) -> FetchSession | None:
-        """A new session over what a full fetch has asked for and was told; None where there is no room."""
-        parts = {(part.topic, part.index): part for part in parts}.values()
-        if len(self._sessions) >= self._slots and not self._evict(len(parts), now_ms):
+    def open(
+        self, partitions: Iterable[FetchedPartition], now_ms: float, *, by_id: bool
+    ) -> FetchSession | None:
+        """Open a session for the partitions of a full fetch, as the response advertises them. Returns None if
+        there is no room.
+        """
+        distinct = {(each.topic, each.index): each for each in partitions}.values()
+        if len(self._sessions) >= self._slots and not self._evict(len(distinct), now_ms):
             return None
-        if not self._has_room(len(parts), now_ms):
+        if not self._has_room(len(distinct), now_ms):
             return None
         session = FetchSession(self._new_id(), now_ms, by_id=by_id)
-        for part in parts:
-            session.add(part)
-            part.told()
+        for partition in distinct:
+            session.add(partition)
+            partition.mark_advertised()
         self._sessions[session.id] = session
         self._count(session)
         return session
 
     def find(self, session_id: int, epoch: int, *, by_id: bool) -> FetchSession:
-        """The session that an incremental fetch goes on with. Raises SessionError."""
+        """The session that an incremental fetch continues. Raises SessionError."""
         session = self._sessions.get(session_id)
         if session is None:
             raise SessionError(ErrorCode.fetch_session_id_not_found)
@@ -177,13 +208,13 @@ class FetchSessions:
             raise SessionError(ErrorCode.fetch_session_topic_id_error)
         return session
 
-    def go_on(self, session: FetchSession, now_ms: float) -> bool:
-        """A request has changed what the session fetches; the next one has the next epoch. False if no
-        partition is left, or if there is no room for those that were added: then the session is closed.
+    def advance(self, session: FetchSession, now_ms: float) -> bool:
+        """Count the session's partitions after a request's changes, and expect the next epoch. Returns False
+        if no partition is left, or no room for added ones: then the session is closed.
         """
         session.used_at_ms = now_ms
         self._sessions[session.id] = self._sessions.pop(session.id)
-        size = len(session.parts)
+        size = len(session.partitions)
         added = size - session.counted_size
         if not size or (added > 0 and not self._has_room(added, now_ms)):
             self.close(session.id)
@@ -196,14 +227,14 @@ class FetchSessions:
         return True
 
     def close(self, session_id: int) -> None:
-        """The session is no more. No fault where there is none of that id."""
+        """Close the session, if there is one of that ID."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return
         self._partitions -= session.counted_size
         if session.reader is not None:
             reader, session.reader = session.reader, None
-            reader.session_closed()
+            reader.close()
 
     def _new_id(self) -> int:
         while True:
@@ -212,11 +243,11 @@ class FetchSessions:
                 return drawn
 
     def _count(self, session: FetchSession) -> None:
-        self._partitions += len(session.parts) - session.counted_size
-        session.counted_size = len(session.parts)
+        self._partitions += len(session.partitions) - session.counted_size
+        session.counted_size = len(session.partitions)
 
     def _has_room(self, size: int, now_ms: float) -> bool:
-        """Whether so many more partitions have room. Sessions that were not used for long give way."""
+        """Whether there is room for `size` more partitions. Evicts sessions that were not used for long."""
         while self._partitions + size > MOST_PARTITIONS:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now_ms - oldest.used_at_ms <= EVICTION_MS:
@@ -225,7 +256,7 @@ class FetchSessions:
         return True
 
     def _evict(self, size: int, now_ms: float) -> bool:
-        """Make room for a session of that many partitions, if another one has to give way to it."""
+        """Evict a session for one of `size` partitions. Returns False if none is old or small enough."""
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
@@ -253,5 +284,5 @@ class FetchSessions:
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after that one: they begin again at 1."""
+    """The epoch after this one. After the largest follows 1."""
     return 1 if epoch == _INT32_MAX else epoch + 1

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from korvet.api.fetching import sessions
-from korvet.api.fetching.part import FetchedPart
+from korvet.api.fetching.partition import FetchedPartition
 from korvet.api.fetching.sessions import EVICTION_MS, FetchSession, FetchSessions, SessionError, next_epoch
+
+if TYPE_CHECKING:
+    from korvet.api.fetching.params import FetchParams
+    from korvet.protocol.registry import Respond
 
 LATER_MS = EVICTION_MS + 1
 
 
-def part(topic: str, index: int = 0) -> FetchedPart:
-    return FetchedPart(topic, index, 0, 100)
+def part(topic: str, index: int = 0) -> FetchedPartition:
+    return FetchedPartition(topic, index, 0, 100)
 
 
 def counted(slots: int) -> FetchSessions:
@@ -31,7 +35,7 @@ def opened(sessions: FetchSessions, size: int, now_ms: float = 0) -> FetchSessio
 
 def used(sessions: FetchSessions, session: FetchSession | None, now_ms: float) -> None:
     assert session is not None
-    assert sessions.go_on(sessions.find(session.id, session.epoch, by_id=False), now_ms)
+    assert sessions.advance(sessions.find(session.id, session.epoch, by_id=False), now_ms)
 
 
 def code_of(sessions: FetchSessions, session_id: int, epoch: int, *, by_id: bool = False) -> ErrorCode:
@@ -40,14 +44,29 @@ def code_of(sessions: FetchSessions, session_id: int, epoch: int, *, by_id: bool
     return raised.value.code
 
 
-@dataclass
-class Noted:
-    """A reader that notes how often its session was closed."""
+class Reader:
+    """A reader that counts how often its session was closed."""
 
-    closed: list[int] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.closed = 0
 
-    def session_closed(self) -> None:
-        self.closed.append(1)
+    def close(self) -> None:
+        self.closed += 1
+
+    def cancel(self, error: ErrorCode, session_id: int) -> None:
+        raise NotImplementedError
+
+    def start(self, params: FetchParams, respond: Respond) -> None:
+        raise NotImplementedError
+
+    def repeat(self, request: object, respond: Respond) -> bool:
+        raise NotImplementedError
+
+    def empty_throttled_response(self) -> list[bytes]:
+        raise NotImplementedError
+
+    def release(self) -> None:
+        raise NotImplementedError
 
 
 def test_epochs_begin_again_at_1():
@@ -97,14 +116,14 @@ def test_no_room():
 def test_the_session_that_was_not_used_for_longest_gives_way_to_any():
     sessions = counted(2)
     first, second = opened(sessions, 9), opened(sessions, 9)
-    reader = Noted()
+    reader = Reader()
     assert second is not None
     second.reader = reader
     used(sessions, first, 1000)
     assert opened(sessions, 1, EVICTION_MS) is None
     assert opened(sessions, 1, LATER_MS) is not None
     assert code_of(sessions, 2, 1) is ErrorCode.fetch_session_id_not_found
-    assert (reader.closed, second.reader) == ([1], None)
+    assert (reader.closed, second.reader) == (1, None)
 
 
 def test_a_size_that_changes_counts_as_it_is():
@@ -124,24 +143,24 @@ def test_a_size_that_changes_counts_as_it_is():
 def test_news():
     sessions = counted(1)
     one = part("t")
-    one.take([], 5, 0, None)
+    one.found([], 5, 0, None)
     session = sessions.open([one], 0, by_id=False)
     assert session is not None
-    assert not one.is_news
-    one.take([b"records"], 5, 0, None)
-    assert one.is_news
+    assert not one.has_news
+    one.found([b"records"], 5, 0, None)
+    assert one.has_news
     for end, start in ((6, 0), (5, 1)):
-        one.take([], end, start, None)
-        assert one.is_news, (end, start)
-    one.take([], 5, 0, None)
+        one.found([], end, start, None)
+        assert one.has_news, (end, start)
+    one.found([], 5, 0, None)
     one.error = ErrorCode.offset_out_of_range
-    assert one.is_news
-    session.tell([one])
-    one.reset()
-    one.take([], 5, 0, None)
-    assert one.is_news, "the error is over"
-    session.tell([one])
-    assert not one.is_news
+    assert one.has_news
+    session.advertise([one])
+    one.reset_for_next()
+    one.found([], 5, 0, None)
+    assert one.has_news, "the error is over"
+    session.advertise([one])
+    assert not one.has_news
 
 
 def test_what_was_not_told_is_as_before():
@@ -149,30 +168,35 @@ def test_what_was_not_told_is_as_before():
     parts = [part("t", index) for index in range(3)]
     session = sessions.open(parts, 0, by_id=False)
     assert session is not None
-    before = list(session.parts)
+    before = list(session.partitions)
     for one in parts[:2]:
-        one.take([b"records"], 9, 1, None)
-    session.tell(parts[:2])
-    assert list(session.parts) == [before[2], before[0], before[1]]
-    assert not any(one.turn == 1 for one in parts)
-    assert session.untell() == parts[:2]
-    assert list(session.parts) == before
-    assert [one.turn for one in parts] == [1, 2, 3]
-    assert all(one.is_news for one in parts[:2])
-    assert session.untell() == []
+        one.found([b"records"], 9, 1, None)
+    session.advertise(parts[:2])
+    assert list(session.partitions) == [before[2], before[0], before[1]]
+    assert not any(one.lru_sequence == 1 for one in parts)
+    session.open_partitions.clear()
+    session.revert_advertised()
+    assert list(session.open_partitions) == parts[:2]
+    assert list(session.partitions) == before
+    assert [one.lru_sequence for one in parts] == [1, 2, 3]
+    assert all(one.has_news for one in parts[:2])
+    session.open_partitions.clear()
+    session.revert_advertised()
+    assert not session.open_partitions
 
 
 def test_parts_that_reads_under_way_have():
     sessions = counted(1)
     one = part("t")
-    one.take([b"late"], 9, 1, None)
+    one.found([b"late"], 9, 1, None)
     session = sessions.open([one], 0, by_id=False)
     assert session is not None
     session.renew()
-    (fresh,) = session.parts.values()
+    (fresh,) = session.partitions.values()
     assert fresh is not one
-    assert (fresh.size_bytes, fresh.log, fresh.heard, fresh.turn) == (0, None, None, one.turn)
-    assert (fresh.told_high_watermark, fresh.told_log_start) == (9, 1)
+    assert fresh.lru_sequence == one.lru_sequence
+    assert (fresh.size_bytes, fresh.log, fresh.listened_log) == (0, None, None)
+    assert (fresh.advertised_high_watermark, fresh.advertised_log_start) == (9, 1)
 
 
 @pytest.fixture
@@ -211,7 +235,7 @@ def test_a_session_that_grows_too_large_is_closed() -> None:
         session.add(part("t", index))
     used(sessions, session, 1)
     session.add(part("t", 10))
-    assert not sessions.go_on(session, 2)
+    assert not sessions.advance(session, 2)
     assert len(sessions) == 0
     assert opened(sessions, 10) is not None
 

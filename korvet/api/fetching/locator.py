@@ -1,0 +1,94 @@
+"""Finds the logs of a fetch's partitions, with the rights of the client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kio.schema.errors import ErrorCode
+
+from korvet.api.common.leader_epochs import check_leader_epoch
+from korvet.security.acls import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from korvet.api.common.context import Client
+    from korvet.api.fetching.params import FetchParams
+    from korvet.api.fetching.partition import FetchedPartition
+    from korvet.security.authorizer import Access
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.topics.directory import TopicDirectory
+
+
+class Locator:
+    """Locates partitions for one connection."""
+
+    __slots__ = ("_access", "_access_version", "_client", "_topics")
+
+    def __init__(self, topics: TopicDirectory, client: Client) -> None:
+        self._topics = topics
+        self._client = client
+        self._access: Access | None = None
+        self._access_version = -1
+
+    def have_rights_changed(self) -> bool:
+        """Whether the client's rights differ from those at the last call: then located partitions are void.
+        At the first call: whether the client has any limited rights.
+        """
+        access = self._client.access
+        version = -1 if access is None else access.version
+        if access is self._access and version == self._access_version:
+            return False
+        self._access, self._access_version = access, version
+        return True
+
+    def unread(
+        self, partitions: Collection[FetchedPartition], params: FetchParams
+    ) -> list[FetchedPartition] | None:
+        """Locate the partitions and return those to read at once; None if the fetch can wait for a log to
+        change.
+
+        If one of them has an error, the fetch is answered at once. Then nobody listens, so all the others are
+        read.
+        """
+        unread, failed = [], False
+        reads_at_end, is_committed = params.reads_at_end, params.is_committed
+        for partition in partitions:
+            log = partition.log
+            if log is None or log.closed:
+                log = self._locate(partition)
+            elif partition.leader_epoch not in (-1, log.leader_epoch):
+                partition.error = check_leader_epoch(partition.leader_epoch, log)
+            if log is None or partition.error is not ErrorCode.none:
+                failed = True
+            elif reads_at_end or not partition.is_at_end(log, is_committed=is_committed):
+                unread.append(partition)
+        if failed:
+            return [partition for partition in partitions if partition.error is ErrorCode.none]
+        return unread or None
+
+    def _locate(self, partition: FetchedPartition) -> PartitionLog | None:
+        """Set the partition's log, and the error that the client gets for the partition."""
+        partition.log = None
+        name: str | None
+        if isinstance(partition.topic, str):
+            topic, name = self._topics.get(partition.topic), partition.topic
+            unknown = ErrorCode.unknown_topic_or_partition
+        else:
+            topic = None if partition.topic is None else self._topics.by_id(partition.topic)
+            name = None if topic is None else topic.name
+            unknown = ErrorCode.unknown_topic_id
+        access = self._client.access
+        if not (access is None or name is None or access.allows(Operation.READ, ResourceType.TOPIC, name)):
+            partition.error = ErrorCode.topic_authorization_failed
+            return None
+        if topic is None:
+            self._topics.missed()
+            partition.error = unknown
+            return None
+        log = partition.log = self._topics.log_of(topic, partition.index)
+        if log is None:
+            partition.error = ErrorCode.unknown_topic_or_partition
+        else:
+            partition.error = check_leader_epoch(partition.leader_epoch, log)
+        return log

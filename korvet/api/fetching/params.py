@@ -1,0 +1,86 @@
+"""What a Fetch request asks for (FetchRequest.json): its limits, partitions and changes of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.api.fetching.partition import FetchedPartition
+from korvet.protocol.durations import milliseconds
+
+if TYPE_CHECKING:
+    from korvet.api.fetching.partition import PartitionKey
+
+READ_COMMITTED: Final = 1
+SESSIONS_SINCE: Final = 7
+TOPIC_IDS_SINCE: Final = 13
+# Older versions may belong to clients that do not know the codec (KIP-110).
+_ZSTD_SINCE: Final = 10
+# Limits a response, whatever the client asks for: Kafka's broker setting fetch.max.bytes.
+_MAX_BYTES: Final = 55 * 1024 * 1024
+
+
+class FetchParams(msgspec.Struct, frozen=True, gc=False):
+    """The version of a request, and how much it asks for."""
+
+    version: int
+    is_committed: bool
+    """Isolation level read_committed."""
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    reads_at_end: bool
+    """Whether partitions are read although this broker knows nothing more of them.
+
+    The known log ends are kept up to date only while somebody listens. A fetch that waits too briefly for
+    that has to ask Redis.
+    """
+
+    takes_zstd: bool
+    """Whether the client knows the codec zstd."""
+
+    @classmethod
+    def of(cls, version: int, request: Any, poll_interval_ms: int) -> FetchParams:
+        """poll_interval_ms: how often a listener learns of entries of native writers."""
+        max_wait_ms, min_bytes = milliseconds(request.max_wait), min(request.min_bytes, _MAX_BYTES)
+        return cls(
+            version,
+            request.isolation_level == READ_COMMITTED,
+            max_wait_ms,
+            min_bytes,
+            min(request.max_bytes, _MAX_BYTES),
+            max_wait_ms <= poll_interval_ms or min_bytes <= 0,
+            version >= _ZSTD_SINCE,
+        )
+
+    @property
+    def names_topics_by_id(self) -> bool:
+        """Whether the request names topics by ID."""
+        return self.version >= TOPIC_IDS_SINCE
+
+
+def requested_partitions(version: int, request: Any) -> list[FetchedPartition]:
+    """The partitions that a request names."""
+    by_id = version >= TOPIC_IDS_SINCE
+    partitions = []
+    for topic in request.topics:
+        key = topic.topic_id if by_id else topic.topic
+        for asked in topic.partitions:
+            leader_epoch = getattr(asked, "current_leader_epoch", -1)
+            partitions.append(
+                FetchedPartition(
+                    key, asked.partition, asked.fetch_offset, asked.partition_max_bytes, leader_epoch
+                )
+            )
+    return partitions
+
+
+def forgotten_partitions(version: int, request: Any) -> list[PartitionKey]:
+    """The partitions that an incremental fetch removes from its session."""
+    by_id = version >= TOPIC_IDS_SINCE
+    return [
+        (topic.topic_id if by_id else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]

@@ -1,0 +1,146 @@
+"""One partition of a fetch: what is requested, what was found, and what a session's client knows of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from kio.schema.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
+
+    from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.transactions import Aborted
+
+# Sentinel: nothing advertised to the client yet.
+_NOT_ADVERTISED: Final = -1
+
+TopicKey: TypeAlias = "str | UUID | None"
+"""A topic as the request names it: by name, or by id; None is the all-zeros id."""
+PartitionKey: TypeAlias = tuple[TopicKey, int]
+"""A partition as the request names it: its topic and its index."""
+
+
+class FetchedPartition:
+    """One partition of a fetch. Offsets are packed (korvet.offsets.packing)."""
+
+    __slots__ = (
+        "_listener",
+        "aborted",
+        "advertised_high_watermark",
+        "advertised_log_start",
+        "batches",
+        "error",
+        "high_watermark",
+        "index",
+        "last_stable_offset",
+        "leader_epoch",
+        "listened_log",
+        "log",
+        "log_start",
+        "lru_sequence",
+        "max_bytes",
+        "offset",
+        "size_bytes",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: TopicKey, index: int, offset: int, max_bytes: int, leader_epoch: int = -1
+    ) -> None:
+        """leader_epoch: the partition's leader epoch as the client knows it, -1 if the client sends none."""
+        self.topic = topic
+        self.index = index
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.leader_epoch = leader_epoch
+        self.log: PartitionLog | None = None
+        """The partition's log; None before it is located, and if it cannot be read."""
+        self.advertised_high_watermark = _NOT_ADVERTISED
+        self.advertised_log_start = _NOT_ADVERTISED
+        self.lru_sequence = 0
+        """Orders the partitions of a session, see FetchSession."""
+        self.listened_log: PartitionLog | None = None
+        """The log whose changes are reported to the listener."""
+        self._listener: Callable[[FetchedPartition], None] | None = None
+        self._clear()
+
+    def copy(self) -> FetchedPartition:
+        """The partition as its client knows it, not located and with nothing found."""
+        copy = FetchedPartition(self.topic, self.index, self.offset, self.max_bytes, self.leader_epoch)
+        copy.advertised_high_watermark = self.advertised_high_watermark
+        copy.advertised_log_start = self.advertised_log_start
+        copy.lru_sequence = self.lru_sequence
+        return copy
+
+    def _clear(self) -> None:
+        self.error = ErrorCode.none
+        self.batches: Sequence[bytes] = ()
+        self.size_bytes = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start = -1
+        self.aborted: Sequence[Aborted] = ()
+
+    def reset_for_next(self) -> None:
+        """Forget what was found, before the next fetch. After an error the log has to be located again."""
+        if self.error is not ErrorCode.none:
+            self.log = None
+        self._clear()
+
+    def found(self, batches: Sequence[bytes], log_end: int, log_start: int, last_stable_offset: int) -> None:
+        """Set what was read: record batches in any number of pieces, and the offsets of the log."""
+        self.batches = batches
+        self.size_bytes = sum(map(len, batches))
+        self.high_watermark = log_end
+        self.last_stable_offset = last_stable_offset
+        self.log_start = log_start
+
+    def found_nothing(self, log: PartitionLog) -> None:
+        """Set the offsets of the log, which was not read."""
+        self.found((), log.log_end, log.log_start, log.last_stable_offset)
+
+    def replace(self, batches: Sequence[bytes]) -> None:
+        """Return these record batches instead of those that were read."""
+        self.batches = batches
+        self.size_bytes = sum(map(len, batches))
+
+    def is_at_end(self, log: PartitionLog, *, is_committed: bool) -> bool:
+        """Whether the log holds nothing more for this reader yet, as far as this broker knows."""
+        if not is_committed:
+            return self.offset == log.log_end
+        return log.last_stable_offset_is_current and log.last_stable_offset <= self.offset <= log.log_end
+
+    def mark_advertised(self) -> None:
+        """The client of the session gets what was found. The end of an error is news again."""
+        failed = self.error is not ErrorCode.none
+        self.advertised_high_watermark = _NOT_ADVERTISED if failed else self.high_watermark
+        self.advertised_log_start = self.log_start
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the client of a session does not know yet what was found."""
+        return (
+            self.size_bytes > 0
+            or self.high_watermark != self.advertised_high_watermark
+            or self.log_start != self.advertised_log_start
+            or self.error is not ErrorCode.none
+        )
+
+    def listen(self, listener: Callable[[FetchedPartition], None]) -> None:
+        """Have `listener` called with this partition whenever its log changes, until `unlisten`."""
+        self.unlisten()
+        if self.log is not None:
+            self.listened_log, self._listener = self.log, listener
+            self.log.listen(self._on_log_changed)
+
+    def unlisten(self) -> None:
+        """Stop the calls of `listen`."""
+        if self.listened_log is not None:
+            self.listened_log.unlisten(self._on_log_changed)
+            self.listened_log = self._listener = None
+
+    def _on_log_changed(self) -> None:
+        if self._listener is not None:
+            self._listener(self)
