@@ -1,9 +1,9 @@
-"""Deadlines of requests that wait, gathered so that many of them end in one wake-up of the process.
+"""Deadlines of waiting requests, rounded so that one wake-up of the process serves many of them.
 
-A thousand idle consumers poll two thousand times a second, and answered each at its own time, each costs a
-wake-up. Those due together are answered one after the other instead, one in a turn of the loop while they
-are in time: in between come the requests of others, and theirs when they ask again, which otherwise all were
-in the way at once.
+A thousand idle consumers poll two thousand times a second. If each was answered at its own time, each would
+cost a wake-up. Requests that are due together are answered one after the other, one per iteration of the
+event loop while they are in time. Other requests are handled in between, and so are the next ones of the same
+clients, which would otherwise all arrive at once.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A deadline comes late by up to this share of the wait, and never early.
+# A deadline is late by at most one part in this number of the wait, within the two limits below; never early.
 _SHARE: Final = 50
 _FINEST_MS: Final = 1
 _COARSEST_MS: Final = 5
-# A turn of the loop answers one more for every so much that they are late by.
+# An iteration of the event loop answers one more request per this delay of theirs.
 _LATE_MS: Final = 10
 _NEVER: Final = -1
 
 
 class Deadline:
-    """Something that waits up to a time, and does so again and again. It is the base of what waits: were it
-    a part, each would refer to the other, and all of them be left to the garbage collector.
+    """A request that waits up to a time, again and again.
+
+    A base class, not a member: a member would form a reference cycle with its owner and leave both to the
+    cyclic garbage collector.
     """
 
     __slots__ = ("due_ms", "tick_ms")
@@ -39,16 +41,16 @@ class Deadline:
         self.set_wait(wait_ms)
 
     def set_wait(self, wait_ms: int) -> None:
-        """Set how long the request waits, which decides how late its deadline may be met."""
+        """Set how long the request waits, which determines how late its deadline may be."""
         self.tick_ms = min(max(wait_ms // _SHARE, _FINEST_MS), _COARSEST_MS)
 
     def time_over(self) -> None:
-        """The time has come."""
+        """Called at the deadline."""
         raise NotImplementedError
 
 
 class Deadlines:
-    """Calls `time_over` at deadlines rounded up to a tick of 2 % of the wait, from 1 ms to 5 ms."""
+    """Calls `time_over` at deadlines, rounded up to a tick of 2 % of the wait, 1 ms to 5 ms."""
 
     __slots__ = ("_buckets", "_loop", "now")
 
@@ -56,11 +58,11 @@ class Deadlines:
         self._loop = loop
         self.now = loop.time
         """The loop's time in seconds."""
-        # By time in ms. Who needs not wait any more is taken out, or would be kept until then.
+        # By time in ms. A disarmed deadline is removed, or it would be kept until its time.
         self._buckets: dict[int, dict[Deadline, None]] = {}
 
     def arm(self, deadline: Deadline, time_s: float) -> None:
-        """Call `time_over` at the loop's `time_s` or a little later, instead of at a time set before."""
+        """Call `time_over` at `time_s` of the loop's clock or a little later. Replaces an earlier `arm`."""
         due_ms = int(time_s * 1000) + 1
         due_ms += -due_ms % deadline.tick_ms
         if deadline.due_ms == due_ms:
@@ -75,7 +77,7 @@ class Deadlines:
             bucket[deadline] = None
 
     def disarm(self, deadline: Deadline) -> None:
-        """Don't call `time_over`. No fault where that was done already."""
+        """Don't call `time_over`. Has no effect on a deadline that is not armed."""
         if deadline.due_ms != _NEVER:
             bucket = self._buckets.get(deadline.due_ms)
             if bucket is not None:
@@ -86,7 +88,7 @@ class Deadlines:
         self._call_some(due_ms, deque(self._buckets.pop(due_ms)))
 
     def _call_some(self, due_ms: int, waiting: deque[Deadline]) -> None:
-        """Call one or a few of those that wait for this time, the others when requests had their turn."""
+        """Call one or a few of the deadlines of this time, and the others after the loop's other work."""
         late_ms = max(int(self.now() * 1000) - due_ms, 0)
         several = min(1 + late_ms // _LATE_MS, len(waiting))
         if several < len(waiting):
@@ -99,7 +101,7 @@ class Deadlines:
             try:
                 deadline.time_over()
             except Exception:  # noqa: BLE001 - logged
-                # What goes wrong for one request must not keep the others from their answer. As text: whoever
-                # keeps the log record must not keep the slot, which ends the connection when nobody holds it.
+                # A failing request must not delay the others. The traceback is logged as text: a log record
+                # with the exception would hold the request's slot, whose release ends the connection.
                 reason = traceback.format_exc()
                 log.error("a request could not be answered at its deadline\n%s", reason)

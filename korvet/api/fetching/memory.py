@@ -1,9 +1,10 @@
-"""Memory of the process for what consumers are given, until they have read it.
+"""Limits the memory of Fetch responses, from the reading of records until the client has received them.
 
 A response is as large as its client wants, up to `fetch.max.bytes`, and stays in memory until the client has
-read it. So a fetch takes its part of a budget before it reads records. It may take an eighth of what is free;
-while nothing is free it waits for a moment and then gets a small part all the same: its first batch. A client
-that hardly reads while others wait is disconnected, the one that has made no progress for longest first.
+received it. Therefore a fetch takes memory from a budget before it reads records: up to an eighth of the free
+bytes. If nothing is free, the fetch waits for a moment and then gets a small amount beyond the limit, enough
+for its first batch. While fetches wait, clients that hardly receive anything are disconnected, beginning with
+the one that has made no progress for the longest time.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# One fetch may take this part of what is free: the first of many must not leave the others nothing.
+# Limits one fetch to this fraction of the free bytes: the first of many fetches must leave some to the
+# others.
 _SHARES: Final = 8
-# What a fetch is given at once or waits for, at most: enough for its work to cost more than its waiting.
+# Bytes that a fetch may take although its fraction is less, and for which it waits: reading them costs more
+# than the wait.
 _USEFUL_BYTES: Final = 256 * 1024
-# What a fetch is given when its wait is over without room. Its first batch is given whole, however large.
+# Bytes that a fetch gets beyond the limit after its wait. Its first batch is returned whole, however large.
 _LEAST_BYTES: Final = 16 * 1024
-# How long a fetch waits for memory. People notice a second, and the fetch has yet to be read.
-_PATIENCE_S: Final = 0.25
-# A consumer may look at its records for minutes before it reads on. While others wait it has to read so many
-# bytes in this time.
+# Limits the wait of a fetch for memory. People notice a second, and the records have yet to be read.
+_MAX_WAIT_S: Final = 0.25
+# While others wait, a client has to receive _LEAST_PROGRESS_BYTES in this time. A consumer may process its
+# records for minutes before it receives more.
 _STALLED_S: Final = 10.0
 _LEAST_PROGRESS_BYTES: Final = 64 * 1024
 
 
 class Recipient(Protocol):
-    """The connection that reads a response, see korvet.api.common.context.Client."""
+    """The connection that receives a response, see korvet.api.common.context.Client."""
 
     client_host: str
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes of responses that the client has not read yet."""
+        """Bytes of responses that the client has not received yet."""
 
     def when_sent(self, callback: Callable[[], None]) -> None:
         """Call back when `unsent_bytes` is 0 again, or the client is gone."""
@@ -50,7 +53,7 @@ class Recipient(Protocol):
 
 
 class _Sending:
-    """A response that its client has yet to read."""
+    """A response that its client has not received completely."""
 
     __slots__ = ("client", "left_bytes", "moved_s", "size_bytes")
 
@@ -62,8 +65,8 @@ class _Sending:
 
 
 class FetchMemory:
-    """What all fetches hold together. `limit_bytes` bounds it, but for the first batches of those that find
-    nothing free.
+    """The memory that all fetches hold together: up to `limit_bytes`, and the first batches of fetches that
+    find nothing free.
     """
 
     def __init__(self, limit_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -74,7 +77,7 @@ class FetchMemory:
 
     @property
     def held_bytes(self) -> int:
-        """What is held now."""
+        """The bytes that fetches hold now."""
         return self._budget.held_bytes
 
     def take(self, most_bytes: int) -> int:
@@ -87,9 +90,8 @@ class FetchMemory:
         return size_bytes if budget.take(size_bytes) else 0
 
     def wait(self, most_bytes: int, ready: Callable[[int], None]) -> None:
-        """Hold some bytes as soon as there is room, or a few after some time, and call `ready` with how many.
-
-        Never calls it at once.
+        """Hold up to `most_bytes` as soon as there is room, or a few bytes after _MAX_WAIT_S. Then call
+        `ready(held bytes)`, never at once.
         """
         useful_bytes, least_bytes = min(most_bytes, _USEFUL_BYTES), min(most_bytes, _LEAST_BYTES)
 
@@ -98,7 +100,7 @@ class FetchMemory:
                 self._budget.exceed(least_bytes)
             ready(useful_bytes if admitted else least_bytes)
 
-        self._budget.wait(useful_bytes, done, _PATIENCE_S)
+        self._budget.wait(useful_bytes, done, _MAX_WAIT_S)
         self._check_soon()
 
     def take_all(self, size_bytes: int) -> bool:
@@ -117,7 +119,7 @@ class FetchMemory:
     def sent_by(self, client: Recipient, held_bytes: int, size_bytes: int) -> None:
         """A response of `size_bytes`, for which `held_bytes` are held, was handed to the connection.
 
-        Bytes that the client has not read stay held until the client reads them.
+        Bytes that the client has not received stay held until it receives them.
         """
         if not client.unsent_bytes:
             self._budget.give_back(held_bytes)
@@ -134,10 +136,10 @@ class FetchMemory:
 
     def _check_soon(self) -> None:
         if self._check is None:
-            self._check = self._loop.call_later(_PATIENCE_S / 2, self._look_at_readers)
+            self._check = self._loop.call_later(_MAX_WAIT_S / 2, self._look_at_readers)
 
     def _look_at_readers(self) -> None:
-        """Disconnect clients that hardly read, until nobody waits for memory."""
+        """Disconnect clients that hardly receive anything, until no fetch waits for memory."""
         self._check = None
         if not self._budget.is_waited_for:
             return

@@ -17,7 +17,7 @@ SESSIONS_SINCE: Final = 7
 TOPIC_IDS_SINCE: Final = 13
 # Older versions may belong to clients that do not know the codec (KIP-110).
 _ZSTD_SINCE: Final = 10
-# Limits a response, whatever the client asks for: Kafka's broker setting fetch.max.bytes.
+# Limits a response, even if the client asks for more: Kafka's broker setting fetch.max.bytes.
 _MAX_BYTES: Final = 55 * 1024 * 1024
 
 

@@ -111,7 +111,7 @@ class FetchSession:
         requested: Iterable[FetchedPartition],
         forgotten: Iterable[PartitionKey],
     ) -> None:
-        """Apply the changes of an incremental fetch: partitions that it names, and those that it forgets."""
+        """Apply the changes of an incremental fetch: named partitions and forgotten ones."""
         for each in requested:
             partition = self.partitions.get((each.topic, each.index))
             if partition is None:

@@ -169,7 +169,7 @@ def test_what_was_read_is_given_back() -> None:
 
 @pytest.mark.parametrize("read_bytes", [0, 1], ids=["nothing", "next to nothing"])
 def test_who_hardly_reads_while_others_wait_is_disconnected(monkeypatch: Any, read_bytes: int) -> None:
-    monkeypatch.setattr("korvet.api.fetching.memory._PATIENCE_S", 0.02)
+    monkeypatch.setattr("korvet.api.fetching.memory._MAX_WAIT_S", 0.02)
     monkeypatch.setattr("korvet.api.fetching.memory._STALLED_S", 0.3)
 
     async def check(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,0 +1,272 @@
+"""The states of a pending fetch: what each event does in each of them."""
+
+from __future__ import annotations
+
+import datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from korvet.api.fetching.deadlines import Deadlines
+from korvet.api.fetching.full_fetch import FullFetch
+from korvet.api.fetching.memory import FetchMemory
+from korvet.api.fetching.params import FetchParams
+from korvet.api.fetching.partition import FetchedPartition
+from korvet.api.fetching.pending_fetch import PendingFetch
+from korvet.api.fetching.response import encode_response
+from korvet.storage.log.values import Fetched
+from tests.unit.api.test_deadlines import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VERSION = 12
+RECORDS = b"record batches"
+SESSION_ID = 7
+
+
+class Log:
+    """A log of which Redis has to be asked; the test ends its reads."""
+
+    leader_epoch = 0
+    closed = False
+    log_start = 0
+    last_stable_offset_is_current = True
+
+    def __init__(self) -> None:
+        self.log_end = 10
+        self.listeners: dict[Callable[[], None], None] = {}
+        self.reads: list[Callable[[Fetched], None]] = []
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.log_end
+
+    def cached(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def read(self, offset: int, max_bytes: int, done: Callable[[Fetched], None]) -> None:
+        self.reads.append(done)
+
+    def listen(self, callback: Callable[[], None]) -> None:
+        self.listeners[callback] = None
+
+    def unlisten(self, callback: Callable[[], None]) -> None:
+        self.listeners.pop(callback, None)
+
+
+class Seen(NamedTuple):
+    """What can be seen of a fetch from outside."""
+
+    answer: str | None = None
+    is_reading: bool = False
+    is_waiting: bool = False
+    """Whether it listens to the log and is not reading."""
+    is_kept: bool = True
+    """Whether the client's next request can start from it."""
+
+
+class Scene:
+    """A client's fetch of one partition, from the log end on."""
+
+    def __init__(self, *, min_bytes: int = 1) -> None:
+        self.clock = Clock()
+        self.log = Log()
+        self.memory = FetchMemory(1 << 20, self.clock)  # type: ignore[arg-type]
+        self.answers: list[list[bytes] | None] = []
+        topics = SimpleNamespace(get=lambda name: name, log_of=lambda _, index: self.log)
+        self.services: Any = SimpleNamespace(
+            topics=topics,
+            deadlines=Deadlines(self.clock),  # type: ignore[arg-type]
+            fetch_memory=self.memory,
+        )
+        self.client: Any = SimpleNamespace(access=None, fetch_state=None, unsent_bytes=0)
+        request = SimpleNamespace(
+            max_wait=datetime.timedelta(seconds=1), min_bytes=min_bytes, max_bytes=1 << 16, isolation_level=0
+        )
+        self.params = FetchParams.of(VERSION, request, 100)
+        self.partition = FetchedPartition("t", 0, self.log.log_end, 1 << 16)
+        self.request = object()
+        strategy = FullFetch(self.services, self.client, [self.partition], repeatable=self.request)
+        self.fetch = PendingFetch(self.services, self.client, strategy, self.params)
+        self.client.fetch_state = self.fetch
+        self.fetch.start(self.params, self.answers.append)
+
+    def log_changes(self) -> None:
+        self.log.log_end += 1
+        for callback in list(self.log.listeners):
+            callback()
+
+    def records_arrive(self) -> None:
+        self._read_ends(RECORDS)
+
+    def nothing_arrives(self) -> None:
+        self._read_ends(b"")
+
+    def _read_ends(self, data: bytes) -> None:
+        log = self.log
+        log.reads.pop()(Fetched(data, 1, -1, -1, log.log_end, log.log_start, log.log_end))
+
+    def deadline_passes(self) -> None:
+        self.clock.advance(self.clock.now_s + 2)
+
+    def client_leaves(self) -> None:
+        fetch, self.client.fetch_state = self.client.fetch_state, None
+        if fetch is not None:
+            fetch.release()
+
+    def session_closes(self) -> None:
+        self.fetch.close()
+
+    def session_moves(self) -> None:
+        self.fetch.cancel(ErrorCode.invalid_fetch_session_epoch, SESSION_ID)
+
+    def seen(self) -> Seen:
+        is_reading = bool(self.log.reads)
+        is_waiting = self.fetch.due_ms != -1 and bool(self.log.listeners) and not is_reading
+        is_kept = self.client.fetch_state is self.fetch
+        return Seen(self._answer(), is_reading, is_waiting, is_kept)
+
+    def _answer(self) -> str | None:
+        if not self.answers:
+            return None
+        (body,) = self.answers
+        assert body is not None
+        if RECORDS in body:
+            return "records"
+        error = ErrorCode.invalid_fetch_session_epoch
+        if body == encode_response(VERSION, (), error, session_id=SESSION_ID):
+            return "error"
+        return "empty"
+
+
+def waiting() -> Scene:
+    return Scene()
+
+
+def reading() -> Scene:
+    scene = waiting()
+    scene.log_changes()
+    return scene
+
+
+def idle() -> Scene:
+    scene = waiting()
+    scene.deadline_passes()
+    scene.answers.clear()
+    return scene
+
+
+def released() -> Scene:
+    scene = reading()
+    scene.client_leaves()
+    return scene
+
+
+IDLE = Seen()
+READING = Seen(is_reading=True)
+WAITING = Seen(is_waiting=True)
+RELEASED = Seen(is_reading=True, is_kept=False)
+ENDED = Seen(is_kept=False)
+STATES = {idle: IDLE, reading: READING, waiting: WAITING, released: RELEASED}
+TABLE: dict[tuple[Callable[[], Scene], Callable[[Scene], None]], Seen] = {
+    (idle, Scene.log_changes): IDLE,
+    (idle, Scene.deadline_passes): IDLE,
+    (idle, Scene.client_leaves): ENDED,
+    (idle, Scene.session_closes): ENDED,
+    (idle, Scene.session_moves): ENDED,
+    (reading, Scene.log_changes): READING,
+    (reading, Scene.records_arrive): IDLE._replace(answer="records"),
+    (reading, Scene.nothing_arrives): WAITING,
+    # The read under way decides.
+    (reading, Scene.deadline_passes): READING,
+    (reading, Scene.client_leaves): RELEASED,
+    # The request at work is answered first.
+    (reading, Scene.session_closes): READING,
+    (reading, Scene.session_moves): RELEASED._replace(answer="error"),
+    (waiting, Scene.log_changes): READING,
+    (waiting, Scene.deadline_passes): IDLE._replace(answer="empty"),
+    (waiting, Scene.client_leaves): ENDED,
+    (waiting, Scene.session_closes): WAITING,
+    (waiting, Scene.session_moves): ENDED._replace(answer="error"),
+    (released, Scene.log_changes): RELEASED,
+    (released, Scene.records_arrive): ENDED,
+    (released, Scene.nothing_arrives): ENDED,
+    (released, Scene.deadline_passes): RELEASED,
+    (released, Scene.client_leaves): RELEASED,
+    (released, Scene.session_closes): RELEASED,
+    (released, Scene.session_moves): RELEASED,
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), TABLE, ids=[f"{state.__name__}-{event.__name__}" for state, event in TABLE]
+)
+def test_every_event_in_every_state(state: Callable[[], Scene], event: Callable[[Scene], None]) -> None:
+    scene = state()
+    assert scene.seen() == STATES[state]
+    event(scene)
+    seen = scene.seen()
+    assert seen == TABLE[state, event]
+    # Memory is held for reads under way only, and nobody listens for a fetch that has ended.
+    assert bool(scene.memory.held_bytes) == seen.is_reading
+    assert bool(scene.log.listeners) == seen.is_kept
+
+
+def test_the_table_is_complete() -> None:
+    events = {event for _, event in TABLE}
+    arrivals = {Scene.records_arrive, Scene.nothing_arrives}
+    expected = {
+        (state, event)
+        for state in STATES
+        for event in events
+        if event not in arrivals or STATES[state].is_reading
+    }
+    assert set(TABLE) == expected
+
+
+def test_a_log_that_changes_during_a_read_is_read_again() -> None:
+    scene = reading()
+    scene.log_changes()
+    scene.nothing_arrives()
+    assert scene.seen() == READING
+    scene.records_arrive()
+    assert scene.seen() == IDLE._replace(answer="records")
+
+
+def test_a_deadline_that_passes_during_a_read_is_met_when_the_read_ends() -> None:
+    scene = reading()
+    scene.deadline_passes()
+    scene.nothing_arrives()
+    assert scene.seen() == IDLE._replace(answer="empty")
+
+
+def test_too_few_bytes_are_kept_until_the_deadline() -> None:
+    scene = Scene(min_bytes=1000)
+    scene.log_changes()
+    scene.records_arrive()
+    assert scene.seen() == WAITING
+    assert scene.memory.held_bytes == len(RECORDS)
+    scene.deadline_passes()
+    assert scene.seen() == IDLE._replace(answer="records")
+    assert scene.memory.held_bytes == 0
+
+
+def test_only_the_same_request_is_answered_again() -> None:
+    scene = idle()
+    assert not scene.fetch.repeat(object(), scene.answers.append)
+    assert scene.fetch.repeat(scene.request, scene.answers.append)
+    assert scene.seen() == WAITING
+    scene.deadline_passes()
+    assert scene.seen() == IDLE._replace(answer="empty")
+
+
+def test_a_request_that_cannot_start_leaves_nothing() -> None:
+    scene = idle()
+    scene.services.topics.get = None
+    scene.partition.log = None
+    with pytest.raises(TypeError):
+        scene.fetch.start(scene.params, scene.answers.append)
+    assert scene.seen() == ENDED
