@@ -114,7 +114,8 @@ def _fetch_incrementally(
         respond(encode_response(version, (), error.code))
         return
     state = continue_session(services, client, session, params)
-    session.update(requested_partitions(version, request), forgotten_partitions(version, request))
+    if request.topics or request.forgotten_topics_data:
+        session.update(requested_partitions(version, request), forgotten_partitions(version, request))
     if not sessions.advance(session, services.deadlines.now() * 1000):
         full = FullFetch(services, client, requested_partitions(version, request))
         state = PendingFetch(services, client, full, params)

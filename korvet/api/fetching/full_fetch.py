@@ -35,6 +35,7 @@ class FullFetch:
         "_repeatable",
         "_services",
         "_session",
+        "_was_read",
         "partitions",
     )
 
@@ -55,6 +56,8 @@ class FullFetch:
         self._session: FetchSession | None = None
         self._repeatable = repeatable
         self._idle_response: list[bytes] = []
+        # Whether the partitions hold what the last request found.
+        self._was_read = False
 
     @property
     def is_over(self) -> bool:
@@ -70,6 +73,10 @@ class FullFetch:
         if self._locator.have_rights_changed():
             for partition in self.partitions:
                 partition.log = None
+        if self._was_read:
+            self._was_read = False
+            for partition in self.partitions:
+                partition.reset_for_next()
         if not self.partitions:
             return []
         return self._locator.unread(self.partitions, params)
@@ -84,12 +91,13 @@ class FullFetch:
         for partition in self.partitions:
             log = partition.log
             if log is not None and partition.high_watermark < 0 and partition.error is ErrorCode.none:
-                partition.found_nothing(log)
+                partition.found_nothing(log.state)
         if self._opens_session:
             return self._with_session(params)
         body = self._encode(params, NO_SESSION)
+        self._was_read = True
         for partition in self.partitions:
-            partition.reset_for_next()
+            partition.batches, partition.size_bytes = (), 0
         return body
 
     def _with_session(self, params: FetchParams) -> list[bytes]:
@@ -108,11 +116,14 @@ class FullFetch:
     def _nothing_new(self, params: FetchParams) -> list[bytes]:
         """The response body if every partition is at its log's end: usually the same as the last time."""
         for partition in self.partitions:
-            log = partition.log
-            assert log is not None
-            found = partition.high_watermark, partition.log_start, partition.last_stable_offset
-            if found != (log.log_end, log.log_start, log.last_stable_offset):
-                partition.found_nothing(log)
+            assert partition.log is not None
+            state = partition.log.state
+            if (
+                partition.high_watermark != state.log_end
+                or partition.log_start != state.log_start
+                or partition.last_stable_offset != state.last_stable_offset
+            ):
+                partition.found_nothing(state)
                 self._idle_response = []
         if not self._idle_response:
             self._idle_response = self._encode(params, NO_SESSION)

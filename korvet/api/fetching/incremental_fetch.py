@@ -99,7 +99,7 @@ class IncrementalFetch:
         for partition in self.partitions:
             log = partition.log
             if log is not None and partition.high_watermark < 0 and partition.error is ErrorCode.none:
-                partition.found_nothing(log)
+                partition.found_nothing(log.state)
             if partition.has_news:
                 news.append(partition)
         if news:
@@ -126,11 +126,12 @@ class IncrementalFetch:
         if partition.error is not ErrorCode.none:
             partition.unlisten()
         elif log is not None and not partition.size_bytes and partition.listened_log is log:
+            state = log.state
             is_advertised = (
-                partition.offset == log.log_end == partition.advertised_high_watermark
-                and partition.advertised_log_start == log.log_start
+                partition.offset == state.log_end == partition.advertised_high_watermark
+                and partition.advertised_log_start == state.log_start
             )
-            if is_advertised and (not self._is_committed or log.last_stable_offset_is_current):
+            if is_advertised and (not self._is_committed or state.last_stable_offset_is_current):
                 self._session.open_partitions.pop(partition, None)
         partition.reset_for_next()
 

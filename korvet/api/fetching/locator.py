@@ -55,13 +55,13 @@ class Locator:
         reads_at_end, is_committed = params.reads_at_end, params.is_committed
         for partition in partitions:
             log = partition.log
-            if log is None or log.closed:
+            if log is None or log.state.refusal is not None:
                 log = self._locate(partition)
             elif partition.leader_epoch not in (-1, log.leader_epoch):
                 partition.error = check_leader_epoch(partition.leader_epoch, log)
             if log is None or partition.error is not ErrorCode.none:
                 failed = True
-            elif reads_at_end or not partition.is_at_end(log, is_committed=is_committed):
+            elif reads_at_end or not partition.is_at_end(log.state, is_committed=is_committed):
                 unread.append(partition)
         if failed:
             return [partition for partition in partitions if partition.error is ErrorCode.none]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from korvet.storage.log.partition_log import PartitionLog
+    from korvet.storage.log.state import LogState
     from korvet.storage.log.transactions import Aborted
 
 # Sentinel: nothing advertised to the client yet.
@@ -97,20 +98,22 @@ class FetchedPartition:
         self.last_stable_offset = last_stable_offset
         self.log_start = log_start
 
-    def found_nothing(self, log: PartitionLog) -> None:
+    def found_nothing(self, state: LogState) -> None:
         """Set the offsets of the log, which was not read."""
-        self.found((), log.log_end, log.log_start, log.last_stable_offset)
+        self.found((), state.log_end, state.log_start, state.last_stable_offset)
 
     def replace(self, batches: Sequence[bytes]) -> None:
         """Return these record batches instead of those that were read."""
         self.batches = batches
         self.size_bytes = sum(map(len, batches))
 
-    def is_at_end(self, log: PartitionLog, *, is_committed: bool) -> bool:
+    def is_at_end(self, state: LogState, *, is_committed: bool) -> bool:
         """Whether the log holds nothing more for this reader yet, as far as this broker knows."""
         if not is_committed:
-            return self.offset == log.log_end
-        return log.last_stable_offset_is_current and log.last_stable_offset <= self.offset <= log.log_end
+            return self.offset == state.log_end
+        return (
+            state.last_stable_offset_is_current and state.last_stable_offset <= self.offset <= state.log_end
+        )
 
     def mark_advertised(self) -> None:
         """The client of the session gets what was found. The end of an error is news again."""

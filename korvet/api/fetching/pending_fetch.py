@@ -142,8 +142,8 @@ class PendingFetch(Deadline):
     def _read(self, partitions: Sequence[FetchedPartition], taken_bytes: int = 0) -> None:
         """Read the partitions once there is memory. `taken_bytes` of the response are used already."""
         self._has_read = True
-        limits = [partition.max_bytes for partition in partitions]
-        most_bytes = max(min(self._params.max_bytes - taken_bytes, sum(limits)), 1)
+        limits_bytes = sum([partition.max_bytes for partition in partitions])
+        most_bytes = max(min(self._params.max_bytes - taken_bytes, limits_bytes), 1)
         memory = self._services.fetch_memory
         remaining_bytes = memory.take(most_bytes)
         self._held_bytes += remaining_bytes
@@ -229,11 +229,12 @@ class PendingFetch(Deadline):
             batches = log.cached(partition.offset, limit, remaining_bytes, zstd=zstd)
             if batches is None:
                 return False
-            partition.found(batches, log.log_end, log.log_start, log.last_stable_offset)
+            state = log.state
+            partition.found(batches, state.log_end, state.log_start, state.last_stable_offset)
         if (
             not partition.batches
             and self._reads > 1
-            and not partition.is_at_end(log, is_committed=params.is_committed)
+            and not partition.is_at_end(log.state, is_committed=params.is_committed)
         ):
             # Too large for the bytes that remain. Reads under way may leave some of theirs.
             self._unread.append(partition)
@@ -364,7 +365,7 @@ class PendingFetch(Deadline):
             partition
             for partition in self._strategy.partitions
             if (log := partition.log) is not None
-            and (not partition.is_at_end(log, is_committed=is_committed) or log.closed)
+            and (not partition.is_at_end(log.state, is_committed=is_committed) or log.closed)
         ]
 
     def time_over(self) -> None:

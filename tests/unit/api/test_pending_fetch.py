@@ -32,6 +32,7 @@ class Log:
 
     leader_epoch = 0
     closed = False
+    refusal = None
     log_start = 0
     last_stable_offset_is_current = True
 
@@ -39,6 +40,10 @@ class Log:
         self.log_end = 10
         self.listeners: dict[Callable[[], None], None] = {}
         self.reads: list[Callable[[Fetched], None]] = []
+
+    @property
+    def state(self) -> Log:
+        return self
 
     @property
     def last_stable_offset(self) -> int:
