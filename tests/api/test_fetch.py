@@ -1,4 +1,4 @@
-"""Fetch and ListOffsets: every version, limits, waiting, offsets and times that are not there."""
+"""Fetch and ListOffsets: every version, limits, waiting, missing offsets and timestamps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def fetch(ask, version, *parts, **more):
 
 @pytest.fixture
 def filled(ask, topic):
-    """A topic with ten records in ten batches, and the offset behind the last one."""
+    """A topic with ten records in ten batches, and their offsets."""
     results = [put(ask, topic, batch([(b"%d" % index, b"v" * 100)])) for index in range(10)]
     offsets = [result.base_offset for result in results]
     assert offsets == sorted(offsets)
@@ -134,7 +134,7 @@ def test_leader_epochs(ask, filled, topic_ids, version):
 def test_an_empty_fetch_waits_its_time_and_not_less(ask, topic):
     for wait_ms in (60, 100, 400):
         over_ms = []
-        # A busy machine may delay one of them.
+        # A busy machine may delay one of the responses.
         while len(over_ms) < 5 and min(over_ms, default=400) >= 100:
             started = time.monotonic()
             (part,) = fetch(ask, BY_NAME, (topic, 0, 0), wait_ms=wait_ms)

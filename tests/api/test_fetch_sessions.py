@@ -1,6 +1,4 @@
-"""Fetch sessions (KIP-227) on the wire: what opens, goes on with and ends them, and what their clients are
-told of.
-"""
+"""Fetch sessions (KIP-227) on the wire: what opens, continues and closes them, and what responses contain."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ class Session:
         self.ask.send("Fetch", self.version, **(fields | more))
 
     def receive(self) -> Any:
-        """The answer; the session goes on with the next epoch where it is not an error."""
+        """The response. Unless it is an error, the session continues with the next epoch."""
         answer = self.ask.receive("Fetch", self.version)
         if answer.error_code == 0 and self.epoch >= 0:
             self.id = answer.session_id
@@ -75,7 +73,7 @@ class Session:
         return self.receive()
 
     def fetch(self, *parts: Any, **fields: Any) -> list[Any]:
-        """The partitions that are told of."""
+        """The partitions in the response."""
         answer = self.answer(*parts, **fields)
         assert answer.error_code == 0
         return told(answer)
@@ -95,7 +93,7 @@ def keys(part: Any) -> list[bytes]:
 
 
 def fill(ask: Client, topic: str, *names: str, partition: int = 0) -> int:
-    """Append a record for each; the offset behind the last."""
+    """Append a record per name. Returns the offset after the last one."""
     end = 0
     for name in names:
         result = put(ask, topic, batch([(name.encode(), b"v" * 1000)]), partition=partition)
@@ -113,13 +111,13 @@ def test_a_session(ask, new_topic, topic_ids, version):
     parts = session.fetch((name, 0, 0), (name, 1, 0))
     assert session.id > 0
     assert found(parts) == [(0, [b"a", b"b"]), (1, [])]
-    # Nothing has changed but the position.
+    # Only the position has changed.
     assert session.fetch((name, 0, first)) == []
     assert session.fetch() == []
     second = fill(ask, topic, "c")
     other = fill(ask, topic, "x", partition=1)
     assert sorted(found(session.fetch())) == [(0, [b"c"]), (1, [b"x"])]
-    # The position stays where it is unless the request says another one.
+    # The position stays the same unless the request contains another one.
     assert sorted(found(session.fetch())) == [(0, [b"c"]), (1, [b"x"])]
     assert found(session.fetch((name, 0, second))) == [(1, [b"x"])]
     assert session.fetch(forget=[(name, 1)]) == []
@@ -158,7 +156,7 @@ def test_epochs(ask, another, topic):
         assert (answer.error_code, answer.session_id, answer.responses) == (INVALID_EPOCH, 0, ())
     session.epoch = 1
     assert session.fetch() == []
-    # The same request once more, as by a client that did not get the answer.
+    # The same request once more, as from a client that did not receive the response.
     session.epoch = 1
     assert session.answer().error_code == INVALID_EPOCH
     session.epoch = 2
@@ -217,14 +215,14 @@ def test_errors_are_told_each_time_until_they_are_over(ask, topic, fresh, new_to
     assert part.error_code == OUT_OF_RANGE
     (part,) = session.fetch((topic, 0, 0, {"current_leader_epoch": 5}))
     assert part.error_code == UNKNOWN_LEADER_EPOCH
-    # The error is over, and that is news.
+    # The end of the error is news.
     (part,) = session.fetch((topic, 0, 0), max_wait=0)
     assert (part.error_code, part.high_watermark) == (0, 0)
     assert session.fetch(max_wait=0) == []
 
 
 def test_topics_that_are_made_and_deleted(ask, another, topic, topic_ids, new_topic):
-    """By id: what is made anew under the same name is another topic."""
+    """By ID: a topic that is created again under the same name is another topic."""
     session = Session(ask, BY_ID)
     topic_id = topic_ids(topic)
     other = new_topic()
@@ -259,7 +257,7 @@ def test_a_waiting_fetch_is_woken(ask, another, new_topic):
 
 
 def test_what_the_full_fetch_gave_is_not_given_again(ask, topic, fresh):
-    """By requests that wait, and so do not look at what is known to have nothing new."""
+    """With requests that wait, which skip partitions that are known to have no news."""
     end = fill(ask, topic, "a", "b")
     session = Session(ask, max_wait=200)
     assert found(session.fetch((topic, 0, 0))) == [(0, [b"a", b"b"])]
@@ -298,6 +296,20 @@ def test_entries_of_native_writers(ask, topic, korvet):
     assert keys(part) == [b"native"]
 
 
+def test_entries_of_native_writers_beside_a_failing_partition(ask, topic, fresh, korvet):
+    """Errors are answered at once, so nobody listens to the other partitions: each fetch reads them."""
+    session = Session(ask, max_wait=LONG_MS)
+    session.fetch((fresh("never"), 0, 0), (topic, 0, 0))
+    korvet.redis.xadd(f"korvet:{topic}:0", {"key": "native", "value": "v"})
+
+    def arrived() -> bool:
+        failed, *others = sorted(session.fetch(), key=lambda part: -part.error_code)
+        assert failed.error_code == UNKNOWN_TOPIC
+        return any(keys(part) == [b"native"] for part in others)
+
+    until(arrived, 10, "the native entry")
+
+
 def test_a_log_start_that_moves_is_news(ask, another, topic):
     end = fill(ask, topic, "a", "b")
     session = Session(ask, max_wait=300)
@@ -312,7 +324,7 @@ def test_a_log_start_that_moves_is_news(ask, another, topic):
 
 
 def test_everybody_gets_a_turn(ask, new_topic):
-    """A response that cannot hold everything begins with the partitions that were left out before."""
+    """A response that cannot hold everything begins with the partitions that the last ones left out."""
     topic = new_topic(5)
     for index in range(5):
         fill(ask, topic, str(index), partition=index)
@@ -332,7 +344,7 @@ def test_both_isolation_levels(ask, topic, isolation):
     assert found(session.fetch()) == [(0, [b"a"])]
     assert session.fetch((topic, 0, end)) == []
     fill(ask, topic, "b")
-    # Another level in the same session.
+    # The other isolation level in the same session.
     assert found(session.fetch(isolation_level=1 - isolation)) == [(0, [b"b"])]
 
 
@@ -356,7 +368,7 @@ def test_who_waits_gives_way_to_the_session_on_another_connection(ask, another, 
     assert session_goes_on(session)
     answer = late.receive("Fetch", BY_NAME)
     assert (answer.error_code, answer.session_id) == (INVALID_EPOCH, session.id)
-    # It may ask for something else at once.
+    # The first connection may send another request at once.
     assert len(Session(late).fetch((topic, 0, 0))) == 1
     fill(late, topic, "a")
     assert found(session.fetch()) == [(0, [b"a"])]
@@ -364,7 +376,7 @@ def test_who_waits_gives_way_to_the_session_on_another_connection(ask, another, 
 
 
 def session_goes_on(session: Session) -> bool:
-    """Whether the next request is taken for the session's, once the one before it has arrived."""
+    """Send requests until one continues the session, after the waiting one has arrived."""
 
     def goes_on() -> bool:
         answer = session.answer(max_wait=0)
@@ -387,7 +399,7 @@ def small() -> Iterator[KorvetServer]:
 
 
 def test_full_caches_and_restarts(small):
-    """Without room there is no session, and fetches work as they are; a restart forgets all sessions."""
+    """Without room no session opens, and fetches work without one. A restart forgets all sessions."""
     client = connect(small)
     with client.raw:
         wanted = {"name": "t", "num_partitions": 3, "replication_factor": 1}

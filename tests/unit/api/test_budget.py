@@ -1,4 +1,4 @@
-"""Who may hold how many bytes, and in which order those are served that wait."""
+"""How many bytes requests may hold, and in which order waiting requests are served."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_is_taken_is_bounded_but_for_one() -> None:
+def test_bytes_are_limited_except_for_one_request() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         budget = Budget(100, loop)
         assert budget.take(60)
@@ -43,14 +43,14 @@ def test_what_is_taken_is_bounded_but_for_one() -> None:
     in_loop(check)
 
 
-def test_those_that_wait_are_served_in_turn_and_small_ones_first() -> None:
+def test_waiting_requests_are_served_in_order_and_small_ones_first() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         budget = Budget(10 * MIB, loop)
         served: list[int] = []
         assert budget.take(10 * MIB)
         for number, size in enumerate((8 * MIB, 8 * MIB, MIB // 8, 2 * MIB)):
             budget.wait(size, lambda _, number=number: served.append(number))
-        # Nobody gets past those that wait.
+        # No request overtakes the waiting ones.
         assert not budget.take(1)
         await turns()
         assert served == []
@@ -67,7 +67,7 @@ def test_those_that_wait_are_served_in_turn_and_small_ones_first() -> None:
     in_loop(check)
 
 
-def test_who_has_waited_in_vain_does_not_keep_others_waiting() -> None:
+def test_a_request_that_waited_in_vain_does_not_delay_others() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         budget = Budget(100, loop)
         assert budget.take(60)
@@ -87,7 +87,7 @@ def test_who_has_waited_in_vain_does_not_keep_others_waiting() -> None:
     in_loop(check)
 
 
-def test_who_fails_with_its_room_does_not_keep_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_request_that_fails_when_admitted_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         budget = Budget(100, loop)
         assert budget.take(100)
@@ -123,7 +123,7 @@ class Reader:
         self.was_cut = True
 
 
-def test_fetches_share_what_is_free() -> None:
+def test_fetches_share_the_free_bytes() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         memory = FetchMemory(80 * MIB, loop)
         taken = []
@@ -137,7 +137,7 @@ def test_fetches_share_what_is_free() -> None:
     in_loop(check)
 
 
-def test_who_finds_nothing_free_gets_a_little_after_a_while() -> None:
+def test_a_fetch_gets_a_little_after_its_wait() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         memory = FetchMemory(MIB, loop)
         while memory.take(MIB):
@@ -151,7 +151,7 @@ def test_who_finds_nothing_free_gets_a_little_after_a_while() -> None:
     in_loop(check)
 
 
-def test_what_was_read_is_given_back() -> None:
+def test_received_bytes_are_given_back() -> None:
     async def check(loop: asyncio.AbstractEventLoop) -> None:
         memory = FetchMemory(MIB, loop)
         slow, quick = Reader(1000), Reader(0)
@@ -168,7 +168,9 @@ def test_what_was_read_is_given_back() -> None:
 
 
 @pytest.mark.parametrize("read_bytes", [0, 1], ids=["nothing", "next to nothing"])
-def test_who_hardly_reads_while_others_wait_is_disconnected(monkeypatch: Any, read_bytes: int) -> None:
+def test_a_client_that_hardly_receives_while_others_wait_is_disconnected(
+    monkeypatch: Any, read_bytes: int
+) -> None:
     monkeypatch.setattr("korvet.api.fetching.memory._MAX_WAIT_S", 0.02)
     monkeypatch.setattr("korvet.api.fetching.memory._STALLED_S", 0.3)
 

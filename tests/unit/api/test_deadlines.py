@@ -1,4 +1,4 @@
-"""Deadlines of waiting requests: never early, gathered, armed again and again."""
+"""Deadlines of waiting requests: never early, served together, armed again and again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """A loop whose time the test sets."""
+    """An event loop whose time the test sets."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -31,13 +31,13 @@ class Clock:
         self.soon.append((callback, arguments))
 
     def turn(self) -> None:
-        """Make the calls that were left for the next turn."""
+        """Run the calls scheduled for the next iteration."""
         soon, self.soon = self.soon, []
         for callback, arguments in soon:
             callback(*arguments)
 
     def advance(self, to_s: float) -> None:
-        """Make the calls that are due, each at its own time."""
+        """Run the calls that are due, each at its own time."""
         for call in sorted(self.calls, key=lambda call: call[0]):
             when, callback, arguments = call
             if when <= to_s:
@@ -50,7 +50,7 @@ class Clock:
 
 
 class Waiting(Deadline):
-    """Calls back."""
+    """A deadline that calls back."""
 
     __slots__ = ("__weakref__", "_callback")
 
@@ -73,7 +73,7 @@ def deadlines(clock: Clock) -> Deadlines:
 
 
 @pytest.mark.parametrize(("wait_ms", "late_ms"), [(500, 5), (100, 2), (10, 1), (60_000, 5)])
-def test_rings_once_not_early_and_hardly_late(
+def test_a_deadline_is_met_once_never_early_and_hardly_late(
     clock: Clock, deadlines: Deadlines, wait_ms: int, late_ms: int
 ) -> None:
     rung: list[float] = []
@@ -87,7 +87,7 @@ def test_rings_once_not_early_and_hardly_late(
         assert due_s <= rung[0] <= due_s + (late_ms + 1) / 1000
 
 
-def test_a_turn_has_one_of_many_that_are_due_together(clock: Clock, deadlines: Deadlines) -> None:
+def test_one_of_many_due_deadlines_is_met_per_iteration(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[int] = []
     made = [Waiting(500, lambda number=number: rung.append(number)) for number in range(100)]  # type: ignore[misc]
     for deadline in made:
@@ -106,7 +106,7 @@ def test_a_turn_has_one_of_many_that_are_due_together(clock: Clock, deadlines: D
     assert rung == [number for number in range(100) if number not in (50, 60)]
 
 
-def test_a_slow_loop_makes_none_wait_for_long(clock: Clock, deadlines: Deadlines) -> None:
+def test_a_slow_loop_delays_none_for_long(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     for _ in range(1_000):
         deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5)
@@ -121,7 +121,7 @@ def test_a_slow_loop_makes_none_wait_for_long(clock: Clock, deadlines: Deadlines
     assert rung[-1] < 101
 
 
-def test_neighbours_ring_in_one_wake_up(clock: Clock, deadlines: Deadlines) -> None:
+def test_close_deadlines_share_a_wake_up(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     for step in range(100):
         deadlines.arm(Waiting(500, lambda: rung.append(clock.now_s)), 100.5 + step / 10_000)
@@ -130,9 +130,7 @@ def test_neighbours_ring_in_one_wake_up(clock: Clock, deadlines: Deadlines) -> N
     assert len(rung) == 100
 
 
-def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
-    clock: Clock, deadlines: Deadlines
-) -> None:
+def test_a_disarmed_deadline_is_not_met_and_can_be_armed_again(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
@@ -147,7 +145,7 @@ def test_a_cancelled_deadline_does_not_ring_and_can_be_armed_again(
     assert len(rung) == 2
 
 
-def test_armed_twice_for_one_time_rings_once(clock: Clock, deadlines: Deadlines) -> None:
+def test_a_deadline_armed_twice_for_one_time_is_met_once(clock: Clock, deadlines: Deadlines) -> None:
     rung: list[float] = []
     deadline = Waiting(500, lambda: rung.append(clock.now_s))
     deadlines.arm(deadline, 100.5)
@@ -158,7 +156,7 @@ def test_armed_twice_for_one_time_rings_once(clock: Clock, deadlines: Deadlines)
     assert len(rung) == 1
 
 
-def test_one_that_fails_does_not_keep_the_others(
+def test_a_failing_deadline_does_not_delay_the_others(
     clock: Clock, deadlines: Deadlines, caplog: pytest.LogCaptureFixture
 ) -> None:
     rung: list[float] = []
@@ -173,7 +171,7 @@ def test_one_that_fails_does_not_keep_the_others(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_what_is_disarmed_is_not_kept(deadlines: Deadlines, clock: Clock) -> None:
+def test_a_disarmed_deadline_is_not_kept(deadlines: Deadlines, clock: Clock) -> None:
     deadline = Waiting(500, lambda: None)
     gone = weakref.ref(deadline)
     deadlines.arm(deadline, 100.5)

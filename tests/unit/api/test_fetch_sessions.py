@@ -1,4 +1,4 @@
-"""The cache of fetch sessions: which are found, which give way, and what their clients are told."""
+"""The broker's fetch sessions: which are found, which are evicted, and what counts as news."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def part(topic: str, index: int = 0) -> FetchedPartition:
 
 
 def counted(slots: int) -> FetchSessions:
-    """Sessions with the ids 1, 2, 3 …"""
+    """Sessions with the IDs 1, 2, 3 …"""
     ids = itertools.count()
     return FetchSessions(slots, lambda _: next(ids))
 
@@ -69,42 +69,42 @@ class Reader:
         raise NotImplementedError
 
 
-def test_epochs_begin_again_at_1():
+def test_epoch_1_follows_the_largest():
     assert [next_epoch(epoch) for epoch in (1, 2, 2**31 - 2, 2**31 - 1)] == [2, 3, 2**31 - 1, 1]
 
 
-def test_what_is_wrong_with_a_request():
+def test_errors_of_requests():
     sessions = counted(5)
     session = opened(sessions, 1)
     assert session is not None
     assert code_of(sessions, 99, 1) is ErrorCode.fetch_session_id_not_found
     assert code_of(sessions, session.id, 2) is ErrorCode.invalid_fetch_session_epoch
     assert code_of(sessions, session.id, 1, by_id=True) is ErrorCode.fetch_session_topic_id_error
-    # Which epoch it is counts before how topics are named.
+    # A wrong epoch is reported before a wrong way of naming topics.
     assert code_of(sessions, session.id, 2, by_id=True) is ErrorCode.invalid_fetch_session_epoch
 
 
-def test_ids_are_positive_and_not_given_twice():
+def test_ids_are_positive_and_unique():
     drawn = iter([7, 7, 7, 0, 2**31 - 2])
     sessions = FetchSessions(5, lambda below: next(drawn) % below)
     found = [opened(sessions, 1) for _ in range(3)]
     assert [session and session.id for session in found] == [8, 1, 2**31 - 1]
 
 
-def test_no_room():
+def test_a_full_cache_evicts_old_and_smaller_sessions():
     sessions = counted(2)
     first, second = opened(sessions, 1), opened(sessions, 1)
     assert opened(sessions, 9) is None
     assert len(sessions) == 2
-    # Nobody gives way who was used lately, however long it lives ...
+    # A session that was used recently is not evicted, however old it is ...
     used(sessions, first, LATER_MS)
     used(sessions, second, LATER_MS)
     assert opened(sessions, 1, LATER_MS) is None
-    # ... but to a larger one, once it has lived long.
+    # ... except for a larger one, if it is old.
     third = opened(sessions, 2, LATER_MS)
     assert third is not None
     assert code_of(sessions, 1, 2) is ErrorCode.fetch_session_id_not_found
-    # That one is new: it stays, whatever comes.
+    # The third session is new: it is not evicted.
     used(sessions, third, LATER_MS)
     used(sessions, second, LATER_MS)
     assert opened(sessions, 50, LATER_MS) is not None
@@ -113,7 +113,7 @@ def test_no_room():
     assert opened(FetchSessions(0), 1) is None
 
 
-def test_the_session_that_was_not_used_for_longest_gives_way_to_any():
+def test_an_unused_session_is_evicted_for_any_other():
     sessions = counted(2)
     first, second = opened(sessions, 9), opened(sessions, 9)
     reader = Reader()
@@ -126,7 +126,7 @@ def test_the_session_that_was_not_used_for_longest_gives_way_to_any():
     assert (reader.closed, second.reader) == (1, None)
 
 
-def test_a_size_that_changes_counts_as_it_is():
+def test_the_current_size_of_a_session_counts():
     sessions = counted(2)
     first, second = opened(sessions, 1), opened(sessions, 3)
     assert first is not None
@@ -158,12 +158,12 @@ def test_news():
     session.advertise([one])
     one.reset_for_next()
     one.found([], 5, 0, None)
-    assert one.has_news, "the error is over"
+    assert one.has_news, "the end of the error"
     session.advertise([one])
     assert not one.has_news
 
 
-def test_what_was_not_told_is_as_before():
+def test_a_withheld_response_changes_nothing():
     sessions = counted(1)
     parts = [part("t", index) for index in range(3)]
     session = sessions.open(parts, 0, by_id=False)
@@ -185,7 +185,7 @@ def test_what_was_not_told_is_as_before():
     assert not session.open_partitions
 
 
-def test_parts_that_reads_under_way_have():
+def test_renewed_partitions_are_copies_without_results():
     sessions = counted(1)
     one = part("t")
     one.found([b"late"], 9, 1, None)
@@ -201,7 +201,7 @@ def test_parts_that_reads_under_way_have():
 
 @pytest.fixture
 def ten_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All sessions together may have ten partitions."""
+    """Limits all sessions together to ten partitions."""
     monkeypatch.setattr(sessions, "MOST_PARTITIONS", 10)
 
 
@@ -218,7 +218,7 @@ def test_partitions_of_all_sessions_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("ten_partitions")
-def test_sessions_of_no_use_give_way_to_partitions() -> None:
+def test_unused_sessions_are_evicted_for_partitions() -> None:
     sessions = counted(5)
     opened(sessions, 6)
     opened(sessions, 4, LATER_MS)
@@ -241,7 +241,7 @@ def test_a_session_that_grows_too_large_is_closed() -> None:
 
 
 @pytest.mark.usefixtures("ten_partitions")
-def test_partitions_that_a_session_forgets_leave_room() -> None:
+def test_forgotten_partitions_leave_room() -> None:
     sessions = counted(5)
     session = opened(sessions, 10)
     assert session is not None

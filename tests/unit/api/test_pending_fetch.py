@@ -28,7 +28,7 @@ SESSION_ID = 7
 
 
 class Log:
-    """A log of which Redis has to be asked; the test ends its reads."""
+    """A log without a tail cache. The test completes its reads."""
 
     leader_epoch = 0
     closed = False
@@ -215,7 +215,7 @@ def test_every_event_in_every_state(state: Callable[[], Scene], event: Callable[
     event(scene)
     seen = scene.seen()
     assert seen == TABLE[state, event]
-    # Memory is held for reads under way only, and nobody listens for a fetch that has ended.
+    # Memory is held during reads only, and a fetch that has ended listens to no log.
     assert bool(scene.memory.held_bytes) == seen.is_reading
     assert bool(scene.log.listeners) == seen.is_kept
 
