@@ -1,7 +1,7 @@
 """Builds the compiled form of the two kernels if there is a C compiler; goes on without it if there is none.
 
-The record kernel is a package. Its modules are joined into one unit for the compiler, so that calls between
-them are inlined. The compiled form is the package's `__init__`, which Python prefers to `__init__.py`.
+Each kernel is a package. Its modules are joined into one unit for the compiler, so that calls between them
+are inlined. The compiled form is the package's `__init__`, which Python prefers to `__init__.py`.
 
 KORVET_REQUIRE_EXT=1 makes a missing compiled kernel an error.
 """
@@ -12,24 +12,28 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 REQUIRE = "KORVET_REQUIRE_EXT"
 RECORD_KERNEL = "korvet.records.kernel"
-KERNEL = Path("korvet/records/kernel")
-# Inlines all functions of the record kernel that ask for it. A compiler that decides by size leaves out the
+SPARK_KERNEL = "korvet.spark.records.kernel"
+# Inlines all functions of the kernels that ask for it. A compiler that decides by size leaves out the
 # largest, and copies their structs for each record: a batch takes up to 25 % longer. -O3 gains up to 10 %.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
 OPTIONS = ["-O3"]
 FUTURE = "from __future__ import annotations\n"
-# Imports from another module of the record kernel.
-PART = re.compile(r"^from korvet\.records\.kernel\.(\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
 
 
-def joined(name: str, seen: set[str]) -> str:
-    """The source of a module of the record kernel, with the sources of the others in place of their imports.
+def folder_of(kernel: str) -> Path:
+    """The folder of a kernel's modules."""
+    return Path(*kernel.split("."))
+
+
+def joined(kernel: str, name: str, seen: set[str]) -> str:
+    """The source of a module of a kernel, with the sources of its other modules in place of their imports.
 
     Each of them is there once: those of the modules in `seen` are left out.
     """
@@ -38,9 +42,10 @@ def joined(name: str, seen: set[str]) -> str:
         if imported[1] in seen:
             return ""
         seen.add(imported[1])
-        return joined(imported[1], seen).replace(FUTURE, "")
+        return joined(kernel, imported[1], seen).replace(FUTURE, "")
 
-    return PART.sub(source_of, (KERNEL / f"{name}.py").read_text("utf-8"))
+    part = re.compile(rf"^from {re.escape(kernel)}\.(\w+) import (?:\([^)]*\)|.*)\n", re.MULTILINE)
+    return part.sub(source_of, (folder_of(kernel) / f"{name}.py").read_text("utf-8"))
 
 
 class TolerantBuild(build_ext):
@@ -64,27 +69,31 @@ class TolerantBuild(build_ext):
         """The C sources of an extension."""
         from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing gets compiled
 
-        name, sources = extension.name, extension.sources
-        if name == f"{RECORD_KERNEL}.__init__":
-            unit = Path(self.build_temp, "record_kernel.py")
-            unit.parent.mkdir(parents=True, exist_ok=True)
-            unit.write_text(joined("__init__", set()), "utf-8")
-            name, sources = RECORD_KERNEL, [str(unit)]
-        translated: list[str] = cythonize([Extension(name, sources)], quiet=True)[0].sources
+        kernel = extension.name.removesuffix(".__init__")
+        unit = Path(self.build_temp, f"{kernel.replace('.', '_')}.py")
+        unit.parent.mkdir(parents=True, exist_ok=True)
+        unit.write_text(joined(kernel, "__init__", set()), "utf-8")
+        translated: list[str] = cythonize([Extension(kernel, [str(unit)])], quiet=True)[0].sources
         return translated
+
+
+def extension(kernel: str, **arguments: Any) -> Extension:
+    """A kernel's extension: the `__init__` of its package."""
+    folder = folder_of(kernel)
+    return Extension(
+        f"{kernel}.__init__",
+        sorted(map(str, folder.glob("*.py"))),
+        include_dirs=[str(folder)],
+        define_macros=[] if sys.platform == "win32" else MACROS,
+        extra_compile_args=[] if sys.platform == "win32" else OPTIONS,
+        **arguments,
+    )
 
 
 setup(
     ext_modules=[
-        Extension(
-            f"{RECORD_KERNEL}.__init__",
-            sorted(map(str, KERNEL.glob("*.py"))),
-            include_dirs=[str(KERNEL)],
-            define_macros=[] if sys.platform == "win32" else MACROS,
-            extra_compile_args=[] if sys.platform == "win32" else OPTIONS,
-            depends=sorted(map(str, KERNEL.glob("_crc32c.*"))),
-        ),
-        Extension("korvet.spark.records.kernel", ["korvet/spark/records/kernel.py"]),
+        extension(RECORD_KERNEL, depends=sorted(map(str, folder_of(RECORD_KERNEL).glob("_crc32c.*")))),
+        extension(SPARK_KERNEL),
     ],
     cmdclass={"build_ext": TolerantBuild},
 )

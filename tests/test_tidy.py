@@ -18,14 +18,12 @@ LONGEST_FILE = 500
 LONG_FUNCTIONS = {
     "korvet/records/kernel/batches.py _convert": "one loop over a reply, with its state in C variables",
     "korvet/records/kernel/commands.py _encode_commands": "one loop over a batch, a third of it declarations",
-    "spark/records/kernel.py _take": "",
     "tests/spark/fleet.py _group": "",
 }
 LONG_FILES = {
     "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
-    "spark/records/kernel.py": "",
     "tests/spark/test_export.py": "",
     "tests/storage/test_compacted_transactions.py": "",
     "tests/storage/test_compaction.py": "",

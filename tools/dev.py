@@ -37,7 +37,7 @@ INPUTS = (
     "setup.py",
     "korvet/records/kernel/*.py",
     "korvet/records/kernel/_crc32c.*",
-    "spark/records/kernel.py",
+    "spark/records/kernel/*.py",
 )
 # Variables of another Spark or Python that would change what runs here, or how fast: a program that may not
 # store its bytecode compiles all of it at every start.
@@ -163,8 +163,8 @@ def clean(arguments: list[str]) -> int:
     folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for folder in (ROOT / "korvet" / "records" / "kernel", ROOT / "spark" / "records"):
-        for path in [*folder.glob("*.so"), *folder.glob("kernel.c")]:
+    for package in ("korvet/records/kernel", "spark/records/kernel"):
+        for path in (ROOT / package).glob("*.so"):
             path.unlink()
     return 0
 

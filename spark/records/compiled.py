@@ -36,7 +36,7 @@ def _from_archive(archive: zipimport.zipimporter) -> ModuleType | None:
     """
     for suffix in EXTENSION_SUFFIXES:
         try:
-            data = archive.get_data(str(Path(__file__).with_name("kernel" + suffix)))
+            data = archive.get_data(str(Path(__file__).with_name("kernel") / f"__init__{suffix}"))
             with NamedTemporaryFile(suffix=suffix) as copy:
                 copy.write(data)
                 copy.flush()

@@ -17,17 +17,20 @@ from korvet.spark.records import compiled
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCE = Path(compiled.__file__).with_name("kernel.py")
+SOURCES = Path(compiled.__file__).with_name("kernel")
 USERS = ("korvet.spark.records.page.kernel", "korvet.spark.records.batches.kernel")
 
 
 def _uncompiled() -> Any:
-    """Reading beyond the end of a buffer is an IndexError there."""
-    spec = importlib.util.spec_from_file_location("spark_kernel_uncompiled", SOURCE)
+    """The kernel's sources as modules, whatever is compiled. A read after a buffer's end is an IndexError."""
+    name = "korvet.spark.records.kernel"
+    spec = importlib.util.spec_from_file_location(
+        name, SOURCES / "__init__.py", submodule_search_locations=[str(SOURCES)]
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    with mock.patch.dict(sys.modules, {"cython": shadow}):
+    with mock.patch.dict(sys.modules, {"cython": shadow, name: module}):
         spec.loader.exec_module(module)
     return module
 

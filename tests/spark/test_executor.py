@@ -73,7 +73,7 @@ def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> N
         names = archive.namelist()
         parts = {name: archive.read(name) for name in names}
     kernels = [
-        name for name in names if name.startswith("korvet/spark/records/kernel.") and name.endswith(".so")
+        name for name in names if name.startswith("korvet/spark/records/kernel/") and name.endswith(".so")
     ]
     assert bool(kernels) == (compiled.kernel is not None)
     assert not [name for name in names if name.endswith(".c")]
