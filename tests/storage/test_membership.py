@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -11,84 +10,17 @@ import pytest
 
 from korvet import supervisor
 from korvet.config.address import Address
-from korvet.records.kernel import encode_append_records
-from korvet.storage.brokers.assignment import NO_NODE, writer_epochs
+from korvet.storage.brokers.assignment import writer_epochs
 from korvet.storage.brokers.lease import NodeIdTaken
-from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone, WritesRefused
+from korvet.storage.errors import FencedEpoch, LinkLost, TopicExists, TopicGone
 from korvet.storage.keys import Keyspace
-from korvet.storage.link.clock import steady_s
 from korvet.storage.store import Store
-from tests.storage.proxy import Proxy
+from tests.storage.live_brokers import LEASE_MS, RECORD, WAIT_S, agreed, broker, led, member_of, nodes
 from tests.support.logs import append_own, read_log
 from tests.support.polling import until_async
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-
-    from korvet.storage.brokers.membership import Membership
     from tests.storage.conftest import Server
-
-LEASE_MS = 1000
-RECORD = encode_append_records([(b"k", b"v", 5)])
-WAIT_S = 10
-
-
-def member_of(store: Store) -> Membership:
-    assert store.membership is not None
-    return store.membership
-
-
-@contextlib.asynccontextmanager
-async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2000) -> AsyncIterator[Store]:
-    """A store that is a live broker, as far as leading goes."""
-    endpoint = Address("localhost", 9000 + node_id)
-    store = await Store.open(
-        server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint, lease_ms=lease_ms
-    )
-    member_of(store).begin()
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-@contextlib.asynccontextmanager
-async def proxied_broker(
-    server: Server, prefix: str, lease_ms: int = LEASE_MS
-) -> AsyncIterator[tuple[Proxy, Store]]:
-    """A broker whose way to Redis can be held up."""
-    proxy = Proxy(server.socket)
-    url = await proxy.start()
-    store = await Store.open(
-        url, Keyspace(prefix), node_id=1, endpoint=Address("localhost", 9001), lease_ms=lease_ms
-    )
-    member_of(store).begin()
-    try:
-        yield proxy, store
-    finally:
-        proxy.release()
-        await store.close()
-        await proxy.close()
-
-
-def nodes(store: Store) -> list[int]:
-    return [each.node_id for each in member_of(store).assignment.brokers]
-
-
-def led(store: Store, topic: str, count: int) -> dict[int, int]:
-    """Partitions that a broker leads, with their leader epochs."""
-    epochs = {partition: store.logs.leader_epoch_of(topic, partition) for partition in range(count)}
-    return {partition: epoch for partition, epoch in epochs.items() if epoch is not None}
-
-
-async def agreed(first: Store, second: Store) -> None:
-    await until_async(
-        lambda: _same(first, second), WAIT_S, "both brokers have the same version of the assignment"
-    )
-
-
-async def _same(first: Store, second: Store) -> bool:
-    return member_of(first).assignment.version == member_of(second).assignment.version
 
 
 def test_each_partition_has_one_leader_and_a_clean_end_hands_it_on(server: Server, prefix: str) -> None:
@@ -314,131 +246,6 @@ def test_a_node_id_taken_meanwhile_is_told(server: Server, prefix: str) -> None:
     asyncio.run(work())
 
 
-def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]
-    server = new_server()
-
-    async def work() -> None:
-        async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
-            topic = await one.catalogue.create("t", 20)
-            await agreed(one, two)
-            assert led(one, "t", 20)
-            log = one.logs.get(topic, min(led(one, "t", 20)))
-            server.process.kill()
-
-            async def nothing() -> bool:
-                return not led(one, "t", 20)
-
-            await until_async(nothing, WAIT_S, "it leads nothing any more")
-            assert log.closed
-            with pytest.raises(LinkLost):
-                await member_of(one).refresh()
-
-    asyncio.run(work())
-
-
-@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another"])
-def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_begin(
-    server: Server, prefix: str, alone: bool
-) -> None:
-    """Redis does not answer it, and nothing breaks."""
-
-    async def work() -> None:
-        async with proxied_broker(server, prefix) as (proxy, one), contextlib.AsyncExitStack() as stack:
-            topic = await one.catalogue.create("t", 20)
-            if not alone:
-                two = await stack.enter_async_context(broker(server, prefix, 2))
-                await agreed(one, two)
-            ours = led(one, "t", 20)
-            log = one.logs.get(topic, min(ours))
-            await append_own(log, RECORD)
-            key = f"{{{prefix}}}:brokers"
-            proxy.hold_replies()
-            # What it has sent by now takes effect; nothing that it sends later does.
-            proxy.hold_requests()
-
-            async def over() -> bool:
-                stopped = not led(one, "t", 20)
-                # Redis's clock, as the server runs on this machine.
-                entry = server.client.hget(key, 1)
-                assert stopped or (entry and int(entry.split()[0]) > time.time() * 1000)
-                return stopped
-
-            await until_async(over, WAIT_S, "it leads nothing any more")
-            assert one.membership is not None
-            assert one.membership.assignment.leader("t", min(ours)).node_id == NO_NODE
-            with pytest.raises(FencedEpoch):
-                await read_log(log, 0, 100)
-            proxy.release()
-
-            async def resumed() -> bool:
-                return bool(led(one, "t", 20))
-
-            await until_async(resumed, WAIT_S, "it leads again")
-            await append_own(one.logs.get(topic, min(led(one, "t", 20))), RECORD)
-
-    asyncio.run(work())
-
-
-def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Server, prefix: str) -> None:
-    """A timer that is late must not matter: the loop was busy, or the machine slept."""
-
-    async def work() -> None:
-        async with broker(server, prefix, 1, lease_ms=500) as one:
-            topic = await one.catalogue.create("t", 1)
-            log = one.logs.get(topic, 0)
-            time.sleep(0.6)  # noqa: ASYNC251 - nothing runs meanwhile
-            member_of(one).check()
-            assert one.logs.leader_epoch_of("t", 0) is None
-            assert log.closed
-
-            async def resumed() -> bool:
-                return one.logs.leader_epoch_of("t", 0) is not None
-
-            await until_async(resumed, WAIT_S, "it leads again")
-
-    asyncio.run(work())
-
-
-def test_the_time_that_a_renewal_took_is_not_the_leases(server: Server, prefix: str) -> None:
-    async def work() -> None:
-        async with proxied_broker(server, prefix) as (proxy, one):
-            member = member_of(one)
-            proxy.hold_replies()
-            renewal = asyncio.ensure_future(member.refresh())
-            began = steady_s()
-            await asyncio.sleep(0.5)
-            proxy.release()
-            await renewal
-            assert member._serves_until_s < began + LEASE_MS / 1000
-
-    asyncio.run(work())
-
-
-def test_a_broker_leads_on_while_redis_takes_no_writes(
-    new_server: Callable[..., Server], prefix: str
-) -> None:
-    """Nobody can take it out then, and reads are as good as before."""
-
-    async def work() -> None:
-        own = new_server()
-        async with broker(own, prefix, 1, lease_ms=LEASE_MS) as one:
-            topic = await one.catalogue.create("t", 1)
-            log = one.logs.get(topic, 0)
-            await append_own(log, RECORD)
-            own.client.config_set("min-replicas-to-write", 1)
-            until_s = steady_s() + 2 * LEASE_MS / 1000
-            while steady_s() < until_s:
-                with pytest.raises(WritesRefused):
-                    await append_own(log, RECORD)
-                assert (await read_log(log, 0, 1000)).data
-                assert one.logs.get(topic, 0) is log
-                await asyncio.sleep(0.05)
-            own.client.config_set("min-replicas-to-write", 0)
-            await append_own(log, RECORD)
-
-    asyncio.run(work())
-
-
 def test_a_membership_that_keeps_failing_is_given_up(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -515,47 +322,5 @@ def test_a_broker_whose_node_id_is_taken_before_it_begins_ends(server: Server, p
         member.begin()
         assert isinstance(await asyncio.wait_for(lost, WAIT_S), NodeIdTaken)
         await store.close()
-
-    asyncio.run(work())
-
-
-def test_a_broker_leads_again_although_redis_takes_no_writes(
-    new_server: Callable[..., Server], prefix: str
-) -> None:
-    """Its lease was over as Redis could not be reached, and nobody has taken it out."""
-
-    async def work() -> None:
-        own = new_server()
-        async with proxied_broker(own, prefix, lease_ms=4000) as (proxy, one):
-            log = one.logs.get(await one.catalogue.create("t", 1), 0)
-            await append_own(log, RECORD)
-            own.client.config_set("min-replicas-to-write", 1)
-            proxy.refusing = True
-            await proxy.cut()
-
-            async def over() -> bool:
-                return one.logs.leader_epoch_of("t", 0) is None
-
-            await until_async(over, WAIT_S, "it leads nothing any more")
-            proxy.refusing = False
-
-            async def leads() -> bool:
-                return one.logs.leader_epoch_of("t", 0) is not None
-
-            await until_async(leads, WAIT_S, "it leads again")
-            topic = one.catalogue.get("t")
-            assert topic is not None
-            log = one.logs.get(topic, 0)
-            # It leads on, although it looks at its entry less often again: groups are loaded once.
-            until_s = steady_s() + 3
-            while steady_s() < until_s:
-                assert (await read_log(log, 0, 1000)).data
-                assert one.logs.get(topic, 0) is log
-                await asyncio.sleep(0.02)
-            # Somebody else's entry, as if another broker had taken the node id in between.
-            own.client.config_set("min-replicas-to-write", 0)
-            own.client.hset(f"{{{prefix}}}:brokers", 1, "99999999999999 another 0 -1 -1 {}")
-            own.client.config_set("min-replicas-to-write", 1)
-            await until_async(over, WAIT_S, "it leads nothing any more")
 
     asyncio.run(work())

@@ -1,0 +1,198 @@
+"""The lease of a broker: when the broker stops to lead, and when it leads again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.storage.brokers.assignment import NO_NODE
+from korvet.storage.errors import FencedEpoch, LinkLost, WritesRefused
+from korvet.storage.link.clock import steady_s
+from tests.storage.live_brokers import (
+    LEASE_MS,
+    RECORD,
+    WAIT_S,
+    agreed,
+    broker,
+    led,
+    member_of,
+    proxied_broker,
+)
+from tests.support.logs import append_own, read_log
+from tests.support.polling import until_async
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.storage.conftest import Server
+
+
+def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]
+    server = new_server()
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=600) as one, broker(server, prefix, 2) as two:
+            topic = await one.catalogue.create("t", 20)
+            await agreed(one, two)
+            assert led(one, "t", 20)
+            log = one.logs.get(topic, min(led(one, "t", 20)))
+            server.process.kill()
+
+            async def nothing() -> bool:
+                return not led(one, "t", 20)
+
+            await until_async(nothing, WAIT_S, "it leads nothing any more")
+            assert log.closed
+            with pytest.raises(LinkLost):
+                await member_of(one).refresh()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "with another"])
+def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_begin(
+    server: Server, prefix: str, alone: bool
+) -> None:
+    """Redis does not answer it, and nothing breaks."""
+
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (proxy, one), contextlib.AsyncExitStack() as stack:
+            topic = await one.catalogue.create("t", 20)
+            if not alone:
+                two = await stack.enter_async_context(broker(server, prefix, 2))
+                await agreed(one, two)
+            ours = led(one, "t", 20)
+            log = one.logs.get(topic, min(ours))
+            await append_own(log, RECORD)
+            key = f"{{{prefix}}}:brokers"
+            proxy.hold_replies()
+            # What it has sent by now takes effect; nothing that it sends later does.
+            proxy.hold_requests()
+
+            async def over() -> bool:
+                stopped = not led(one, "t", 20)
+                # Redis's clock, as the server runs on this machine.
+                entry = server.client.hget(key, 1)
+                assert stopped or (entry and int(entry.split()[0]) > time.time() * 1000)
+                return stopped
+
+            await until_async(over, WAIT_S, "it leads nothing any more")
+            assert one.membership is not None
+            assert one.membership.assignment.leader("t", min(ours)).node_id == NO_NODE
+            with pytest.raises(FencedEpoch):
+                await read_log(log, 0, 100)
+            proxy.release()
+
+            async def resumed() -> bool:
+                return bool(led(one, "t", 20))
+
+            await until_async(resumed, WAIT_S, "it leads again")
+            await append_own(one.logs.get(topic, min(led(one, "t", 20))), RECORD)
+
+    asyncio.run(work())
+
+
+def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Server, prefix: str) -> None:
+    """A timer that is late must not matter: the loop was busy, or the machine slept."""
+
+    async def work() -> None:
+        async with broker(server, prefix, 1, lease_ms=500) as one:
+            topic = await one.catalogue.create("t", 1)
+            log = one.logs.get(topic, 0)
+            time.sleep(0.6)  # noqa: ASYNC251 - nothing runs meanwhile
+            member_of(one).check()
+            assert one.logs.leader_epoch_of("t", 0) is None
+            assert log.closed
+
+            async def resumed() -> bool:
+                return one.logs.leader_epoch_of("t", 0) is not None
+
+            await until_async(resumed, WAIT_S, "it leads again")
+
+    asyncio.run(work())
+
+
+def test_the_time_that_a_renewal_took_is_not_the_leases(server: Server, prefix: str) -> None:
+    async def work() -> None:
+        async with proxied_broker(server, prefix) as (proxy, one):
+            member = member_of(one)
+            proxy.hold_replies()
+            renewal = asyncio.ensure_future(member.refresh())
+            began = steady_s()
+            await asyncio.sleep(0.5)
+            proxy.release()
+            await renewal
+            assert member._serves_until_s < began + LEASE_MS / 1000
+
+    asyncio.run(work())
+
+
+def test_a_broker_leads_on_while_redis_takes_no_writes(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """Nobody can take it out then, and reads are as good as before."""
+
+    async def work() -> None:
+        own = new_server()
+        async with broker(own, prefix, 1, lease_ms=LEASE_MS) as one:
+            topic = await one.catalogue.create("t", 1)
+            log = one.logs.get(topic, 0)
+            await append_own(log, RECORD)
+            own.client.config_set("min-replicas-to-write", 1)
+            until_s = steady_s() + 2 * LEASE_MS / 1000
+            while steady_s() < until_s:
+                with pytest.raises(WritesRefused):
+                    await append_own(log, RECORD)
+                assert (await read_log(log, 0, 1000)).data
+                assert one.logs.get(topic, 0) is log
+                await asyncio.sleep(0.05)
+            own.client.config_set("min-replicas-to-write", 0)
+            await append_own(log, RECORD)
+
+    asyncio.run(work())
+
+
+def test_a_broker_leads_again_although_redis_takes_no_writes(
+    new_server: Callable[..., Server], prefix: str
+) -> None:
+    """Its lease was over as Redis could not be reached, and nobody has taken it out."""
+
+    async def work() -> None:
+        own = new_server()
+        async with proxied_broker(own, prefix, lease_ms=4000) as (proxy, one):
+            log = one.logs.get(await one.catalogue.create("t", 1), 0)
+            await append_own(log, RECORD)
+            own.client.config_set("min-replicas-to-write", 1)
+            proxy.refusing = True
+            await proxy.cut()
+
+            async def over() -> bool:
+                return one.logs.leader_epoch_of("t", 0) is None
+
+            await until_async(over, WAIT_S, "it leads nothing any more")
+            proxy.refusing = False
+
+            async def leads() -> bool:
+                return one.logs.leader_epoch_of("t", 0) is not None
+
+            await until_async(leads, WAIT_S, "it leads again")
+            topic = one.catalogue.get("t")
+            assert topic is not None
+            log = one.logs.get(topic, 0)
+            # It leads on, although it looks at its entry less often again: groups are loaded once.
+            until_s = steady_s() + 3
+            while steady_s() < until_s:
+                assert (await read_log(log, 0, 1000)).data
+                assert one.logs.get(topic, 0) is log
+                await asyncio.sleep(0.02)
+            # Somebody else's entry, as if another broker had taken the node id in between.
+            own.client.config_set("min-replicas-to-write", 0)
+            own.client.hset(f"{{{prefix}}}:brokers", 1, "99999999999999 another 0 -1 -1 {}")
+            own.client.config_set("min-replicas-to-write", 1)
+            await until_async(over, WAIT_S, "it leads nothing any more")
+
+    asyncio.run(work())
