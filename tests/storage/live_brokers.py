@@ -35,7 +35,7 @@ def member_of(store: Store) -> Membership:
 
 @contextlib.asynccontextmanager
 async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2000) -> AsyncIterator[Store]:
-    """A store that is a live broker, as far as leading goes."""
+    """A store with a membership: it leads partitions like a broker."""
     endpoint = Address("localhost", 9000 + node_id)
     store = await Store.open(
         server.url, Keyspace(prefix), node_id=node_id, endpoint=endpoint, lease_ms=lease_ms
@@ -51,7 +51,7 @@ async def broker(server: Server, prefix: str, node_id: int, *, lease_ms: int = 2
 async def proxied_broker(
     server: Server, prefix: str, lease_ms: int = LEASE_MS
 ) -> AsyncIterator[tuple[Proxy, Store]]:
-    """A broker whose way to Redis can be held up."""
+    """A broker whose connections to Redis go through a proxy."""
     proxy = Proxy(server.socket)
     url = await proxy.start()
     store = await Store.open(

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a unix socket that can hold back, delay and cut what goes through it."""
+"""A TCP proxy in front of a unix socket that can hold back, delay and cut the traffic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DEADLINE_S = 20.0
-# What a connection has sent that carries appends.
+# Marks a connection that carries appends: it has sent one of these words.
 _APPENDING = (b"korvet_append", b"korvet_guard", b"korvet_mark")
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process brings about."""
+    """Wait until another process has made the condition true."""
     deadline = asyncio.get_running_loop().time() + _DEADLINE_S
     while not condition():
         assert asyncio.get_running_loop().time() < deadline
@@ -29,11 +29,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 class Proxy:
-    """Forwards both ways; `hold_replies` and `hold_requests` keep one way back until `cut` or `release`."""
+    """Forwards in both directions; `hold_replies` and `hold_requests` hold one direction until `cut` or
+    `release`.
+    """
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
-        """Where new connections go."""
+        """The socket to which new connections are forwarded."""
         self._writers: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._replies = asyncio.Event()
@@ -45,7 +47,7 @@ class Proxy:
         self.held_bytes = 0
         """The size of the requests that are held back."""
         self.write_delay_s = 0.0
-        """How late the replies are on connections that carry appends; all others pass at once."""
+        """The delay of replies on connections that carry appends; other replies pass at once."""
         self._appending: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> str:
@@ -60,12 +62,12 @@ class Proxy:
         self.held_bytes = 0
 
     def release(self) -> None:
-        """Let through what was held back."""
+        """Forward what was held back."""
         self._replies.set()
         self._requests.set()
 
     async def cut(self) -> None:
-        """Break every connection; what was held back is lost, and new ones pass all."""
+        """Break every connection and drop what was held back; new connections forward everything."""
         writers, self._writers = self._writers, []
         for writer in writers:
             writer.transport.abort()
@@ -109,7 +111,7 @@ class Proxy:
         watched: asyncio.StreamWriter | None = None,
         late: asyncio.Queue[tuple[float, bytes]] | None = None,
     ) -> None:
-        """`watched` is the client whose requests these are; `late` takes replies that are to be delayed."""
+        """`watched` is the client whose requests are forwarded; `late` takes delayed replies."""
         with contextlib.suppress(ConnectionError):
             while data := await source.read(65536):
                 if watched is not None and not gate.is_set():
@@ -120,7 +122,7 @@ class Proxy:
                 if watched is not None and any(name in data for name in _APPENDING):
                     self._appending.add(watched)
                 if late is not None and target in self._appending:
-                    # All of them, once there is one: order is kept.
+                    # All later replies too, so that their order stays.
                     late.put_nowait((time.monotonic() + self.write_delay_s, data))
                     continue
                 target.write(data)
@@ -139,7 +141,7 @@ class Proxy:
 async def proxied_store(
     socket: Path, prefix: str, credentials: str = ""
 ) -> AsyncIterator[tuple[Proxy, Store]]:
-    """A store behind a proxy; `credentials`: as in a URL, with the "@"."""
+    """A store that connects through a proxy; `credentials`: user and password of a URL, with the "@"."""
     proxy = Proxy(socket)
     url = (await proxy.start()).replace("redis://", f"redis://{credentials}")
     store = await Store.open(url, Keyspace(prefix))
@@ -152,7 +154,9 @@ async def proxied_store(
 
 @contextlib.contextmanager
 def proxy_in_thread(socket: Path) -> Iterator[tuple[Proxy, str]]:
-    """A proxy on a loop of its own, for tests that block, and its URL. Set only plain attributes of it."""
+    """A proxy with its own event loop, for blocking tests, and its URL. Set only plain attributes of the
+    proxy.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""A store on a Redis Cluster: topics over all nodes, and what happens when slots and primaries change."""
+"""A store on a Redis Cluster: topics on all nodes, moves of slots, and failovers of primaries."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def bench(redis_cluster: RedisCluster, prefix: str) -> Iterator[Bench]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the cluster brings about."""
+    """Wait for a change of the cluster."""
 
     async def holds() -> bool:
         return condition()
@@ -182,7 +182,7 @@ def test_a_lost_library_is_loaded_on_that_node(bench: Bench) -> None:
 
 
 class Producer:
-    """Appends numbered batches to a log without pause, and remembers what became of them."""
+    """Appends numbered batches to a log without pause, and keeps the outcome of each."""
 
     def __init__(self, log: PartitionLog, in_flight: int = 8) -> None:
         self.log = log
@@ -227,7 +227,7 @@ class Producer:
 async def loaded(
     bench: Bench, logs: list[PartitionLog], work: Callable[[list[Producer]], Any]
 ) -> list[Producer]:
-    """Producers on all logs while `work` does something to the cluster."""
+    """Run producers on all logs while `work` changes the cluster."""
     producers = [Producer(log) for log in logs]
     running = [asyncio.create_task(producer.run()) for producer in producers]
     await asyncio.gather(*(producer.gets_on() for producer in producers))
@@ -254,7 +254,7 @@ def test_a_slot_moves_under_load(bench: Bench) -> None:
 
 
 def redirections(cluster: RedisCluster, kind: str) -> int:
-    """How often nodes have answered MOVED, ASK or TRYAGAIN so far."""
+    """The number of MOVED, ASK and TRYAGAIN replies of all nodes so far."""
     found = 0
     for node in cluster.running:
         found += node.client.info("errorstats").get(f"errorstat_{kind}", {}).get("count", 0)
@@ -263,13 +263,13 @@ def redirections(cluster: RedisCluster, kind: str) -> int:
 
 @pytest.mark.parametrize("assignment", ["clock", "dense"])
 @pytest.mark.parametrize("layout", ["record", "batch"])
-def test_a_slot_on_its_way_serves(bench: Bench, assignment: str, layout: str) -> None:
+def test_a_migrating_slot_serves(bench: Bench, assignment: str, layout: str) -> None:
     options: dict[str, Any] = {"offset_assignment": assignment, "configs": {"storage.layout": layout}}
     logs = bench.logs("t", 2, **options)
     key = logs[0].stream
     of_the_log = {each.decode() for each in logs[0].keys[:3]}
     for number in range(3):
-        # Slots are shared.
+        # Several logs may share a slot.
         bench.cluster.call(key, "SET", f"{{{key.decode()}}}:{number}", "of somebody else")
     before = {kind: redirections(bench.cluster, kind) for kind in ("MOVED", "ASK", "TRYAGAIN")}
 
@@ -278,7 +278,7 @@ def test_a_slot_on_its_way_serves(bench: Bench, assignment: str, layout: str) ->
             source, target = bench.cluster.owner(key), bench.cluster.other_than_owner(key)
             steps = bench.cluster.migrating(key, target)
             while await asyncio.to_thread(next, steps, None) is not None:
-                # With all of its keys here or there the log serves. In between not.
+                # The log serves if all its keys are on one node, and not during the move.
                 if not all(of_the_log & bench.cluster.keys_beside(key, node) for node in (source, target)):
                     await producers[0].gets_on(50)
 
@@ -309,7 +309,7 @@ def on_node(bench: Bench, logs: list[PartitionLog], node: Any) -> list[Partition
 
 
 def batches_of(producer: Producer, values: list[bytes | None]) -> list[int]:
-    """The numbers of the batches in a log, each whole and in order, once."""
+    """The numbers of the batches in a log; each batch is complete, in order and there once."""
     numbers = [int((values[at] or b"").partition(b"-")[0]) for at in range(0, len(values), 3)]
     assert values == [value for number in numbers for value in producer.values(number)]
     assert numbers == sorted(set(numbers))
@@ -339,7 +339,7 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
         ]
         lost = [number for number in acknowledged if number not in present]
         if lost:
-            # What the replica had not got yet: the last ones before it took over.
+            # The last batches before the failover, which the replica had not received yet.
             at = acknowledged.index(lost[0])
             assert acknowledged[at : at + len(lost)] == lost
         if producer.log is chosen[2]:
@@ -348,7 +348,7 @@ def test_a_replica_takes_over_under_load(own_bench: Bench, end: signal.Signals) 
     assert chosen[2] not in moved
 
 
-def test_what_a_new_primary_lacks_is_forgotten(own_bench: Bench) -> None:
+def test_entries_that_a_new_primary_lacks_are_forgotten(own_bench: Bench) -> None:
     bench, cluster = own_bench, own_bench.cluster
     primary, replica = cluster.nodes[0], cluster.nodes[3]
     log = next(
@@ -362,7 +362,7 @@ def test_what_a_new_primary_lacks_is_forgotten(own_bench: Bench) -> None:
         await until(lambda: int(replica.info("replication", "slave_repl_offset")) >= written)
         replica.process.send_signal(signal.SIGSTOP)
         try:
-            # More than sockets hold, so that the last ones never reach it.
+            # More than the sockets buffer, so that the last batches never reach the replica.
             for _ in range(60):
                 lost = await produced(log, b"x" * 1_000_000)
             assert log.cached(lost.base_offset, ALL, None, zstd=True)
@@ -444,7 +444,7 @@ def test_compaction_stays_in_its_slot(bench: Bench) -> None:
         assert bench.run(values_of(log)) == [b"499"]
         assert bench.cluster.call(log.stream, "XPENDING", log.stream, "g")["pending"] == 50
         left = set(bench.cluster.owner(log.stream).client.keys(f"*{log.stream.decode()}*"))
-        assert left == set(log.keys[:3])  # only a coordinator's has the newest entry per key
+        assert left == set(log.keys[:3])  # only topics of coordinators have the newest entry per key
     assert {bench.cluster.owner(log.stream) for log in logs} == set(bench.cluster.nodes)
 
 
@@ -457,7 +457,7 @@ def test_compaction_while_the_slot_moves(bench: Bench, monkeypatch: pytest.Monke
         try:
             removed += bench.run(compacted(bench, log))
         except SlotUnavailable:
-            # Some of the keys are here, some there.
+            # Some keys are on the old node, some on the new one.
             halves += 1
     bench.run(produced(log, b"newest"))
     removed += bench.run(compacted(bench, log))

@@ -1,4 +1,4 @@
-"""Compaction of logs with transactions, compared with a model that knows the outcome of each."""
+"""Compaction of logs with transactions, compared with a model that knows the outcome of each transaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> Non
     assert markers[:2] == [first, second]
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2")}
     made.check()
-    # The markers without records go after the readers' time; an open transaction stays.
+    # Markers without records are removed after delete.retention.ms; an open transaction is left alone.
     assert made.compact(after_ms=RETENTION_MS - 1) == 0
     assert made.compact(after_ms=1) == 2
     records, markers = made.entries()
@@ -71,7 +71,7 @@ def test_records_of_transactions_are_compacted(bench: Bench, layout: str) -> Non
     made.check()
     made.end(3, committed=False)
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"2"), (b"b", b"behind")}
-    # Records go again here, and the marker of an aborted transaction is after them.
+    # The records are removed again, with the marker of the aborted transaction after them.
     assert made.compact() == 2
     assert made.compact(after_ms=RETENTION_MS) == 1
     assert set(made.committed().values()) == {(b"a", b"3"), (b"b", b"behind")}
@@ -88,7 +88,7 @@ def test_a_tombstone_in_a_transaction(bench: Bench, layout: str) -> None:
     made.end(1, committed=False)
     assert made.compact() == 2
     assert set(made.committed().values()) == {(b"a", None), (b"b", b"1")}
-    # The tombstone goes after its time, and its marker after the same time again.
+    # The tombstone is removed after its time, its marker after the same time again.
     assert made.compact(after_ms=RETENTION_MS) == 2
     assert set(made.committed().values()) == {(b"b", b"1")}
     assert len(made.entries()[1]) == 1
@@ -113,10 +113,8 @@ def went_on(bench: Bench, layout: str) -> tuple[Log, set[Pair]]:
 
 
 @LAYOUTS
-def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str) -> None:
-    """Its later committed records do not count as aborted, neither for a leader that knows all transactions
-    nor for one that asks Redis.
-    """
+def test_a_producer_continues_after_a_removed_marker(bench: Bench, layout: str) -> None:
+    """Its later commits do not count as aborted, neither for the leader nor for readers that ask Redis."""
     made, wanted = went_on(bench, layout)
     made.compact(after_ms=RETENTION_MS)
     assert len(made.entries()[1]) == 1
@@ -128,7 +126,7 @@ def test_a_producer_goes_on_behind_a_marker_that_went(bench: Bench, layout: str)
 
 @LAYOUTS
 def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout: str) -> None:
-    """Readers that ask just before that get an aborted transaction whose marker is about to go."""
+    """Readers that ask just before learn of an aborted transaction whose marker is about to be removed."""
     made, wanted = went_on(bench, layout)
     made.log.state.transactions.forget()
     bench.run(made.log.bounds())
@@ -151,7 +149,7 @@ def test_what_is_read_while_redis_forgets_is_not_remembered(bench: Bench, layout
 
 
 @LAYOUTS
-def test_markers_go_in_time_though_there_is_always_something_to_compact(bench: Bench, layout: str) -> None:
+def test_markers_are_removed_in_time_on_a_busy_log(bench: Bench, layout: str) -> None:
     made = Log(bench, layout)
     made.append(1, (b"a", b"no"))
     marker = made.end(1, committed=False)
@@ -167,7 +165,7 @@ def test_markers_go_in_time_though_there_is_always_something_to_compact(bench: B
 
 
 class Interrupted(Compactor):
-    """Does something before a certain call, and may end there."""
+    """Calls `act` before the first call of one function; `act` may raise."""
 
     def __init__(self, made: Log, before: str, act: Callable[[], Awaitable[object]]) -> None:
         super().__init__(made.bench.store.commands, made.log, Pace(1e12), 1 << 20)
@@ -198,7 +196,7 @@ def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, b
             made.bench.run(Interrupted(made, before, crash).compact(RULES, made.now_ms))
         made.check()
         made.check_markers()
-        # Only Redis knows the transactions.
+        # Only Redis knows the transactions now.
         made.log.state.transactions.forget()
         made.check()
         assert made.compact() > 0
@@ -206,7 +204,7 @@ def test_a_crash_at_any_moment_leaves_the_log_right(bench: Bench, layout: str, b
 
 
 def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
-    """The aborted transactions that the read got are not those of its records."""
+    """The aborted transactions in its reply do not match the records in its reply."""
     made = Log(bench, "record")
     made.append(1, (b"a", b"no"))
     marker = made.end(1, committed=False)
@@ -236,7 +234,7 @@ def test_a_read_that_overtakes_a_compaction_is_repeated(bench: Bench) -> None:
 
 @LAYOUTS
 @pytest.mark.parametrize("before", ["copy", "swap"])
-def test_transactions_go_on_meanwhile(bench: Bench, layout: str, before: str) -> None:
+def test_transactions_continue_during_a_compaction(bench: Bench, layout: str, before: str) -> None:
     made = Log(bench, layout)
     for number in range(4):
         made.append(1, (b"a", b"%d" % number))
@@ -262,7 +260,7 @@ def test_transactions_go_on_meanwhile(bench: Bench, layout: str, before: str) ->
 
 
 def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
-    """The records of `__consumer_offsets` that `latest` names stay."""
+    """Like the transactions in `__consumer_offsets`: entries that `latest` names stay."""
     topic = bench.topic(
         "__state", configs={"cleanup.policy": "compact"}, internal=True, offset_assignment="dense"
     )
@@ -289,7 +287,7 @@ def test_offsets_in_transactions_are_compacted(bench: Bench) -> None:
     assert set(latest.values()) <= there
     newest = max(offset_of(name, 1) for name in latest.values())
     assert newest < bench.run(state.read_last_stable_offset()) == 15
-    # Four more transactions keep one record each; the marker of an aborted one stays without records.
+    # Four more markers are left with one record each, and the marker of an aborted transaction without any.
     assert bench.run(work.compact(RULES, NOW_MS + RETENTION_MS)) == 1
 
 
@@ -340,7 +338,7 @@ class TransactionMachine(RuleBasedStateMachine):
             return
         for producer_id in range(3):
             self.made.end(producer_id, committed=False)
-        # Tombstones have to go before their markers are without records.
+        # Tombstones must be removed before their markers are without records.
         for _ in range(4):
             self.made.compact(after_ms=2 * RETENTION_MS)
         self.made.check()

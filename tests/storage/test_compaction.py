@@ -81,7 +81,7 @@ def test_the_newest_record_of_each_key_stays_where_it_was(bench: Bench, assignme
     assert len(contents(bench, log)) == len(expected)
 
 
-def test_a_consumer_in_front_of_what_is_left_goes_on(bench: Bench) -> None:
+def test_a_consumer_before_the_remaining_records_continues(bench: Bench) -> None:
     log = compacted_log(bench, "dense")
     append(bench, log, [(b"a", b"%d" % number, 0) for number in range(500)])
     assert compact(bench, log) == 499
@@ -95,7 +95,7 @@ def test_a_consumer_in_front_of_what_is_left_goes_on(bench: Bench) -> None:
 
 
 @assignments
-def test_tombstones_go_when_readers_have_had_their_time(bench: Bench, assignment: str) -> None:
+def test_tombstones_are_removed_after_delete_retention_ms(bench: Bench, assignment: str) -> None:
     log = compacted_log(bench, assignment)
     offsets = append(bench, log, [(b"a", b"1", 0), (b"b", b"2", 0), (b"a", None, 0)])
     assert compact(bench, log) == 1
@@ -177,7 +177,7 @@ class Watched(Commands):
 
 
 @pytest.mark.parametrize("before", ["copy", "tidy", "swap"])
-def test_groups_change_meanwhile(bench: Bench, before: str) -> None:
+def test_groups_change_during_a_compaction(bench: Bench, before: str) -> None:
     log = compacted_log(bench)
     client, stream = bench.client, log.stream
     offsets = append(bench, log, [(b"%d" % (number % 2500), b"", 0) for number in range(5000)])
@@ -246,7 +246,7 @@ def test_memory_comes_back(bench: Bench) -> None:
     until(freed, 20, "the server's memory shrinks")
 
 
-def test_appends_and_reads_go_on_meanwhile(bench: Bench) -> None:
+def test_appends_and_reads_continue_during_a_compaction(bench: Bench) -> None:
     log = compacted_log(bench)
     rows: list[Row] = [(b"%d" % (number % 50), b"%d" % number, 0) for number in range(6000)]
     offsets = append(bench, log, rows[:4000])
@@ -339,7 +339,7 @@ def test_history_is_kept_for_a_time(bench: Bench) -> None:
     assert list(contents(bench, log)) == list(range(900, 1000))
 
 
-def test_a_small_map_takes_several_times(bench: Bench) -> None:
+def test_a_small_map_takes_several_compactions(bench: Bench) -> None:
     log = compacted_log(bench)
     rows: list[Row] = [(b"key %d" % (number % 1000), b"%d" % number, 0) for number in range(4000)]
     offsets = append(bench, log, rows)
@@ -412,7 +412,7 @@ def test_batches_keep_their_newest_records(bench: Bench, assignment: str, codec:
     assert left[base + 2] == (b"new", b"c")
 
 
-def test_batches_of_which_nothing_is_left_go(bench: Bench) -> None:
+def test_batches_without_remaining_records_are_removed(bench: Bench) -> None:
     log = bench.log(configs=COMPACT, storage_layout="batch")
     rows = [(b"key %d" % number, b"v" * 100) for number in range(50)]
     for _ in range(200):
@@ -443,7 +443,7 @@ def test_a_batch_that_would_grow_in_pieces_stays_whole(bench: Bench) -> None:
     assert [key for key, _ in contents(bench, log).values()] == [b"99", *(key for key, _ in rows[:99])]
 
 
-def test_a_batch_that_somebody_works_on_stays_whole(bench: Bench) -> None:
+def test_a_pending_batch_stays_whole(bench: Bench) -> None:
     log = bench.log(configs=COMPACT, storage_layout="batch")
     base = bench.run(append_batch(log, batch([(b"a", b"1"), (b"b", b"1"), (b"c", b"1")]))).base_offset
     bench.client.xgroup_create(log.stream, "g", "0")

@@ -1,4 +1,4 @@
-"""A primary that is demoted, or cannot write, behind an address that leads elsewhere."""
+"""A primary that is demoted, or cannot write, while its address leads to another server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def record(number: int) -> object:
 
 
 def replicated(new_server: NewServer) -> tuple[Server, Server]:
-    """A primary, and a replica that has all that it has."""
+    """A primary, and a replica that has received all of its data."""
     port = free_port()
     primary, replica = new_server("--port", str(port)), new_server("--repl-diskless-sync-delay", "0")
     replica.client.replicaof("127.0.0.1", port)
@@ -46,7 +46,7 @@ def replicated(new_server: NewServer) -> tuple[Server, Server]:
 
 
 async def appended(log: PartitionLog, number: int) -> bool:
-    """Whether an append is acknowledged; what is refused is to be tried again."""
+    """Whether an append is acknowledged; a refused append must be retriable."""
     try:
         await append_own(log, record(number))
     except StorageError:
@@ -89,7 +89,7 @@ def test_a_demoted_primary_is_left_for_the_new_one(new_server: NewServer, prefix
 
 
 def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: str) -> None:
-    """The address leads to the old primary for a while longer."""
+    """The address leads to the old primary for some time after the failover."""
     old, new = replicated(new_server)
 
     async def work() -> None:
@@ -115,7 +115,7 @@ def test_a_link_does_not_come_back_to_a_replica(new_server: NewServer, prefix: s
 
 @pytest.mark.parametrize("name", ["korvet-read", "korvet-write"])
 def test_both_links_go_to_the_same_server(new_server: NewServer, prefix: str, name: str) -> None:
-    """One connection breaks after the address has come to lead to a new primary; the other one is sound."""
+    """One connection breaks after the address began to lead to a new primary; the other one works."""
     old, new = replicated(new_server)
 
     async def work() -> None:
@@ -164,7 +164,7 @@ def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhe
             await until_async(refused, RECOVERY_S, "the server refuses writes")
             connections = proxy.connections
             assert (await log.bounds()).entries >= 1
-            # New connections may be read from, too.
+            # New connections accept reads too.
             await proxy.cut()
 
             async def read_again() -> bool:
@@ -188,7 +188,7 @@ def test_a_server_that_cannot_write_is_read_from_until_its_address_leads_elsewhe
 def test_a_server_that_still_loads_its_files_is_waited_for(
     new_server: NewServer, prefix: str, tmp_path: Path
 ) -> None:
-    """As when both are started together."""
+    """For example when broker and server start at the same time."""
     port = str(free_port())
     files = "--dir", str(tmp_path), "--appendonly", "yes", "--aof-use-rdb-preamble", "no", "--port", port
     first = new_server(*files)

@@ -53,7 +53,7 @@ class Steps(Pace):
 
 
 class Interrupted(Exception):
-    """The broker died."""
+    """The broker crashed."""
 
 
 def interrupt() -> None:
@@ -64,7 +64,7 @@ def stepwise(bench: Bench, log: PartitionLog, steps: Steps) -> int:
     return bench.run(Compactor(bench.store.commands, log, steps, 1 << 27).compact(RULES, NOW_MS))
 
 
-def test_what_is_deleted_meanwhile_does_not_come_back(bench: Bench) -> None:
+def test_entries_deleted_during_a_compaction_do_not_come_back(bench: Bench) -> None:
     counting = Steps(-1, interrupt)
     rows: list[Row] = [(b"%d" % (number % 600), b"", 0) for number in range(1500)]
     log = compacted_log(bench, name="first")
@@ -172,7 +172,7 @@ def test_a_later_compaction_takes_over(bench: Bench) -> None:
     assert len(contents(bench, log)) == 1
 
 
-def test_what_may_have_to_be_read_back_is_left_alone(server: Server, prefix: str) -> None:
+def test_appends_that_may_be_read_back_are_left_alone(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_store(server.socket, prefix) as (proxy, store):
             options: Any = {"offset_assignment": "dense", "storage_layout": "batch", "configs": COMPACT}

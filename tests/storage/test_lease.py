@@ -1,4 +1,4 @@
-"""The lease of a broker: when the broker stops to lead, and when it leads again."""
+"""The lease of a broker: when the broker stops leading, and when it leads again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.storage.conftest import Server
 
 
-def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]
+def test_without_redis_other_brokers_lead_after_the_lease_has_expired(new_server, prefix: str) -> None:  # type: ignore[no-untyped-def]
     server = new_server()
 
     async def work() -> None:
@@ -57,7 +57,7 @@ def test_without_redis_others_lead_once_the_lease_is_over(new_server, prefix: st
 def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_begin(
     server: Server, prefix: str, alone: bool
 ) -> None:
-    """Redis does not answer it, and nothing breaks."""
+    """Redis sends it no replies, and no connection breaks."""
 
     async def work() -> None:
         async with proxied_broker(server, prefix) as (proxy, one), contextlib.AsyncExitStack() as stack:
@@ -70,12 +70,12 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
             await append_own(log, RECORD)
             key = f"{{{prefix}}}:brokers"
             proxy.hold_replies()
-            # What it has sent by now takes effect; nothing that it sends later does.
+            # Commands that the broker has sent by now take effect; later ones do not.
             proxy.hold_requests()
 
             async def over() -> bool:
                 stopped = not led(one, "t", 20)
-                # Redis's clock, as the server runs on this machine.
+                # This is Redis's clock too: the server runs on this machine.
                 entry = server.client.hget(key, 1)
                 assert stopped or (entry and int(entry.split()[0]) > time.time() * 1000)
                 return stopped
@@ -96,8 +96,10 @@ def test_a_broker_that_cannot_renew_its_lease_stops_leading_before_others_may_be
     asyncio.run(work())
 
 
-def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Server, prefix: str) -> None:
-    """A timer that is late must not matter: the loop was busy, or the machine slept."""
+def test_a_suspended_process_finds_its_lease_expired_at_the_first_request(
+    server: Server, prefix: str
+) -> None:
+    """A late timer must not matter: the loop was busy, or the machine slept."""
 
     async def work() -> None:
         async with broker(server, prefix, 1, lease_ms=500) as one:
@@ -116,7 +118,7 @@ def test_a_stopped_process_finds_its_lease_over_at_the_first_request(server: Ser
     asyncio.run(work())
 
 
-def test_the_time_that_a_renewal_took_is_not_the_leases(server: Server, prefix: str) -> None:
+def test_the_time_of_a_renewal_does_not_extend_the_lease(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with proxied_broker(server, prefix) as (proxy, one):
             member = member_of(one)
@@ -131,10 +133,10 @@ def test_the_time_that_a_renewal_took_is_not_the_leases(server: Server, prefix: 
     asyncio.run(work())
 
 
-def test_a_broker_leads_on_while_redis_takes_no_writes(
+def test_a_broker_continues_to_lead_while_redis_accepts_no_writes(
     new_server: Callable[..., Server], prefix: str
 ) -> None:
-    """Nobody can take it out then, and reads are as good as before."""
+    """No other broker can remove it then, and reads work as before."""
 
     async def work() -> None:
         own = new_server()
@@ -156,10 +158,10 @@ def test_a_broker_leads_on_while_redis_takes_no_writes(
     asyncio.run(work())
 
 
-def test_a_broker_leads_again_although_redis_takes_no_writes(
+def test_a_broker_leads_again_although_redis_accepts_no_writes(
     new_server: Callable[..., Server], prefix: str
 ) -> None:
-    """Its lease was over as Redis could not be reached, and nobody has taken it out."""
+    """Its lease expired because Redis could not be reached, and no other broker removed it."""
 
     async def work() -> None:
         own = new_server()
@@ -183,13 +185,13 @@ def test_a_broker_leads_again_although_redis_takes_no_writes(
             topic = one.catalogue.get("t")
             assert topic is not None
             log = one.logs.get(topic, 0)
-            # It leads on, although it looks at its entry less often again: groups are loaded once.
+            # It continues to lead, although it checks its entry less often again: groups are loaded once.
             until_s = steady_s() + 3
             while steady_s() < until_s:
                 assert (await read_log(log, 0, 1000)).data
                 assert one.logs.get(topic, 0) is log
                 await asyncio.sleep(0.02)
-            # Somebody else's entry, as if another broker had taken the node id in between.
+            # Another broker's entry, as if that broker had taken the node id.
             own.client.config_set("min-replicas-to-write", 0)
             own.client.hset(f"{{{prefix}}}:brokers", 1, "99999999999999 another 0 -1 -1 {}")
             own.client.config_set("min-replicas-to-write", 1)

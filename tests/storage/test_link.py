@@ -1,4 +1,4 @@
-"""The raw link: order, parsing, errors, and what a cut connection leaves."""
+"""The link to Redis: order of replies, parsing, errors, and connections that break."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
-# Of the tests in which a peer is silent: long enough for a busy machine to answer within it.
+# The timeout in tests with a silent peer: long enough for a reply on a busy machine.
 TIMEOUT_MS = 1500
 
 
@@ -112,7 +112,7 @@ def test_error_replies_are_raised_as_domain_errors(server: Server, prefix: str, 
     run(work())
 
 
-def test_a_callback_that_raises_costs_nobody_else(
+def test_a_callback_that_raises_does_not_affect_other_callers(
     server: Server, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -128,7 +128,9 @@ def test_a_callback_that_raises_costs_nobody_else(
     run(work())
 
 
-def test_cut_connection_fails_what_is_in_flight_and_comes_back(server: Server, prefix: str, run: Run) -> None:
+def test_a_broken_connection_fails_commands_in_flight_and_is_opened_again(
+    server: Server, prefix: str, run: Run
+) -> None:
     async def work() -> None:
         async with proxied(server) as (proxy, link):
             proxy.hold_replies()
@@ -204,7 +206,7 @@ def test_password_user_and_database(new_server: Callable[..., Server]) -> None:
     asyncio.run(work())
 
 
-def test_nobody_listening_is_said(tmp_path: Any) -> None:
+def test_an_unreachable_server_is_reported(tmp_path: Any) -> None:
     with pytest.raises(StoreError, match="cannot be reached"):
         asyncio.run(RedisLink.connect(*parse_url(f"unix://{tmp_path}/none")))
 
@@ -232,7 +234,7 @@ def test_urls(url: str, expected: tuple[object, ...]) -> None:
     )
 
 
-def test_several_nodes_share_what_the_url_says() -> None:
+def test_several_nodes_share_the_options_of_the_url() -> None:
     found = parse_url("rediss://u:a,b@one:7,two,[::1]:8")
     assert [(address.host, address.port) for address in found] == [("one", 7), ("two", 6379), ("::1", 8)]
     assert {(address.tls, address.username, address.password) for address in found} == {(True, "u", "a,b")}
@@ -279,8 +281,8 @@ def test_connecting_can_be_cancelled_at_any_time(server: Server, run: Run) -> No
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "idle"])
-def test_a_peer_that_is_silent_is_given_up(server: Server, prefix: str, run: Run, asked: bool) -> None:
-    """A half-open connection: the peer is gone and nobody says so. Also where nothing is asked of it."""
+def test_a_silent_peer_is_given_up(server: Server, prefix: str, run: Run, asked: bool) -> None:
+    """A half-open connection: the peer vanished without closing it. Idle connections notice it too."""
 
     async def work() -> None:
         async with proxied(server, TIMEOUT_MS) as (proxy, link):
@@ -297,8 +299,8 @@ def test_a_peer_that_is_silent_is_given_up(server: Server, prefix: str, run: Run
     run(work())
 
 
-def test_a_peer_that_is_slow_is_waited_for(run: Run) -> None:
-    """A reply that comes late, and one that comes in pieces over a longer time than the timeout."""
+def test_a_slow_peer_is_waited_for(run: Run) -> None:
+    """One reply comes late; another one comes in pieces, over a longer time than the timeout."""
     replies: dict[bytes, list[tuple[float, bytes]]] = {
         b"late": [(0.5 * TIMEOUT_MS, b"$1\r\nx\r\n")],
         b"long": [(0, b"$8\r\n"), *[(TIMEOUT_MS / 4, b"y")] * 8, (0, b"\r\n")],
@@ -329,7 +331,7 @@ def test_a_peer_that_is_slow_is_waited_for(run: Run) -> None:
     run(work())
 
 
-def test_the_kernel_gives_up_what_nobody_acknowledges(server: Server, run: Run) -> None:
+def test_the_kernel_gives_up_a_peer_that_acknowledges_nothing(server: Server, run: Run) -> None:
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         pytest.skip("this system has no TCP_USER_TIMEOUT")
 

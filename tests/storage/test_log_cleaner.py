@@ -1,4 +1,4 @@
-"""Which partitions the housekeeping compacts, and what it does where one of them fails."""
+"""Which partitions the housekeeping compacts, and what it does if one of them fails."""
 
 from __future__ import annotations
 
@@ -82,11 +82,11 @@ def test_history_of_the_internal_topic(bench: Bench) -> None:
     assert bench.run(cleaner(bench, offsets_history_retention_bytes=-1).clean()) == 0
     assert bench.run(cleaner(bench, offsets_history_retention_bytes=payload_bytes).clean()) == 0
     assert bench.run(cleaner(bench, offsets_history_retention_bytes=payload_bytes // 4).clean()) > 2500
-    # The limit is in records of the average size.
+    # The limit counts records of the average size.
     assert bench.run(log.bounds()).payload_bytes == pytest.approx(payload_bytes / 4, rel=0.05)
 
 
-def test_a_partition_that_fails_keeps_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_partition_does_not_stop_the_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     logs = [bench.log(name, configs=COMPACT) for name in ("a", "b", "c")]
     for log in logs:
         fill(bench, log)
@@ -96,7 +96,7 @@ def test_a_partition_that_fails_keeps_no_other(bench: Bench, caplog: pytest.LogC
     assert "compaction of b-0" in caplog.text
 
 
-def test_leftovers_go_once(bench: Bench) -> None:
+def test_leftovers_are_removed_once(bench: Bench) -> None:
     log = bench.log("t", configs={"cleanup.policy": "delete"})
     fill(bench, log)
     left = bench.store.commands.keyspace.shadow_keys("t", 0)

@@ -1,4 +1,4 @@
-"""Brokers of one keyspace: who is there, who leads what, and that nobody else writes."""
+"""Brokers of one keyspace: the live brokers, their leadership, and the fencing of other writers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
             theirs = min(led(one, "t", 20))
             stale = one.logs.get(topic, theirs)
             await append_own(stale, RECORD)
-            # As a process that is stopped: nothing renews the lease.
+            # A suspended process does not renew the lease.
             for task in member_of(one)._tasks:
                 task.cancel()
 
@@ -83,7 +83,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
 
             await until_async(alone, WAIT_S, "the silent one is taken out")
             taken = two.logs.get(topic, theirs)
-            # It still believes to lead; nobody has appended since, and yet it is refused.
+            # The broker still believes to lead. Nothing was appended since, and yet its append is refused.
             with pytest.raises(FencedEpoch):
                 await until_async(lambda: refused(stale), WAIT_S, "the claim has come through")
             length = server.client.xlen(stale.stream)
@@ -106,7 +106,7 @@ def test_a_broker_that_is_silent_is_taken_out_and_comes_back_as_another_leader(
     asyncio.run(work())
 
 
-def test_a_listener_is_told_when_another_broker_takes_the_partition(server: Server, prefix: str) -> None:
+def test_a_listener_is_called_when_another_broker_takes_the_partition(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1) as one:
             topic = await one.catalogue.create("t", 20)
@@ -120,13 +120,13 @@ def test_a_listener_is_told_when_another_broker_takes_the_partition(server: Serv
     asyncio.run(work())
 
 
-def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: str) -> None:
+def test_after_a_refused_append_the_assignment_is_read_again(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1, lease_ms=60_000) as one:
             topic = await one.catalogue.create("t", 1)
             log = one.logs.get(topic, 0)
             await append_own(log, RECORD)
-            # A later leader that Redis then forgot, as a replica might that took over.
+            # A later leader that Redis then lost, for example in a failover.
             server.client.hset(log.meta, "epoch", writer_epochs(7).start)
             with pytest.raises(FencedEpoch):
                 await append_own(log, RECORD)
@@ -141,7 +141,7 @@ def test_a_refused_append_has_the_assignment_read_again(server: Server, prefix: 
     asyncio.run(work())
 
 
-def test_versions_grow_even_where_redis_lost_them(server: Server, prefix: str) -> None:
+def test_versions_grow_even_if_redis_lost_them(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1) as one:
             topic = await one.catalogue.create("t", 3)
@@ -161,7 +161,7 @@ def test_versions_grow_even_where_redis_lost_them(server: Server, prefix: str) -
     asyncio.run(work())
 
 
-def test_what_one_changes_of_the_topics_the_others_hear_of(server: Server, prefix: str) -> None:
+def test_changes_of_topics_reach_the_other_brokers(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1) as one, broker(server, prefix, 2) as two:
             created = await one.catalogue.create("t", 4)
@@ -186,7 +186,7 @@ def test_what_one_changes_of_the_topics_the_others_hear_of(server: Server, prefi
     asyncio.run(work())
 
 
-def test_waiting_for_all_to_have_settled(server: Server, prefix: str) -> None:
+def test_waiting_until_all_brokers_have_acknowledged(server: Server, prefix: str) -> None:
     class Slow:
         def __init__(self) -> None:
             self.may = asyncio.Event()
@@ -228,7 +228,7 @@ def test_a_late_deletion_leaves_a_new_topic_of_that_name_alone(server: Server, p
     asyncio.run(work())
 
 
-def test_a_node_id_taken_meanwhile_is_told(server: Server, prefix: str) -> None:
+def test_a_lost_node_id_is_reported(server: Server, prefix: str) -> None:
     async def work() -> None:
         async with broker(server, prefix, 1) as one:
             lost: list[Exception] = []
@@ -249,7 +249,7 @@ def test_a_node_id_taken_meanwhile_is_told(server: Server, prefix: str) -> None:
 def test_a_membership_that_keeps_failing_is_given_up(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The process ends with the message: it would serve what others have taken."""
+    """The process ends with a message: it would serve partitions that other brokers lead."""
     monkeypatch.setattr(supervisor, "FIRST_PAUSE_S", 0.0)
 
     async def work() -> None:
@@ -275,7 +275,7 @@ async def _defect() -> None:
 def test_a_broker_that_cannot_follow_what_has_changed_stops_leading(
     server: Server, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease is renewed, but others may lead by now what it led."""
+    """Its lease is renewed, but other brokers may lead its partitions by now."""
 
     async def work() -> None:
         async with broker(server, prefix, 1, lease_ms=LEASE_MS) as one:

@@ -1,4 +1,4 @@
-"""Damaged fields of the hashes that brokers share: skipped, logged once, named by `korvet doctor`."""
+"""Damaged fields of the hashes that brokers share are skipped, logged once, and found by `korvet doctor`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOPIC = {"name": "good", "topic_id": "0" * 32, "partitions": 3, "configs": {"ret
 QUOTA = b'[[["user","alice"]],"producer_byte_rate"]'
 GROUP_CONFIG = b'["group","consumer.session.timeout.ms"]'
 CREDENTIAL = new_credential(ScramMechanism.SHA_256, "secret").encode()
-# By hash one good field.
+# One good field of each hash.
 GOOD: dict[str, tuple[bytes, bytes]] = {
     "topics": (b"good", msgspec.json.encode(TOPIC)),
     "users": (b"SCRAM-SHA-256:alice", CREDENTIAL),
@@ -54,7 +54,7 @@ GOOD: dict[str, tuple[bytes, bytes]] = {
     "quotas": (QUOTA, b"1024.0"),
     "group.configs": (GROUP_CONFIG, b"50000"),
 }
-# What a lease looks like, but for what nobody could know of.
+# The parts of a lease entry that a test can know.
 ENTRY = b"99999999999999 token 0 -1 -1 "
 DESCRIPTION = (
     b'{"host":"localhost","port":9099,"process":{"host":"h","pid":1,"started":"","namespace":""},'
@@ -94,7 +94,7 @@ MALFORMED: list[tuple[str, bytes, bytes]] = [
 
 
 class Brokers:
-    """A broker's store and its security, over a keyspace with one good field in each hash."""
+    """A broker's store and shared configs, in a keyspace with one good field in each hash."""
 
     def __init__(self, server: Server, prefix: str) -> None:
         self.server = server
@@ -131,7 +131,7 @@ class Brokers:
         return self.runner.run(work)
 
     async def follow(self) -> None:
-        """What a broker does when others have changed something."""
+        """Apply the changes of other brokers, like a broker."""
         self.server.client.hincrby(self.cluster, "catalogue", 1)
         self.server.client.hincrby(self.cluster, "security", 1)
         await self.membership.refresh()
@@ -139,7 +139,7 @@ class Brokers:
         await self.security.refresh()
 
     def check_good(self) -> None:
-        """The good fields are in force."""
+        """Check that the good fields are in force."""
         topic = self.store.catalogue.get("good")
         assert topic is not None
         assert topic.configs == {"retention.ms": "1000"}
@@ -150,7 +150,7 @@ class Brokers:
         assert self.security.group_configs.of("group") == {"consumer.session.timeout.ms": "50000"}
 
     def diagnoses(self) -> list[str]:
-        """What `korvet doctor` finds at fault."""
+        """The findings of `korvet doctor` that are not ok."""
         found = check_shared([self.server.client], self.prefix)
         return [finding.subject for finding in found if finding.state == "fault"]
 
@@ -174,7 +174,7 @@ def test_a_damaged_field_is_skipped_logged_once_and_diagnosed(
     with caplog.at_level(logging.ERROR):
         client.hset(key, field, value)
         if name != "brokers":
-            # Brokers delete damaged entries of others.
+            # Brokers delete damaged entries of other brokers.
             assert len(brokers.diagnoses()) == 1
             assert brokers.diagnoses()[0].startswith(f"{key} ")
         for _ in range(3):
@@ -214,7 +214,7 @@ def test_a_topic_with_a_bad_config_is_served_without_it(brokers: Brokers) -> Non
 
 
 def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
-    """The value may have said that they stay for ever."""
+    """The damaged value may have meant to keep them forever."""
     bad: dict[str, Any] = TOPIC | {"name": "bad", "configs": {"retention.ms": "x"}}
     compacted = bad | {"name": "compacted", "configs": {"cleanup.policy": "compact", "retention.ms": "x"}}
     for topic in (bad, compacted):
@@ -237,7 +237,7 @@ def test_a_topic_with_a_bad_config_keeps_its_records(brokers: Brokers) -> None:
 
 
 def test_a_coordinators_topic_stays_compacted_whatever_its_config_says(brokers: Brokers) -> None:
-    """Redis keeps track of the newest entry of each key there, which coordinators load."""
+    """Redis keeps the newest entry ID of each key there, and coordinators load these entries."""
 
     async def check() -> None:
         made = await create_internal(brokers.store.catalogue, OFFSETS_TOPIC, 1)
@@ -255,7 +255,7 @@ def test_a_coordinators_topic_stays_compacted_whatever_its_config_says(brokers: 
 
 
 def test_users_and_acls_stay_in_force_when_the_keyspace_is_lost(brokers: Brokers) -> None:
-    """No ACL at all may mean that everybody may do everything."""
+    """Without any ACL every client may be allowed to do everything."""
     client, security = brokers.server.client, brokers.security
     brokers.run(security.refresh())
     keys = [brokers.cluster, *map(brokers.key, GOOD)]

@@ -1,4 +1,4 @@
-"""Opening a store, its catalogue, the lease, and native writers that are noticed."""
+"""Opening a store, its topic catalogue, the lease, and noticing native writers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_topics_change_by_compare_and_set(server: Server, prefix: str) -> None:
     asyncio.run(work())
 
 
-def test_a_deletion_begun_is_finished_later(server: Server, prefix: str) -> None:
+def test_an_unfinished_deletion_is_finished_later(server: Server, prefix: str) -> None:
     async def work() -> None:
         store = await Store.open(server.url, Keyspace(prefix))
         topic = await store.catalogue.create("t", 3)
@@ -167,7 +167,7 @@ def test_producer_ids_are_never_given_twice(server: Server, prefix: str) -> None
 
 
 def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[..., Server]) -> None:
-    """The replica that takes over has not heard of them."""
+    """The replica that takes over has not received them."""
     port = free_port()
     primary = new_server("--port", str(port), "--repl-diskless-sync-delay", "0")
     replica = new_server("--replicaof", "127.0.0.1", str(port))
@@ -189,7 +189,7 @@ def test_producer_ids_are_not_given_twice_by_a_failover(new_server: Callable[...
     asyncio.run(work())
 
 
-def test_a_second_broker_of_the_same_node_id_is_told_who_has_it(server: Server, prefix: str) -> None:
+def test_a_second_broker_of_the_same_node_id_learns_the_holder(server: Server, prefix: str) -> None:
     async def work() -> None:
         first = await Store.open(server.url, Keyspace(prefix), node_id=1, endpoint=HERE, lease_ms=400)
         with pytest.raises(StoreError, match=r"node id 1 of keyspace .* live broker, process \d+ on "):
@@ -203,7 +203,7 @@ def test_a_second_broker_of_the_same_node_id_is_told_who_has_it(server: Server, 
 
 
 def entry(lease_ms: int, process: str) -> str:
-    """What a broker that took its lease just now has left in the registry."""
+    """The entries in the registry of a broker that has just taken its lease."""
     expiry_ms = int(time.time() * 1000) + lease_ms
     return f'{expiry_ms} {uuid.uuid4().hex} 1 -1 -1 {{"host":"h","port":1,"process":{process}}}'
 
@@ -253,7 +253,7 @@ def test_native_entries_wake_listeners(
             fetched = await read_log(log, position, 1000)
             assert [record.value for record in decode(fetched.data)] == [b'{"n":"%d"}' % number]
             position = fetched.next_offset
-        # Entries that no offset names wake nobody twice, and hide nothing behind them.
+        # Entries that no offset addresses wake no listener twice, and hide no later entries.
         ms = (log.log_end >> 10) + 5
         for sequence in range(1024, 1100):
             server.client.xadd(log.stream, {"n": 0}, id=f"{ms}-{sequence}")

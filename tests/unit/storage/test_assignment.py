@@ -1,4 +1,4 @@
-"""Who leads what: determinism, little movement, and epochs that grow exactly when the leader changes."""
+"""The leaders of partitions: determinism, few moves, and epochs that grow exactly when the leader changes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_one_broker_leads_all_since_it_came() -> None:
     assert alone.controller.node_id == 3
 
 
-def test_the_choice_is_the_same_for_ever() -> None:
+def test_the_choice_never_changes() -> None:
     # Brokers of two releases serve one keyspace during an upgrade: these must never change.
     three = Assignment(3, [broker(3, 3), broker(1), broker(2, 2)])
     chosen = [three.leader("orders", partition).node_id for partition in range(12)]
@@ -41,7 +41,7 @@ def test_each_of_several_brokers_leads_some() -> None:
     assert min(counts[1:]) > len(PLACES) / 6
 
 
-def test_what_a_broker_led_goes_to_others_when_it_leaves_and_nothing_else_moves() -> None:
+def test_when_a_broker_leaves_only_its_partitions_move() -> None:
     before = leaders(Assignment(3, [broker(1), broker(2, 2), broker(3, 3)]))
     after = leaders(Assignment(4, [broker(1), broker(3, 3)], left=[(2, 4)]))
     for place in PLACES:
@@ -51,7 +51,7 @@ def test_what_a_broker_led_goes_to_others_when_it_leaves_and_nothing_else_moves(
             assert after[place] == before[place]
 
 
-def test_one_that_comes_takes_only_what_it_is_to_lead() -> None:
+def test_a_joining_broker_takes_only_its_share() -> None:
     before = leaders(Assignment(2, [broker(1), broker(2, 2)]))
     after = leaders(Assignment(3, [broker(1), broker(2, 2), broker(7, 3)]))
     taken = [place for place in PLACES if after[place].node_id == 7]
@@ -60,7 +60,7 @@ def test_one_that_comes_takes_only_what_it_is_to_lead() -> None:
         assert after[place] == (Leader(7, 3) if place in taken else before[place])
 
 
-def test_one_that_comes_back_is_another_leader() -> None:
+def test_a_returning_broker_leads_in_a_new_epoch() -> None:
     before = leaders(Assignment(2, [broker(1), broker(2, 2)]))
     between = leaders(Assignment(3, [broker(1)], left=[(2, 3)]))
     after = leaders(Assignment(4, [broker(1), broker(2, 4)]))

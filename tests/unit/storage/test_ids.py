@@ -1,4 +1,4 @@
-"""Ids that can be told to Kafka's command line tools."""
+"""Ids that Kafka's command line tools accept as arguments."""
 
 from __future__ import annotations
 

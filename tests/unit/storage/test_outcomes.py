@@ -1,4 +1,4 @@
-"""Which markers go, and what is remembered of those that stay without records."""
+"""Which markers compaction removes, and what it remembers of the markers that stay without records."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_marker_in_the_dirty_section_stays() -> None:
 
 
 @given(st.lists(st.integers(1, 2000), min_size=1, max_size=60))
-def test_no_marker_goes_early_or_much_too_late(waits_ms: list[int]) -> None:
+def test_no_marker_is_removed_early_or_much_too_late(waits_ms: list[int]) -> None:
     """One marker loses its last record at each step."""
     checkpoint = Checkpoint()
     emptied: list[Emptied] = []

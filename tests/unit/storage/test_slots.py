@@ -1,4 +1,4 @@
-"""Slots of keys, and what nodes of a cluster say about them."""
+"""Slots of keys, and the replies of cluster nodes about slots."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from korvet.storage.keys import Keyspace
 from korvet.storage.link.slots import SlotRange, parse_slots, redirected_to, slot_of
 
 
-# As CLUSTER KEYSLOT says; 123456789 is the check value of CRC-16/XMODEM, 0x31C3.
+# The replies of CLUSTER KEYSLOT; 123456789 is the check value of CRC-16/XMODEM, 0x31C3.
 @pytest.mark.parametrize(
     ("key", "slot"),
     [
