@@ -71,6 +71,8 @@ class Log:
         bench.run(self.log.bounds())
         self.now_ms = NOW_MS
         self.sequences: dict[int, int] = {}
+        self.batches: list[range] = []
+        """The offsets of each appended batch."""
         self.plain: list[Known] = []
         self.open: dict[int, list[Known]] = {}
         self.ended: list[Ended] = []
@@ -94,6 +96,7 @@ class Log:
         )
         batch = ReceivedBatch(data, parse_batch(data, 0), None)
         base = (await outcome_of(partial(append_to, self.log, batch, stamp))).base_offset
+        self.batches.append(range(base, base + len(pairs)))
         records = [Known(base + number, pair, producer_id) for number, pair in enumerate(pairs)]
         (self.plain if stamp is None else self.open.setdefault(producer_id, [])).extend(records)
         return int(base)
