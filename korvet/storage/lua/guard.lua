@@ -16,8 +16,8 @@ end
 -- length (of the stream after all XADDs), finish (saves the log and returns the reply)}.
 local opened
 
--- Returns the refusal if the log does not end with entry `own_last_id` of the broker, or the gate cannot be opened (nil
--- if no gate is needed); else nil.
+-- Returns the refusal if the log does not end with entry `own_last_id` of the broker, or the gate cannot be opened
+-- (false if no gate is needed); else nil.
 local function not_as_expected(log, own_last_id, gate)
   if log.own_last_id ~= own_last_id then
     return refused('another append came in between')
