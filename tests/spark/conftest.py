@@ -1,6 +1,4 @@
-"""One Spark session for all tests here, and a private Valkey that tests fill through the public entry
-layout.
-"""
+"""One Spark session for all tests here, and a private Valkey that tests fill in the documented layout."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache" / "jars"
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """A set of jars in `folder`, or why they are not there."""
+    """A set of jars in `folder`, or the reason why they are missing."""
 
     folder: Path
     jars: tuple[Path, ...] = ()
@@ -39,7 +37,7 @@ class Connector:
 
 
 def _fetched(name: str) -> Connector:
-    """Fetched once into the checkout's cache folder, or into that of KORVET_JARS_DIR."""
+    """Download them once into the checkout's cache folder, or into KORVET_JARS_DIR."""
     folder = Path(os.environ.get("KORVET_JARS_DIR") or CACHE)
     try:
         for _ in fetch_jars(folder, name, timeout_s=FETCH_TIMEOUT_S):
@@ -51,13 +49,13 @@ def _fetched(name: str) -> Connector:
 
 @pytest.fixture(scope="session")
 def connector_jars() -> Connector:
-    """The Kafka connector's."""
+    """The jars of the Kafka connector."""
     return _fetched(KAFKA)
 
 
 @pytest.fixture(scope="session")
 def delta_jars() -> Connector:
-    """Delta's."""
+    """The jars of Delta."""
     return _fetched(DELTA)
 
 
@@ -81,11 +79,11 @@ def spark(connector_jars: Connector, delta_jars: Connector) -> Iterator[SparkSes
         jars=[*connector_jars.jars, *delta_jars.jars],
         conf={
             **(SETTINGS[DELTA] if delta_jars.jars else {}),
-            # Delta reads its log in 50 tasks otherwise.
+            # By default Delta reads its log in 50 tasks.
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.sql.shuffle.partitions": "1",
             "spark.sql.adaptive.enabled": "false",
-            # Derby, the database of the export tests, logs into the working folder otherwise.
+            # By default Derby, the database of the export tests, logs into the working folder.
             "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={os.devnull}",
             "spark.driver.memory": "1g",
         },

@@ -1,4 +1,4 @@
-"""The source's readers called as Spark calls them, without a Spark session: planned here, read here."""
+"""Calls the source's readers as Spark calls them, without a Spark session."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ def schema_of(*names: str) -> StructType:
 
 
 def source(keyspace: Keyspace, **options: str) -> KorvetDataSource:
-    """The data source with these options; an underscore stands for the dot in a name."""
+    """The data source with these options; an underscore in a name is a dot."""
     given = {name.replace("redis_", "redis."): value for name, value in options.items()}
     return KorvetDataSource({"redis": keyspace.url, **given})
 
 
 def tasks(keyspace: Keyspace, pushed: Sequence[Filter] = (), **options: str) -> list[Task]:
-    """The tasks that a batch read is divided into."""
+    """The tasks of a batch read."""
     return [task for task in _batch(keyspace, pushed, **options)[1] if isinstance(task, Task)]
 
 
 def batch(keyspace: Keyspace, pushed: Sequence[Filter] = (), **options: str) -> Rows:
-    """All rows of a batch read, task by task."""
+    """All rows of a batch read, in the order of tasks."""
     reader, planned = _batch(keyspace, pushed, **options)
     return rows_of(reader, planned)
 
@@ -84,7 +84,7 @@ def _batch(
 
 
 class Stream:
-    """A streaming query: its position goes through JSON as in a checkpoint. `restart` is another driver."""
+    """A streaming query whose position passes through JSON as in a checkpoint. `restart`: a new driver."""
 
     def __init__(self, keyspace: Keyspace, **options: str) -> None:
         self._keyspace = keyspace
@@ -102,12 +102,12 @@ class Stream:
         return found
 
     def restart(self, **options: str) -> None:
-        """Go on from the position with a new reader, and other options where given."""
+        """Continue from the position with a new reader, and with other options if given."""
         self._options.update(options)
         self.reader = self._opened()
 
     def trigger(self, limit: ReadLimit | None = None) -> Rows | None:
-        """One micro-batch; None where there is none."""
+        """One micro-batch; None without new records."""
         end = self._through_json(
             self.reader.latestOffset(self.at, limit or self.reader.getDefaultReadLimit())
         )
@@ -119,7 +119,7 @@ class Stream:
         return rows
 
     def drain(self) -> Rows:
-        """Everything that is there, in one batch."""
+        """All existing records in one batch."""
         return self.trigger(ReadAllAvailable()) or []
 
 

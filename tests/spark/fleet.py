@@ -1,4 +1,4 @@
-"""A report's document with as many groups as wanted, in every state and with every kind of name."""
+"""A report's document with any number of groups, in every state and with every kind of name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOSTILE = (
 def document(
     size: int, *, seed: int = 5, names: tuple[str, ...] = HOSTILE, left_out: int = 0
 ) -> dict[str, Any]:
-    """What korvet.spark.report.page.render draws."""
+    """The document for korvet.spark.report.page.render."""
     chance = random.Random(seed)
     groups = [
         _group(chance, names[number] if number < len(names) else f"group-{number:04}")

@@ -22,7 +22,7 @@ USERS = ("korvet.spark.records.page.kernel", "korvet.spark.records.batches.kerne
 
 
 def _uncompiled() -> Any:
-    """The kernel's sources as modules, whatever is compiled. A read after a buffer's end is an IndexError."""
+    """The kernel's sources as modules, beside the compiled form. A read after the end is an IndexError."""
     name = "korvet.spark.records.kernel"
     spec = importlib.util.spec_from_file_location(
         name, SOURCES / "__init__.py", submodule_search_locations=[str(SOURCES)]
@@ -38,7 +38,7 @@ def _uncompiled() -> Any:
 INSTALLED: Any = compiled.kernel
 UNCOMPILED = _uncompiled()
 FORMS = [pytest.param(INSTALLED, id="installed"), pytest.param(UNCOMPILED, id="uncompiled")]
-"""The installed one is None where there is no compiler."""
+"""The installed kernel is None without a compiler."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A keyspace written by hand, by the documented layout: catalogue, streams, `__consumer_offsets`."""
+"""A keyspace written by hand in the documented layout: catalogue, streams, `__consumer_offsets`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 
 class Keyspace:
-    """Fills one Redis and opens topics of it in Spark."""
+    """Fills a Redis and opens its topics in Spark."""
 
     def __init__(self, client: Any, url: str) -> None:
         self.client = client

@@ -1,5 +1,5 @@
-"""Groups in every state, made on a real korvet by a Kafka client and native writers, with the answers worked
-out by hand: what each has committed, and which records that leaves unread.
+"""Groups in every state, created on a real korvet by a Kafka client and native writers, with answers computed
+by hand: the committed offsets, and the unread records.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ METADATA = "half way \u2713"
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a report has to say of one group's partition."""
+    """The expected report on one group's partition."""
 
     committed: int
     unread: int
@@ -42,7 +42,7 @@ class Scenario:
     base_ms: int
     member: Consumer
     lag: dict[Place, Expected] = field(default_factory=dict)
-    # Of every group, how many commits it wrote, and how many tombstones were written for them.
+    # For every group, its number of commits and of tombstones.
     commits: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
@@ -83,7 +83,7 @@ class _Script:
         return self.base_ms + 1000 * number
 
     def pause(self) -> None:
-        """Until the store's clock has moved on: the next offsets lie thousands higher."""
+        """Wait until the store's clock has advanced: the next offsets are thousands higher."""
 
         def now_ms() -> int:
             seconds, micros = self._server.redis.time()
@@ -93,7 +93,7 @@ class _Script:
         until(lambda: now_ms() > start + 20, 10, "the store's clock moves")
 
     def add_native(self, topic: str, partition: int) -> int:
-        """XADD with an automatic ID, as any Redis client does it; the entry's offset."""
+        """XADD with an automatic ID, as any Redis client does it. Returns the entry's offset."""
         entry = self._server.redis.xadd(f"korvet:{topic}:{partition}", {"sku": "42", "city": "Köln"})
         ms, sequence = bytes(entry).split(b"-")
         return (int(ms) << 10) + int(sequence)
@@ -114,7 +114,7 @@ class _Script:
         self.commits[group] = (before[0] + commits, before[1] + tombstones)
 
     def acknowledge(self, group: str, topic: str, partition: int, offsets: list[int], committed: int) -> None:
-        """A native consumer of the Redis group reads these records and acknowledges them, in one step; until
+        """A native consumer of the Redis group reads and acknowledges these records in one step. Waits until
         that is committed.
         """
         stream, asked = f"korvet:{topic}:{partition}", ConsumerGroupTopicPartitions(group)
@@ -138,7 +138,7 @@ class _Script:
         self._count(group, 0, 1)
 
     def delete_topic(self, topic: str, group: str) -> None:
-        """Delete a topic, and wait until the group's commit on it is gone too."""
+        """Delete a topic, and wait until the group's commit on it is removed too."""
         self._admin.delete_topics([topic])[topic].result(20)
         asked = ConsumerGroupTopicPartitions(group)
 
@@ -150,7 +150,7 @@ class _Script:
         self._count(group, 0, 1)
 
     def join(self, group: str, topic: str, count: int, commits: list[tuple[str, int, int]]) -> Consumer:
-        """A member that reads everything, commits, and stays."""
+        """A member that reads everything, commits, and stays in the group."""
         client = consumer(
             self._server.bootstrap,
             group,
@@ -168,8 +168,8 @@ class _Script:
 
 def play(server: KorvetServer) -> Scenario:
     """Topic orders: partition 0 has r0-r9, two native entries, r10-r14, but r3 was deleted: 16 records.
-    Partition 1 has r0-r3, but r3, its tail, was deleted. Partition 2 is empty. Topic ledger (dense) has six
-    records, but the one at offset 4 was deleted.
+    Partition 1 has r0-r3, but r3, its last record, was deleted. Partition 2 is empty. Topic ledger
+    (dense) has six records, but the one at offset 4 was deleted.
     """
     script = _Script(server)
     create_topic(server.bootstrap, "orders", 3)
@@ -208,7 +208,7 @@ def _commit_everything(script: _Script, o: list[int], n: list[int], p: list[int]
     script.expect("beyond", "orders", 0, Expected(o[14] + BEYOND, 0, None))
     script.expect("beyond", "orders", 2, Expected(BEYOND, 0, None))
 
-    # On a deleted record, and on a deleted tail: below the log end, yet nothing to read.
+    # Committed on a deleted record, and on a deleted last record: below the log end, yet nothing is unread.
     script.commit("on-deleted", ("orders", 0, o[3]), ("orders", 1, p[3]))
     script.expect("on-deleted", "orders", 0, Expected(o[3], 6 + 2 + 5, at(4)))
     script.expect("on-deleted", "orders", 1, Expected(p[3], 0, None))
@@ -223,7 +223,7 @@ def _commit_everything(script: _Script, o: list[int], n: list[int], p: list[int]
     script.expect("at-zero", "orders", 0, Expected(0, 16, at(0)))
     script.expect("at-zero", "ledger", 0, Expected(2, 3, at(2)))
 
-    # Kafka members and native ones in turn; the last word is a native one's.
+    # Kafka members and native members commit in turn; the last commit is native.
     script.commit("in-turn", ("orders", 0, o[1] + 1))
     script.acknowledge("in-turn", "orders", 0, [o[2], o[4]], o[4] + 1)
     script.commit("in-turn", ("orders", 0, o[6] + 1))

@@ -1,4 +1,4 @@
-"""Topics with storage.layout=batch, read straight from Redis."""
+"""Topics with storage.layout=batch, read from Redis."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_batches_and_native_entries(spark: SparkSession, keyspace: Keyspace) -> 
     assert [json.loads(row["value"]) for row in got[50:]] == [{"celsius": "21"}, {"batch": "no batch"}]
     assert [row["timestamp"] for row in got[:50:10]] == [at(MS + ms) for ms in (0, 1, 2, 3, 9)]
     assert [row["timestampType"] for row in got] == [0] * 40 + [1] * 10 + [0] * 2
-    # From within a batch to within another, to its end, and within one.
+    # From inside a batch to inside another one, to its end, and within one batch.
     for first, last in ((3, 37), (10, 20), (12, 14), (49, 51), (0, 1)):
         limits = [json.dumps({"t": {"0": BASE + place}}) for place in (first, last)]
         part = keyspace.read(spark, "t", startingOffsets=limits[0], endingOffsets=limits[1])
@@ -136,7 +136,7 @@ def test_deleted_records_of_a_batch_are_not_read(
     for offset in (base, base + 70):
         data = batch([(b"k", b"v")] * 70, timestamp_ms=MS)
         keyspace.add("t", 0, entry_id(offset + 69, bias), b"batch", stored(data, offset))
-    # As DeleteRecords leaves it: all of an entry's records stay, or none.
+    # Like after DeleteRecords: all of an entry's records remain, or none.
     log = [0.0] * 14
     log[2] = base + 30
     keyspace.client.hset("{korvet:t:0}:meta", "log", struct.pack(">14d", *log))
@@ -173,7 +173,7 @@ def test_a_damaged_batch_is_no_record(spark: SparkSession, keyspace: Keyspace) -
     assert [row["offset"] for row in got] == [*range(BASE, BASE + 10), *range(BASE + 20, BASE + 30)]
 
 
-# Often several alike in a row.
+# Often several equal ones in a row.
 RECORDS = st.lists(
     st.tuples(
         st.none() | st.binary(max_size=200),
@@ -196,7 +196,7 @@ def test_many_batches_at_once_are_what_each_is(
     codec: int,
     data: st.DataObject,
 ) -> None:
-    """Damaged ones too: then it is left to the reader of single batches."""
+    """Also damaged batches, which the kernel leaves to the reader of single batches."""
     entries, last_offsets, offset, damaged = [], [], 100, False
     for records in batches:
         made = [
@@ -258,7 +258,7 @@ def test_long_records_whose_lengths_differ_late(form: Any) -> None:
 
 @given(st.lists(st.integers(0, 255), max_size=60), st.integers(0, 6), st.data())
 def test_damaged_records_do_no_harm(noise: list[int], count: int, data: st.DataObject) -> None:
-    """Nothing behind the end is read: the uncompiled form would raise. Both forms say the same."""
+    """No byte after the end is read (the uncompiled form would raise). Both forms give the same result."""
     made = [forms.Record(b"k" * 3, b"v", MS, ((b"a", b"1"), (b"b", None)))] * 3
     section = bytearray(forms.records_bytes(made, base_ms=MS))
     at = data.draw(st.integers(0, len(section)))
@@ -277,7 +277,7 @@ def test_damaged_records_do_no_harm(noise: list[int], count: int, data: st.DataO
 
 @pytest.mark.parametrize("form", FORMS)
 def test_batches_in_pages_are_what_they_are_alone(form: Any) -> None:
-    """Markers and entries without an offset among them; one entry of another kind, and it is not told."""
+    """With markers and entries without an offset. The kernel refuses a page with another kind of entry."""
     entries: list[Entry] = []
     offset = BASE
     for codec in (0, GZIP, SNAPPY, LZ4, ZSTD):

@@ -1,4 +1,4 @@
-"""The commands by spark-submit on a standalone cluster: a master and two workers on loopback."""
+"""The commands with spark-submit on a standalone cluster: a master and two workers on loopback."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SUBMIT = Path(korvet.spark.submit.__file__)
 MS = 1_700_000_000_000
 START_DEADLINE_S = 120
 JOB_TIMEOUT_S = 300
-# For a few records the JVM's second compiler costs more than the work.
+# For a few records the JVM's second compiler takes longer than the work.
 JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 def environ() -> dict[str, str]:
-    """Of all but drivers: nothing leads executors to the checkout, they get korvet from the driver."""
+    """The environment of all processes but drivers: executors get korvet from the driver only."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return {
         **kept,
@@ -83,7 +83,7 @@ def submit(url: str, program: Path, words: list[str], more: tuple[str, ...] = ()
     command += ["--executor-memory", "512m", "--conf", "spark.sql.shuffle.partitions=2", *more]
     driver = {**environ(), "PYTHONPATH": str(Path(korvet.__file__).parents[1])}
     done = run([*command, str(program), *words], JOB_TIMEOUT_S, env=driver)
-    # spark-submit puts all that the program says on its own output, errors too.
+    # spark-submit writes all output of the program, errors too, to its own output.
     said, output = done.stdout.decode(), done.stderr.decode()
     assert done.returncode == 0, said[-2000:] + output[-4000:]
     assert "Granted executor ID" in output
@@ -101,7 +101,7 @@ def test_export_and_report_on_two_workers(spark: SparkSession, keyspace: Keyspac
         words = ["t", "--redis", keyspace.url, "--to", str(out), "--available-now"]
         assert "in parquet" in submit(url, SUBMIT, ["export", *words])
         keyspace.add("t", 0, f"{int(time.time()) * 1000}-0", b"value", b"400")
-        # The same by a file of ours alone: the way of clusters that have never heard of korvet.
+        # The same with only the zip file, as on clusters without korvet.
         write_bundle(tmp_path / "korvet.zip")
         program = tmp_path / "program.py"
         program.write_text("from korvet.spark.submit import main\nmain()\n")

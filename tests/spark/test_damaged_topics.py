@@ -1,4 +1,4 @@
-"""Topics whose fields of the catalogue cannot be read: left out with a warning, as brokers leave them out."""
+"""Topics with unreadable catalogue entries: left out with a warning, as brokers do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-# Not a bad config alone, which keeps nobody from the records.
+# A bad config alone doesn't prevent reading the records.
 DAMAGED = [
     *(
         (field, value)

@@ -63,7 +63,7 @@ def golden_records() -> list[Record]:
 
 
 def codec_reads(record: Record) -> tuple[Any, Any] | None:
-    """Key and value by the codec; None for what the tables put in quarantine."""
+    """Key and value by the codec; None for quarantined records."""
     key_bytes, value_bytes = record
     try:
         key = decode_key(key_bytes or b"")
@@ -146,7 +146,7 @@ def test_all_golden_records(spark: SparkSession) -> None:
 
 
 def test_golden_members_as_kafka_parses_them(spark: SparkSession) -> None:
-    """decoded_members.jsonl is what Kafka's own ConsumerProtocol made of each member."""
+    """decoded_members.jsonl contains each member as Kafka's ConsumerProtocol decodes it."""
     expected: dict[tuple[int, int, str], Any] = {}
     for line in (GOLDEN / "decoded_members.jsonl").read_text().splitlines():
         document = json.loads(line)
@@ -240,7 +240,7 @@ def damaged(source: random.Random, record: Record) -> Record:
 
 
 def random_records(seed: int) -> list[Record]:
-    """Whole ones, damaged ones and odd ones."""
+    """Intact, damaged and unusual records."""
     source = random.Random(seed)
     whole = [random_commit(source) for _ in range(1500)] + [random_group(source) for _ in range(200)]
     broken = [damaged(source, source.choice(whole)) for _ in range(3000)]
@@ -271,7 +271,7 @@ def test_random_records_and_damaged_ones(spark: SparkSession) -> None:
 
 
 def arrow(records: list[Record]) -> pa.RecordBatch:
-    """As mapInArrow gets them."""
+    """The records in batches, as mapInArrow gets them."""
     rows = len(records)
     return pa.RecordBatch.from_pydict(
         {
@@ -287,7 +287,7 @@ def arrow(records: list[Record]) -> pa.RecordBatch:
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_batches_of_random_records(seed: int) -> None:
     records = random_records(seed)
-    # A part of a batch begins within its buffers.
+    # A slice of a batch starts inside its buffers.
     batch = arrow(records).slice(seed * 10)
     commit_rows = read_commits(batch, to_arrow_schema(COMMIT_TYPE, timezone="UTC")).to_pylist()
     refused_rows = refused_commits(batch, to_arrow_schema(QUARANTINE_TYPE, timezone="UTC")).to_pylist()
@@ -356,7 +356,7 @@ def test_unknown_tags_do_not_hide_the_commit(spark: SparkSession) -> None:
 
 
 def records_at(offsets: list[int], found: list[Record]) -> pa.RecordBatch:
-    """Records with these offsets, as batches have them."""
+    """Records with these offsets, in batches."""
     plain = arrow(found)
     columns = {name: plain.column(name) for name in plain.schema.names} | {"offset": pa.array(offsets)}
     return pa.RecordBatch.from_pydict(columns)
@@ -366,7 +366,7 @@ def records_at(offsets: list[int], found: list[Record]) -> pa.RecordBatch:
 def test_the_newest_readable_commit_of_each_key(
     monkeypatch: pytest.MonkeyPatch, at_once: int, most: int
 ) -> None:
-    """Whatever the order, and however often what is kept is gone through; damaged ones hide no older one."""
+    """In any order, with any number of passes over the kept records. A damaged record hides no older one."""
     monkeypatch.setattr(commits, "_ROWS_AT_ONCE", at_once)
     monkeypatch.setattr(commits, "_MAX_KEPT", most)
     schema = to_arrow_schema(COMMIT_TYPE, timezone="UTC")

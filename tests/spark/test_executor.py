@@ -1,4 +1,4 @@
-"""An executor has `korvet.offsets` and `korvet.spark`, and no other part of korvet or of what that needs."""
+"""An executor has only `korvet.offsets` and `korvet.spark`, without the dependencies of the other parts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROWS = "[b'single', b'of a batch', b'of a batch']"
 
 
 def sent_task(keyspace: Keyspace, folder: Path) -> Path:
-    """A reader and its tasks, as Spark sends them."""
+    """A reader and its tasks, as Spark sends them to executors."""
     keyspace.topic("t", 2)
     keyspace.record("t", 0, BASE, b"single")
     keyspace.add(
@@ -59,7 +59,7 @@ def sent_task(keyspace: Keyspace, folder: Path) -> Path:
 
 @pytest.mark.parametrize("absent", [("cython",), ("cython", "hiredis")])
 def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path, absent: tuple[str, ...]) -> None:
-    """Also without the extra of redis-py that makes it quick."""
+    """Also without hiredis, redis-py's optional parser."""
     sent = sent_task(keyspace, tmp_path)
     done = run([sys.executable, "-c", PROGRAM, str(sent), *absent], 120)
     assert done.stdout.decode().strip() == ROWS, done
@@ -67,7 +67,7 @@ def test_a_task_runs_there(keyspace: Keyspace, tmp_path: Path, absent: tuple[str
 
 @pytest.mark.parametrize("foreign", [False, True])
 def test_from_an_archive(keyspace: Keyspace, tmp_path: Path, foreign: bool) -> None:
-    """With its kernel, unless that is one for another system."""
+    """With its kernel, unless it was built for another system."""
     bundle = write_bundle(tmp_path / "korvet.zip")
     with zipfile.ZipFile(bundle) as archive:
         names = archive.namelist()

@@ -1,4 +1,4 @@
-"""Exports in every format: what is written is what was there, once, whole, and never somebody else's."""
+"""Exports in every format: each row is written once, completely, and no other files are changed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ QUERY_TIMEOUT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A target that is not there yet, and how to read it back."""
+    """A target that doesn't exist yet, and a way to read it."""
 
     spark: SparkSession
     target: Target
@@ -67,7 +67,7 @@ class Place:
         return reader.load(target.location)
 
     def offsets(self) -> list[int]:
-        """The offsets of all rows, small numbers instead of times."""
+        """The offsets of all rows, as small numbers."""
         return sorted(int(row["offset"]) - (MS << 10) for row in self.read().select("offset").collect())
 
     @property
@@ -79,7 +79,7 @@ LONG = {"once": {"csv", "delta", "iceberg", "json"}, "continuous": {"csv", "json
 
 
 def every_format(what: str) -> Any:
-    """All formats; those that hardly differ from another, or take long, in the long run."""
+    """All formats. Slow ones, and those similar to another, run only with `--all`."""
     marks = {form: [pytest.mark.long] if form in LONG[what] else [] for form in FORMATS}
     forms = [pytest.param(form, marks=marks[form]) for form in FORMATS]
     return pytest.mark.parametrize("place", forms, indirect=True)
@@ -109,7 +109,7 @@ def _table_target(form: str, folder: Path) -> Target:
 
 
 class Topic:
-    """Records that come, for exports alone: without Redis, a frame costs no worker process."""
+    """A growing topic without Redis, so that a frame needs no worker process."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark, self._folder = spark, folder
@@ -147,14 +147,14 @@ def topic(spark: SparkSession, tmp_path: Path) -> Topic:
 
 
 def run(place: Place, topic: Topic, **changes: Any) -> None:
-    """Export what is new, until all is there."""
+    """Export the new records, until all are written."""
     target = replace(place.target, **changes)
     with export_stream(topic.stream(), target, "t", checkpoint=place.checkpoint) as query:
         assert query.awaitTermination(QUERY_TIMEOUT_S)
 
 
 def visible(folder: str) -> list[str]:
-    """The files that a reader without Spark finds, which would go through the partition folders as well."""
+    """The files that a reader without Spark finds, including those in partition folders."""
     found = []
     for path, names, files in os.walk(folder):
         names[:] = [name for name in names if not name.startswith(("_", "."))]
@@ -192,7 +192,7 @@ def test_once_in_every_mode(topic: Topic, place: Place) -> None:
 
 @every_format("continuous")
 def test_continuous_is_exactly_once(topic: Topic, place: Place) -> None:
-    """Also when the sink has a batch that the checkpoint does not know to be finished."""
+    """Also if the sink has a batch that the checkpoint doesn't have."""
     topic.add(0, 3)
     run(place, topic)
     topic.add(3, 6)
@@ -204,7 +204,7 @@ def test_continuous_is_exactly_once(topic: Topic, place: Place) -> None:
     topic.add(6, 8)
     run(place, topic)
     assert place.offsets() == list(range(8))
-    # Another checkpoint would not know what is there.
+    # Another checkpoint has no record of the existing rows.
     moved = checkpoint_of(place).rename(place.folder / "moved")
     with pytest.raises(ExportError, match=r"exists|another checkpoint"):
         run(place, topic)
@@ -252,7 +252,7 @@ def test_what_a_killed_run_left_is_removed(topic: Topic, parquet: Place) -> None
         pass
     with pytest.raises(ExportError, match="only adds rows"):
         run(parquet, topic, mode="overwrite")
-    # The log of what is finished is gone: going on would leave a hole.
+    # The sink's log is gone: continuing would leave a gap.
     shutil.rmtree(out / "_spark_metadata")
     with pytest.raises(ExportError, match="is not the target of the checkpoint"):
         run(parquet, topic)
@@ -317,7 +317,7 @@ def test_bytes_as_text(
     rows = Place(spark, target, parquet.folder).read().orderBy("offset").collect()
     assert (rows[0]["key"], rows[0]["value"]) == (key, value)
     assert json.loads(rows[0]["headers"])[0]["key"] == "h"
-    # A null and an empty value are told apart, by quotes.
+    # Quotes distinguish an empty value from null.
     (last,) = [
         line
         for name in visible(target.location)
@@ -356,7 +356,7 @@ def test_csv_is_read_by_others(spark: SparkSession, tmp_path: Path) -> None:
     ]
     schema = kind.replace("array<struct<key:string,value:binary>>", "string")
     reader = spark.read.schema(schema).options(header="true", escape='"', multiLine="true")
-    # Spark itself does not tell an empty text from a null.
+    # Spark's reader doesn't distinguish an empty text from null.
     assert [row["text"] for row in reader.csv(str(file)).collect()] == [text or None for text in texts]
 
 

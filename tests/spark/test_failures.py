@@ -1,4 +1,4 @@
-"""What failures of Spark and Java come to in one line."""
+"""Failures of Spark and Java in one line."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A real `__consumer_offsets` topic through Spark, from Redis and by the official connector: the decoded rows
-equal what Kafka's own formatters print, and the state in the end is the broker's answer.
+"""A real `__consumer_offsets` topic in Spark, from Redis and by the official connector: the decoded rows
+equal the output of Kafka's formatters, and the final state equals the broker's answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Written(NamedTuple):
 
 
 def committed_records() -> list[Written]:
-    """What a reader of committed records gets, of transactions that ended also behind the open ones."""
+    """The records that read_committed returns, including those of transactions that ended after open ones."""
     found: list[Written] = []
     open_: dict[tuple[int, int], list[Written]] = {}
     for row in rows(".", "records"):
@@ -63,7 +63,7 @@ def committed_records() -> list[Written]:
 
 
 def check(source: DataFrame, records: list[Written]) -> None:
-    """`records` are those of `source` as captured, in the same order within each partition."""
+    """`records` equal those of `source`, in the same order within each partition."""
     tables = Tables(source.cache(), None, 2**42)
     try:
         check_rows(tables, records)
@@ -148,7 +148,7 @@ def test_from_redis(spark: SparkSession, keyspace: Keyspace) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[KorvetServer]:
-    """A korvet with a copy of the topic under a name of its own; the real one takes no produced records."""
+    """A korvet with a copy of the topic under another name: it accepts no records for the real one."""
     server = KorvetServer()
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Continuous exports that are killed at random while records come: in the end each record is there once."""
+"""Continuous exports that are killed at random while records are added: each record is exported once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ END_DEADLINE_S = 240
 LONGEST_RUN_S = 5.0
 PAUSE_S = 0.02
 KILLS, ATTEMPTS = 20, 5
-# For a few records the JVM's second compiler costs more than the work.
+# For a few records the JVM's second compiler takes longer than the work.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Writer:
-    """Adds records as time goes by, their numbers in offset and value."""
+    """Adds records over time, with their numbers as offset and value."""
 
     def __init__(self, keyspace: Keyspace) -> None:
         self._keyspace = keyspace
@@ -67,7 +67,7 @@ def test_every_record_is_there_once(spark: SparkSession, keyspace: Keyspace, tmp
         try:
             writer.until(time.monotonic() + chance.uniform(0, LONGEST_RUN_S))
         finally:
-            # Half of the times the JVM is left to find out by itself.
+            # Half of the time only the driver is killed, and the JVM must end by itself.
             if number % 2:
                 os.kill(child.pid, signal.SIGKILL)
             else:
@@ -79,13 +79,13 @@ def test_every_record_is_there_once(spark: SparkSession, keyspace: Keyspace, tmp
     expected = list(range(writer.count))
     rows = spark.read.parquet(str(tmp_path / "out")).select("value").collect()
     assert sorted(int(row["value"]) for row in rows) == expected
-    # Readers that know nothing of Spark's log find the same.
+    # Readers that ignore Spark's log find the same rows.
     found = ds.dataset(sorted((tmp_path / "out").glob("part-*.parquet"))).to_table(["value"])
     assert sorted(int(value.as_py()) for value in found["value"]) == expected
 
 
 def at_work(command: list[str], folder: Path, environ: Mapping[str, str]) -> Child:
-    """A started export that has planned a batch since it was started."""
+    """A running export that has planned a batch since its start."""
     checkpoint = folder / "checkpoint"
     for _ in range(ATTEMPTS):
         before = planned(checkpoint)
@@ -97,7 +97,7 @@ def at_work(command: list[str], folder: Path, environ: Mapping[str, str]) -> Chi
         )
         if child.running:
             return child
-        # Spark gives a worker ten seconds to start, which on a busy machine is not always enough.
+        # Spark waits ten seconds for a worker to start. On a busy machine that is not always enough.
         assert "Timed out while waiting for the Python worker" in child.output(), child.output()[-3000:]
     raise AssertionError("the export does not begin")
 

@@ -1,5 +1,5 @@
-"""The report's numbers on a real korvet: read from Redis and through the official Kafka connector, they equal
-what was worked out by hand, what plain XRANGE counts, and what Kafka clients are told.
+"""The report's numbers on a real korvet, from Redis and through the official Kafka connector: they equal
+numbers computed by hand, counted by plain XRANGE, and returned to Kafka clients.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def live() -> Iterator[Scenario]:
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """What one reader says, row by row."""
+    """The tables from one reader, row by row."""
 
     raw: list[tuple[Any, ...]]
     commits: list[dict[str, Any]]
@@ -78,7 +78,7 @@ def ordered(frame: DataFrame, *columns: str) -> list[Any]:
 def read_out(spark: SparkSession, reader: TopicReader, as_of_ms: int) -> Readout:
     found = reader.offsets_topic(spark)
     assert found is not None
-    # One read for all tables, as a report does it.
+    # One read for all tables, as in a report.
     source = found.cache()
     commits, groups = offset_commits(source), group_metadata(source)
     current = views.current_offsets(commits)
@@ -155,7 +155,7 @@ def test_commits_are_those_that_clients_made(live: Scenario, readout: Readout) -
             rewound += [row["group"]] if row["committed_offset"] < offsets.get(place, 0) else []
             offsets[place] = row["committed_offset"]
     assert rewound == ["rewound"]
-    # This client's binding sends a NUL behind the text.
+    # This client's binding adds a NUL to the text.
     assert {row["metadata"] for row in readout.commits if row["group"] == "lagging"} == {METADATA + "\0"}
 
 
@@ -210,7 +210,7 @@ def test_kafka_clients_are_told_the_same(live: Scenario) -> None:
         assert len(unread) == expected.unread
         assert all(offset < ends[topic, partition] for offset in unread)
         assert expected.committed < ends[topic, partition] or expected.unread == 0
-    # Differences of offsets are no lag here: the topic is sparse, and its deleted tail keeps the log end.
+    # Differences of offsets are not the lag: the topic is sparse, and deleted last records keep the log end.
     assert ends["orders", 1] - live.lag["on-deleted", "orders", 1].committed == 1
     assert ends["orders", 0] - live.lag["lagging", "orders", 0].committed > 10_000
 
@@ -237,7 +237,7 @@ def test_the_report_through_kafka(
     for group in live.groups:
         unread = sum(expected.unread for place, expected in live.lag.items() if place[0] == group)
         assert groups[group]["record_lag"] == unread
-        # Members of `caught-up` run; the others committed without membership.
+        # `caught-up` has running members; the other groups committed without members.
         assert groups[group]["member_count"] == (1 if group == "caught-up" else 0)
     assert groups["caught-up"]["status"] == "OK"
     assert len(table("offset_commits")) == sum(map(sum, live.commits.values()))
@@ -251,7 +251,7 @@ def test_what_is_gone_is_left_out(
 ) -> None:
     reader = KafkaReader(live.server.bootstrap)
     some = live.lag["lagging", "orders", 1]
-    # Topic old was deleted, partition 9 never was, and partition 2 is empty.
+    # Topic old was deleted, partition 9 never existed, and partition 2 is empty.
     starts = {"old": {0: 7}, "orders": {1: some.committed, 2: 0, 9: 3}, "ledger": {0: 10**9}}
     rows = reader.records(spark, starts).collect()
     assert [(row["topic"], row["partition"]) for row in rows] == [("orders", 1)] * some.unread

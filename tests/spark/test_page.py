@@ -1,4 +1,4 @@
-"""The page in a real browser: what it shows, finds, sorts and draws, and that no name does anything."""
+"""The page in a real browser: content, search, sorting, charts, and names that try to inject code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 GROUPS = 1000
 DEADLINE_S = 30
-# Generous, for two busy cores; on an idle one it is a tenth.
+# Long enough for two busy cores; an idle machine needs a tenth.
 LONGEST_LOAD_MS = 15_000
 LARGEST_PAGE_BYTES = 3_500_000
 
@@ -41,7 +41,7 @@ def page(report: Path) -> Iterator[Page]:
     with open_page() as opened:
         opened.show(report.as_uri())
         yield opened
-        # Whatever the tests did: nothing was loaded, nothing went wrong.
+        # After every test: nothing was loaded, and no error occurred.
         assert opened.errors == []
         assert {url.partition(":")[0] for url in opened.requests} <= {"file", "blob", "about"}
 
@@ -61,7 +61,7 @@ def wait(page: Page, condition: str) -> None:
 
 
 def texts(page: Page, selector: str) -> list[str]:
-    """The text of every element that the selector names."""
+    """The text of every element that matches the selector."""
     found = page.evaluate(f"[...document.querySelectorAll('{selector}')].map((node) => node.textContent)")
     return [str(text) for text in found]
 
@@ -180,7 +180,7 @@ def test_every_chart_can_be_saved(page: Page) -> None:
         width, height = picture_size(data)
         assert width > 900, title
         assert height > 300, title
-        # A picture of nothing is smaller.
+        # An empty picture is smaller.
         assert len(data) > 8000, title
     page.evaluate(
         "window.saved = []; HTMLAnchorElement.prototype.click = function () { saved.push(this.download); }"
@@ -193,7 +193,7 @@ def test_every_chart_can_be_saved(page: Page) -> None:
 def test_the_pointer_reads_the_charts(page: Page) -> None:
     for chart in ("svg[role=img]", "canvas"):
         page.evaluate(f"document.querySelector('{chart}').scrollIntoView()")
-        # Scrolling, which goes on for a moment, takes the tip away.
+        # Scrolling, which takes a moment, hides the tip.
         point = f"""(() => {{
             const chart = document.querySelector('{chart}');
             const box = chart.getBoundingClientRect();
@@ -231,7 +231,7 @@ def test_long_names_are_wrapped_and_end_their_direction(page: Page, report: Path
         wait(page, f"document.title.startsWith({json.dumps(name)})")
         fits = "(box) => box.scrollWidth <= box.clientWidth + 260"
         assert page.evaluate(f"[...document.querySelectorAll('.scroll')].every({fits})")
-        # The badge stands behind the name, whatever that turns round.
+        # The badge follows the name, even if the name changes the text direction.
         right = "(part) => document.querySelector('.group h1 ' + part).getBoundingClientRect().right"
         name_right, badge_right = page.evaluate(f"['bdi', '.badge'].map({right})")
         assert name == long or badge_right > name_right

@@ -1,5 +1,5 @@
-"""Groups of every kind with random histories: tables that are brought up to date step by step, by another
-process each time and cut off in the middle, are those of the whole topic.
+"""Groups of every type with random histories: tables that are updated step by step, each time by another
+process and with interruptions, equal those of the whole topic.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NOW = MONDAY + 7 * DAY
 
 
 class History:
-    """What clients of a few groups did, one after the other, by clocks that are not in step."""
+    """Actions of clients of a few groups, in sequence, with unsynchronized clocks."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -69,10 +69,10 @@ class History:
     def _record(self) -> tuple[Any, ...]:
         chance = self._chance
         self._at_ms += chance.randrange(1, 10) * MINUTE
-        # Some are late, and some damaged.
+        # Some records are late, and some are damaged.
         at_ms = self._at_ms - chance.choice((0, 0, 0, 90 * MINUTE))
         group = chance.choice(GROUPS)
-        # One has never had a member: it is stale in the end, and what it committed expires.
+        # One group never has a member: in the end it is stale, and its commits expire.
         commits = group == SILENT or chance.random() < 0.5
         key, value = self._commit(group, at_ms) if commits else self._state(group, at_ms)
         encoded = None if value is None else encode_value(value)
@@ -158,7 +158,8 @@ def test_updates_come_to_the_same_as_the_whole(
     for name in TABLES:
         kept, viewed = comparable(stored.read(name)), comparable(whole.view(name))
         if name == "anomalies":
-            # The whole does not tell what was not there when it was looked at and was removed later.
+            # The whole topic doesn't show a partition that was missing in a step,
+            # and whose commit was removed later.
             assert set(viewed) <= set(kept)
             kept, viewed = without_ends(kept), without_ends(viewed)
         assert (name, kept) == (name, viewed)
@@ -170,7 +171,7 @@ def without_ends(rows: list[str]) -> list[str]:
 
 
 def cut_after(patched: pytest.MonkeyPatch, writes: int) -> None:
-    """The process ends after so many of a batch's writes, before it is marked as done at the latest."""
+    """The process ends after `count` writes of a batch, before the batch is marked as complete."""
     left = writes
 
     def counted(inner: Any) -> Any:

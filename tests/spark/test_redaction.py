@@ -1,4 +1,4 @@
-"""No password of a URL is in what we print: every form in which databases and stores take one."""
+"""No output contains the password of a URL, in any form that databases and stores accept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-# Each password has "hush" in it, and nothing else does.
+# Each password contains "hush", and nothing else does.
 URLS = [
     "jdbc:postgresql://ada:hush@db:5432/shop",
     "jdbc:postgresql://db/shop?user=ada&password=hush&ssl=true",
@@ -73,7 +73,7 @@ def test_a_checkpoint_notes_no_password(spark: SparkSession, tmp_path: Path) -> 
     file = tmp_path / "checkpoint" / IDENTITY
     noted = file.read_text()
     assert "hush" not in noted
-    # Earlier releases noted it; their checkpoints go on.
+    # A checkpoint that contains the password still works.
     file.write_text(noted.replace("***", "hush"))
     file.with_name(f".{IDENTITY}.crc").unlink()
     with claimed(folder, what, fresh.append) as again:

@@ -28,7 +28,7 @@ FIRST = pack(1_700_000_000_000, 0)
 
 @pytest.fixture
 def keyspace(redis_cluster: RedisCluster) -> Iterator[Keyspace]:
-    """Of one topic, its records numbered in each partition; the URL begins with a node that is away."""
+    """A topic with numbered records in each partition; the first node of the URL is unreachable."""
     for node in redis_cluster.nodes:
         node.client.flushall()
     client: Any = Client.from_url(redis_cluster.nodes[0].url, protocol=2)
@@ -74,7 +74,7 @@ def test_a_slot_that_moves_is_followed(redis_cluster: RedisCluster, keyspace: Ke
     with connected(address) as connection:
         assert entries_of(connection, address, 3) == expected
         for _ in redis_cluster.migrating(stream, other()):
-            # Before the key has moved, and after: its old node sends us on (ASK).
+            # Before the key moves and after: the old node redirects (ASK).
             assert entries_of(connection, address, 3) == expected
         assert entries_of(connection, address, 3) == expected
         redis_cluster.move(stream, other())

@@ -1,4 +1,4 @@
-"""Pages of entries as they come from Redis, made columns by the kernel: the same as entry by entry."""
+"""Pages of entries as Redis sends them: the kernel's columns equal those built entry by entry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MS = 1_700_000_000_000
 SCHEMA = to_arrow_schema(schema_of(), timezone="UTC")
 ORIGINS = [Origin("t", 3, 0, 0), Origin("t", 3, 1, 0), Origin("t", 3, 0, 1, append_times=True)]
-# What a parser could take for the frame around it.
+# Values that look like RESP.
 FRAMES = [
     b"*2\r\n$15\r\n1700000000000-1\r\n*4\r\n$3\r\nkey\r\n$1\r\nk\r\n",
     b"$3\r\nkey\r\n$1\r\nx\r\n",
@@ -51,14 +51,14 @@ def text(string: bytes) -> bytes:
 
 
 def reply_of(entries: Sequence[Entry], behind: bytes = b"") -> Page:
-    """The entries as a page; what is behind it in memory does not matter."""
+    """The entries as a page; bytes after it in memory don't matter."""
     page = raw(entries)
     return Page(np.frombuffer(page + behind, dtype=np.uint8).copy(), len(page))
 
 
 @st.composite
 def fields(draw: st.DrawFn) -> list[bytes]:
-    """Those that korvet writes, in its order, most of the time."""
+    """Mostly the fields that korvet writes, in its order."""
     found: list[bytes] = []
     for name in (b"key", b"value"):
         if draw(st.booleans()):
@@ -78,7 +78,7 @@ def fields(draw: st.DrawFn) -> list[bytes]:
 
 @st.composite
 def pages_of_entries(draw: st.DrawFn) -> list[Entry]:
-    """Pages of a few forms each."""
+    """Pages whose entries have a few combinations of fields."""
     forms = draw(st.lists(fields(), min_size=1, max_size=3))
     steps = draw(st.lists(st.sampled_from([1, 7, 1023]), min_size=1, max_size=20))
     entries, at = [], draw(st.sampled_from([1, 999 << 10, MS << 10]))
@@ -109,7 +109,7 @@ def test_the_same_as_entry_by_entry(form: Any, entries: list[Entry], origin: Ori
 
 
 def taken(form: Any, data: bytes, origin: Origin, skipped: int = 0) -> list[Any] | None:
-    """What a kernel makes of a reply."""
+    """A kernel's result for a reply."""
     rows = form.Rows(64, len(data), len(data), True)
     if not rows.take_entries(data, len(data), skipped, origin.bias, origin.append_times):
         return None
@@ -135,7 +135,7 @@ def strings_of(column: Any) -> list[bytes | None]:
 
 @given(pages_of_entries(), st.data())
 def test_damage_is_no_harm(entries: list[Entry], data: st.DataObject) -> None:
-    """Nothing behind the end is read: the uncompiled form would raise. Both forms say the same."""
+    """No byte after the end is read (the uncompiled form would raise). Both forms give the same result."""
     page = bytearray(raw(entries))
     for _ in range(data.draw(st.integers(0, 3))):
         at = data.draw(st.integers(0, len(page) - 1))
@@ -154,7 +154,7 @@ def test_damage_is_no_harm(entries: list[Entry], data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_there_is_never_more_than_room(form: Any) -> None:
-    """Whatever the numbers in a reply say."""
+    """For all numbers in a reply."""
     if form is None:
         pytest.skip("no compiled kernel")
     entry = (b"1-1", [b"key", b"k" * 8, b"value", b"v" * 8, b"header.a", b"1"])
@@ -173,7 +173,7 @@ def test_there_is_never_more_than_room(form: Any) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_limits_of_numbers(form: Any) -> None:
-    """What is beyond is left to the general way, which knows a row for it."""
+    """Entries outside the limits are left to Python, which has rows for them."""
     if form is None:
         pytest.skip("no compiled kernel")
     highest = b"%d-1023" % ((1 << 53) - 1)
@@ -223,7 +223,7 @@ PLAIN = [
 @pytest.mark.skipif(INSTALLED is None, reason="no compiled kernel")
 @pytest.mark.parametrize("forms", [PLAIN[:1], PLAIN[2:3], PLAIN[3:], PLAIN])
 def test_what_korvet_writes_is_never_parsed(forms: list[list[bytes]]) -> None:
-    """Neither are values of another length each, and records among which tombstones and markers are."""
+    """Also with values of different lengths, tombstones and markers."""
     page = reply_of([(b"%d-%d" % (MS, number), forms[number % len(forms)]) for number in range(100)])
     assert page.rows(0, append_times=False) is not None
     assert page.mean_bytes > 20
@@ -240,7 +240,7 @@ def test_a_value_like_an_entry_is_a_value() -> None:
 
 @pytest.mark.parametrize("mute", [False, True])
 def test_pages_by_connection(keyspace: Keyspace, mute: bool) -> None:
-    """Also where the user may not use the command that marks a page's end."""
+    """Also if the user may not use ECHO, which marks the end of a page."""
     keyspace.topic("t")
     rights = ["-echo"] if mute else []
     keyspace.client.execute_command(
@@ -252,7 +252,7 @@ def test_pages_by_connection(keyspace: Keyspace, mute: bool) -> None:
         pipe.execute_command("XADD", "korvet:t:0", f"{MS + number}-0", "key", b"%d" % number, "value", value)
     pipe.execute()
     with connected(Address(keyspace.url.replace("unix://", "unix://reader@"))) as connection:
-        # A refusal in the place of a page leaves the connection in order.
+        # An error reply in place of a page leaves the connection usable.
         connection.send_for_page("XRANGE", "{korvet}:topics", "-", "+", "COUNT", 1)
         with pytest.raises(Exception, match="WRONGTYPE"):
             connection.page()

@@ -1,4 +1,4 @@
-"""Report, export and jars: what they write, and what they say when something is missing."""
+"""Report, export and jars: their output, and their messages if something is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WRITTEN = {*TABLES, "offsets_topic", PAGE_NAME}
 
 
 class Parts(HTMLParser):
-    """Checks that tags close in order, and notes scripts and what a browser would have to load."""
+    """Checks that tags close in order; collects scripts and what a browser would load."""
 
     VOID = frozenset({"meta", "br"})
 
@@ -73,7 +73,7 @@ class Parts(HTMLParser):
 
 
 def checked_page(page: Path) -> dict[str, Any]:
-    """The data of a page whose only script is the one that its policy names, and which loads nothing."""
+    """The data of a page; checks that the page loads nothing, and has only the script in its policy."""
     parser = Parts()
     text = page.read_text(encoding="utf-8")
     parser.feed(text)
@@ -100,7 +100,7 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     assert checked_page(empty.page)["groups"] == []
     assert "No consumer group has committed anything yet" in empty.page.read_text(encoding="utf-8")
 
-    # Everything is replaced.
+    # All earlier tables are replaced.
     scenario(keyspace)
     keyspace.raw_offset_record(3, b"\0\1damaged", b"x", MS)
     keyspace.commit("<b>&", "orders", 2, 0, at_ms=NOW)
@@ -120,7 +120,7 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
     assert (offset["record_lag"], offset["lag_ms"], NOW - offset["commit"]) == (49, 51 * 60_000, 30_000)
     assert "client-b" in {row["client"] for row in rows(document, billing, "inventory")}
     assert (document["unreadable"], document["as_of"]) == (1, NOW)
-    # The last step of the charts is the present.
+    # The last step of the charts is the current one.
     assert series([billing["record_lag"]]) == last(billing["history"][0])
     assert series([billing["lag_ms"]]) == last(billing["history"][1])
     assert {path.name for path in done.page.parent.iterdir()} == WRITTEN
@@ -130,7 +130,7 @@ def test_report_on_nothing_and_on_groups(spark: SparkSession, keyspace: Keyspace
 
 
 def last(text: str) -> str:
-    """The last number of a series, written out."""
+    """The last number of a series, decoded."""
     return [part for part in text.split(",") if part][-1]
 
 
@@ -304,7 +304,7 @@ def test_jars_are_fetched_once_and_verified(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(jars.JarsMissing, match="SHA-256"):
         list(jars.fetch_jars(folder))
     assert not (folder / pinned[0].file_name).exists()
-    # Nothing is pinned for a package that the user names: it is what the repository gives.
+    # A package that the user names has no pinned checksum.
     assert jars.fetch_package("org.x:driver:1.2", folder).read_bytes() == b"evil"
     with pytest.raises(jars.JarsMissing, match="not Maven coordinates"):
         jars.fetch_package("../driver", folder)
@@ -344,8 +344,8 @@ def test_spans_have_steps_that_people_think_in() -> None:
 
 @spark_test
 def test_lag_over_time_is_what_was_worked_out_by_hand(spark: SparkSession) -> None:
-    """Records at 1, 2, 3, 4 and 6 s. The group commits behind the first at 1.5 s, behind the third at 4.5 s,
-    and forgets it at 6.5 s; another commits at the beginning and never again.
+    """Records at 1, 2, 3, 4 and 6 s. The group commits after the first at 1.5 s, after the third at 4.5 s,
+    and writes a tombstone at 6.5 s; another group commits only at the beginning.
     """
     base = 1_700_000_000_000
     second = [base + 1000 * number for number in range(9)]

@@ -1,4 +1,4 @@
-"""The data source against a real Valkey: layout, ends, native entries, options, what can't be addressed."""
+"""The data source on a real Valkey: layout, ends, native entries, options, entries without an offset."""
 
 from __future__ import annotations
 

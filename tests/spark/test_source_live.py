@@ -1,4 +1,4 @@
-"""The source on what a real korvet wrote: its index, both layouts, compressed batches, headers."""
+"""The source on data of a real korvet: index, both layouts, compressed batches, headers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYOUTS = {"single": {}, "batched": {"storage.layout": "batch"}, "dense": {"offs
 
 
 def time_of(number: int) -> int:
-    """Record times that fall back again and again."""
+    """Record times that repeatedly decrease."""
     return MS + 1000 * (number // 100) + (number * 37) % 5000
 
 

@@ -1,4 +1,4 @@
-"""Options of the source: what each may be, and what is said of one that is wrong."""
+"""Options of the source: accepted values, and the messages for invalid ones."""
 
 from __future__ import annotations
 

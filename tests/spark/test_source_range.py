@@ -1,4 +1,4 @@
-"""Where a batch read begins and ends, how it is divided, and what is lost: the readers on a real Valkey."""
+"""Start, end, division and data loss of a batch read: the readers on a real Valkey."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def fill(keyspace: Keyspace, topic: str, partition: int, offsets: list[int]) -> 
 
 
 def index(keyspace: Keyspace, topic: str, partition: int, times: dict[int, int], every: int) -> None:
-    """The index that korvet keeps, by its documented form: a point at every so many records."""
+    """The index in its documented form, with a point every `step` records."""
     largest = span = None
     points = {}
     for before, (offset, time_ms) in enumerate(times.items()):
@@ -79,7 +79,7 @@ def test_one_partition_becomes_many_tasks(keyspace: Keyspace, indexed: bool) -> 
     assert [row["offset"] for row in rows_of(reader, planned)] == offsets
     planned = tasks(keyspace, topic="hot", minPartitions="4")
     assert 4 <= len(planned) <= 6
-    # Of a part of it.
+    # The same for a part of the topic.
     some = {
         "startingOffsets": json_of(hot={0: offsets[1000]}),
         "endingOffsets": json_of(hot={0: offsets[2000]}),
@@ -119,7 +119,7 @@ def test_short_partitions_share_a_task(keyspace: Keyspace) -> None:
 def test_pieces_hold_each_record_once(
     keyspace: Keyspace, gaps: list[int], size: int, layout: list[int]
 ) -> None:
-    """However a partition is cut, of single records and of batches."""
+    """For every division of a partition, of single records and of batches."""
     keyspace.client.flushall()
     keyspace.topic("t", 2)
     offset, singles, batched = BASE, [], []
@@ -156,7 +156,7 @@ def test_topics_by_list_pattern_and_partition(keyspace: Keyspace) -> None:
 
 
 def test_offsets_by_time_are_exact(keyspace: Keyspace) -> None:
-    """The first record with such a timestamp, whatever the entries' own times are."""
+    """The first record with such a timestamp, independent of the times of entries."""
     keyspace.topic("t", 2)
     times = [50, 10, 20, 90, 30, 30, 95, 40, 100, 60]
     found = {}
@@ -225,7 +225,7 @@ def test_what_goes_while_it_is_read(keyspace: Keyspace, how: str) -> None:
         (task,) = reader.partitions()
         found = reader.read(task)
         read = [row["offset"] for row in next(found).to_pylist()]
-        # One page was read and the next one is on its way.
+        # One page has been read and the next one is requested.
         if how == "trim":
             keyspace.client.xtrim("korvet:t:0", minid=entry_id(BASE + 1900), approximate=False)
         elif how == "delete one entry":
@@ -271,7 +271,7 @@ def at(ms: int) -> datetime:
     ],
 )
 def test_filters_limit_what_is_read(keyspace: Keyspace, pushed: list[Filter], expected: range) -> None:
-    """On timestamps only by what the index knows: nothing older than that lies behind."""
+    """Timestamps limit the read only by the index: after that point no record is older."""
     keyspace.topic("t")
     times = [50, 10, 20, 30, 85, 30, 40, 90, 100, 60]
     for number, time_ms in enumerate(times):
@@ -308,7 +308,7 @@ APPEND_TIMES = {"message.timestamp.type": "LogAppendTime"}
 def test_timestamps_that_are_append_times_limit_both_ends(
     keyspace: Keyspace, pushed: Filter, expected: range
 ) -> None:
-    """What an entry says itself does not count there: the topic had create times when it was written."""
+    """The timestamp in an entry doesn't count: the topic had create times when the entry was written."""
     keyspace.topic("t", 1, APPEND_TIMES)
     offsets = [pack(MS + number // 2, number % 2) for number in range(20)]
     for offset in offsets:
@@ -351,7 +351,7 @@ def test_some_columns(keyspace: Keyspace) -> None:
 
 
 def test_headers_in_every_form(keyspace: Keyspace) -> None:
-    """The same on all records, on some, repeated, null, not UTF-8."""
+    """Headers on all records, on some, repeated, null, not UTF-8."""
     keyspace.topic("t", 3)
     for number in range(3):
         value = b"%d" % number
@@ -369,7 +369,7 @@ def test_headers_in_every_form(keyspace: Keyspace) -> None:
 
 
 def test_what_compaction_took_is_no_loss(keyspace: Keyspace) -> None:
-    """Korvet notes the first entry that it left; behind that, what is gone was trimmed."""
+    """Korvet stores the first entry that compaction kept; missing entries after it were trimmed."""
     keyspace.topic("c", 1, {"cleanup.policy": "compact"})
     fill(keyspace, "c", 0, [BASE + at for at in range(10)])
     keyspace.client.xtrim("korvet:c:0", minid=entry_id(BASE + 4), approximate=False)

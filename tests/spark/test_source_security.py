@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from tests.spark.keyspace import Keyspace
 
 
-# What reading takes, and no more.
+# The rights that reading needs, and no others.
 READING = ("~*", "-@all", "+@read", "+@connection", "+xinfo", "+cluster|slots")
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Where TLS is spoken, and the files that belong to it."""
+    """The port of the TLS front, and its files."""
 
     url: str
     folder: Path
@@ -43,7 +43,7 @@ class Front:
 
 
 def make_certificates(folder: Path) -> None:
-    """An authority and, from it, a server's and a client's certificate; and a key with a password."""
+    """An authority, certificates of it for a server and a client, and a key with a password."""
 
     def openssl(*arguments: str) -> None:
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True, timeout=60)
@@ -81,7 +81,7 @@ def carry(secured: socket.socket, path: str) -> None:
 
 
 def serve(listener: socket.socket, context: ssl.SSLContext, path: str) -> None:
-    """Each connection gets one of its own to the server's socket, until the listener is shut down."""
+    """Connect each connection to the server's socket, until the listener is shut down."""
     carriers = []
     with contextlib.suppress(OSError):
         while True:
@@ -108,7 +108,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def front(folder: Path, keyspace: Keyspace) -> Iterator[Front]:
-    """In front of the keyspace's server, which wants clients' certificates; one record is in the topic t."""
+    """A TLS front for the keyspace's server that requires client certificates; topic t has one record."""
     keyspace.topic("t")
     keyspace.add("t", 0, "5-0", b"value", b"v")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -126,7 +126,7 @@ def front(folder: Path, keyspace: Keyspace) -> Iterator[Front]:
 
 
 def options(front: Front, **more: str) -> dict[str, str]:
-    """Read through TLS; options by name without the redis.ssl in front, files by name."""
+    """Read through TLS. Options are named without the prefix redis.ssl, files by name."""
     files = {"ca": "ca.pem", "cert": "client.pem", "key": "client.key", **more}
     given = {
         f"redis.ssl.{name}": front.file(value) if name in {"ca", "cert", "key"} else value
@@ -177,7 +177,7 @@ def test_commands_reach_a_redis_with_all_of_it(keyspace: Keyspace, front: Front,
         redis_cert=front.file("client.pem"),
         redis_key=front.file("client.key"),
     ).address()
-    # Exports of topics, and tables and reports.
+    # Exports of topics, then tables and reports.
     for given in (check_topics(found, ["t"]), options_of(found, {"topic": "t"})):
         assert given.pop("keyspace") == "korvet"
         assert values(batch(keyspace, **given)) == [b"v"]

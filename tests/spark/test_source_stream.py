@@ -36,7 +36,7 @@ def test_each_record_once_and_no_batch_without_one(keyspace: Keyspace) -> None:
     fill(keyspace, "t", 0, [BASE, BASE + 5])
     assert offsets(stream.trigger()) == [BASE, BASE + 5]
     assert stream.trigger() is None
-    # Long idle, then one record: its offset is billions further.
+    # A long idle time, then one record: its offset is billions higher.
     fill(keyspace, "t", 0, [BASE + 500 * HOUR])
     stream.restart(maxRecordsPerTrigger="1")
     assert offsets(stream.trigger()) == [BASE + 500 * HOUR]
@@ -74,7 +74,7 @@ def test_limits_count_records(keyspace: Keyspace, indexed: bool) -> None:
         batches.append(rows)
         stream.restart()
     assert [len(rows) for rows in batches] == [300, 300, 300, 200]
-    # In proportion to what there is.
+    # In proportion to the available records.
     assert len(offsets(batches[0], 1)) == 27
     assert [offset for rows in batches for offset in offsets(rows)] == full
     assert [offset for rows in batches for offset in offsets(rows, 1)] == full[:100]
@@ -145,7 +145,7 @@ def test_new_partitions_and_topics(keyspace: Keyspace) -> None:
 
 
 def test_trimmed_behind_the_reader_is_no_loss(keyspace: Keyspace) -> None:
-    """Retention takes what was read, and the next record comes long after."""
+    """Retention deletes records that were read, and the next record is added much later."""
     keyspace.topic("t")
     fill(keyspace, "t", 0, [BASE + at for at in range(10)])
     stream = Stream(keyspace, topic="t")
@@ -200,7 +200,7 @@ def test_a_topic_that_is_gone_or_another(keyspace: Keyspace) -> None:
 
 
 def test_a_stream_that_is_shorter_than_it_was(keyspace: Keyspace) -> None:
-    """A failover that lost the newest records, or a DEL: what comes after is read from the start."""
+    """A failover that lost the newest records, or a DEL: later records are read from the start."""
     keyspace.topic("t")
     fill(keyspace, "t", 0, [BASE + at for at in range(10)])
     stream = Stream(keyspace, topic="t")

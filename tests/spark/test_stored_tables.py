@@ -1,6 +1,4 @@
-"""Tables kept in a folder: brought up to date step by step, also after a step that was cut off, they are the
-tables of the whole topic.
-"""
+"""Stored tables that are updated step by step, also after an interruption, equal those of the whole topic."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def test_nothing_stored_yet(spark: SparkSession, tmp_path: Path) -> None:
 def week_in_steps(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[StoredTables, Tables]:
-    """The week in two steps, the first of which is cut off before it is whole and runs again."""
+    """The week in two steps. The first one is interrupted and runs again."""
     rows = the_week().rows()
     records = spark.createDataFrame(topic_records(), RECORDS).cache()
     asked: list[Any] = []
@@ -76,7 +74,7 @@ def week_in_steps(
     late = [row for row in rows if row[5] >= moment(THURSDAY)]
     spark.createDataFrame(late, SCHEMA).coalesce(1).write.mode("append").parquet(source)
     update(NOW)
-    # From the smallest of the last commits on: the rewound one's.
+    # From the smallest of the last commits on, the rewound one.
     assert asked[0]["orders"] == {0: after(50), 1: 0}
     assert asked[0]["no-such-topic"] == {3: 5}
     whole = spark.createDataFrame(rows, SCHEMA).cache()

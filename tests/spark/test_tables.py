@@ -1,4 +1,4 @@
-"""The tables: columns as in the catalogue, and figures of a small story worked out by hand."""
+"""The tables: columns as in the catalogue, and numbers of a small scenario, computed by hand."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keysp
         ("beyond", 0, 0),
     }
     assert rows("group_status", "group", "status", "record_lag", "member_count") == {
-        # Each partition was committed half a minute ago for the last time; only partition 0 twice.
+        # The last commit of each partition was half a minute ago; only partition 0 has two commits.
         ("billing", "STOPPED", 51, 1),
         ("audit", "OK", 0, 0),
         ("lost", "STOPPED", 39, 0),
@@ -129,13 +129,13 @@ def test_groups_that_stand_outside_the_log(spark: SparkSession, keyspace: Keyspa
         keyspace.record("timed", 0, pack(MS + number, 0), b"v")
     for topic in ("counted", "timed"):
         keyspace.client.xtrim(f"korvet:{topic}:0", maxlen=4, approximate=False)
-    # A commit that was superseded lost nothing.
+    # A superseded commit has lost nothing.
     keyspace.commit("lost", "counted", 0, 1, at_ms=MS + 100)
     keyspace.commit("lost", "counted", 0, 2, at_ms=MS + 101)
     keyspace.commit("there", "counted", 0, 2, at_ms=MS + 100)
     keyspace.commit("there", "counted", 0, 6, at_ms=MS + 101)
     keyspace.commit("ahead", "counted", 0, 11, at_ms=MS + 101)
-    # Whether there was a record between its offset and the log start nobody knows.
+    # It is unknown whether there were records between its offset and the log start.
     keyspace.commit("unknown", "timed", 0, pack(MS + 2, 1), at_ms=MS + 101)
     reader = RedisReader(Address(keyspace.url))
     found = batch_table(spark, reader, "group_status", MS + 102).collect()

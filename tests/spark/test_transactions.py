@@ -1,4 +1,4 @@
-"""isolationLevel: what transactions show, by the entries alone, in both layouts."""
+"""isolationLevel: the visible records of transactions, judged by the entries alone, in both layouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TRANSACTIONAL, CONTROL = 16, 32
 
 
 class Log:
-    """One partition that grows by records of transactions, markers and others."""
+    """One partition to which records of transactions, markers and other records are added."""
 
     def __init__(self, keyspace: Keyspace, *, batches: bool = False) -> None:
         self._keyspace = keyspace
@@ -55,7 +55,7 @@ class Log:
             data = self._batch([(key, struct.pack(">hi", 0, 7))], TRANSACTIONAL | CONTROL, producer)
             self._keyspace.add("t", 0, entry, b"batch", data)
         else:
-            # The epoch is one up where a coordinator fences a producer.
+            # A coordinator that fences a producer increments the epoch.
             self._keyspace.add("t", 0, entry, b"ctl", outcome, b"pid", str(producer), b"epoch", b"1")
 
     def _batch(self, pairs: list[tuple[bytes, bytes]], attributes: int, producer: int) -> bytes:
@@ -120,7 +120,7 @@ def test_a_stream_stops_before_open_transactions(keyspace: Keyspace, coordinated
 
 
 def test_many_plain_records_behind_an_open_transaction(keyspace: Keyspace) -> None:
-    """Where the keyspace coordinates transactions, the newest entries need not tell."""
+    """In a keyspace with a transaction coordinator, the newest entries need not be transactional."""
     keyspace.topic("__transaction_state")
     log = Log(keyspace)
     log.record(b"open", 1)
@@ -183,7 +183,7 @@ def test_batch_and_stream_show_what_is_committed(
     ],
 )
 def test_look_alikes_of_applications(keyspace: Keyspace, fields: list[Any]) -> None:
-    """Whatever is no marker and in no transaction is a record of a native application."""
+    """An entry that is neither a marker nor in a transaction is a record of a native application."""
     assert marker_of(fields, 0) is None
     key, value, _, _, producer = parse_fields(fields, MS, None)
     assert (key, producer) == (None, -1)

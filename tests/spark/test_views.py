@@ -1,4 +1,4 @@
-"""The views on a scripted scenario whose answers are worked out by hand."""
+"""The views on a scripted scenario with answers computed by hand."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def scenario(keyspace: Keyspace) -> None:
     keyspace.client.xdel("korvet:orders:0", f"{MS + 10 * 60_000}-5", f"{MS + 20 * 60_000}-5")
     for sequence in range(4):
         keyspace.record("orders", 1, pack(MS + 50 * 60_000, sequence), b"r", MS + 50 * 60_000 - 1000)
-    # billing: read up to and with minute 8 of partition 0, so the next unread one is minute 9.
+    # billing: has read partition 0 up to minute 8, so minute 9 is the first unread record.
     keyspace.commit("billing", "orders", 0, pack(MS + 2 * 60_000, 6), at_ms=MS + 121_000)
     keyspace.commit("billing", "orders", 0, pack(MS + 8 * 60_000, 6), at_ms=NOW - 30_000, metadata="m")
     keyspace.commit("billing", "orders", 1, pack(MS + 50 * 60_000, 2), at_ms=NOW - 30_000)
     keyspace.commit("billing", "orders", 2, 0, at_ms=NOW - 30_000)
-    # audit: everything read; then one offset taken away.
+    # audit: has read everything; then one offset was removed.
     keyspace.commit("audit", "orders", 0, pack(MS + 59 * 60_000, 6), at_ms=NOW - 10_000)
     keyspace.commit("audit", "orders", 1, pack(MS, 0), at_ms=NOW - 20_000)
     keyspace.commit("audit", "orders", 1, None, at_ms=NOW - 5_000)
-    # lost: committed on a deleted record's offset long ago; beyond: past the end.
+    # lost: committed a deleted record's offset long ago; beyond: committed past the end.
     keyspace.commit("lost", "orders", 0, pack(MS + 20 * 60_000, 5), at_ms=NOW - 2 * DAY)
     keyspace.commit("beyond", "orders", 0, pack(NOW, 0), at_ms=NOW)
     keyspace.group("billing", stable(1, MS, [member("a", 0, 1, 2)]), at_ms=MS)

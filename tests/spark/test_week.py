@@ -1,4 +1,4 @@
-"""A week of consumer groups on a simulated clock: every status, anomaly and lag as worked out by hand.
+"""A week of consumer groups on a simulated clock: every status, anomaly and lag, computed by hand.
 
 Topics `orders` (offsets of the clock) and `ledger` (dense) get a record every full hour in each partition; a
 group that commits does so a minute later. Record h is the one of hour h; 168 hours are a week.
@@ -48,13 +48,13 @@ def clock(hour: int) -> int:
 
 
 def after(count: int) -> int:
-    """What is committed by who has read that many records of orders/0."""
+    """The committed offset after this number of records of orders/0."""
     return clock(count - 1) + 1 if count else 0
 
 
 @dataclass
 class Week:
-    """What was written into `__consumer_offsets`, out of order."""
+    """The records of `__consumer_offsets`, out of order."""
 
     written: list[tuple[int, str, bytes, bytes | None]] = field(default_factory=list)
 
@@ -107,7 +107,7 @@ def the_week() -> Week:
     week.commit("deleted", MONDAY + 2 * HOUR, "orders", 0, None)
     week.commit("empty", MONDAY + HOUR, "orders", 1, after(HOURS))
     week.commit("far", NOW - HOUR, "ledger", 0, 169)
-    # Removed with their topic, and a topic made anew.
+    # Removed with their topic, and a topic that was created again.
     week.commit("former", MONDAY + HOUR, "no-such-topic", 3, 5)
     week.commit("former", MONDAY + HOUR, "ledger", 0, 170)
     week.commit("former", MONDAY + 2 * HOUR, "no-such-topic", 3, None)
@@ -126,7 +126,7 @@ def topic_records() -> list[tuple[str, int, int, datetime]]:
     hours = range(HOURS)
     records = [("orders", part, clock(h), moment(MONDAY + h * HOUR)) for part in (0, 1) for h in hours]
     records += [("ledger", 0, hour, moment(MONDAY + hour * HOUR)) for hour in hours]
-    # Appended 50 s ago, and one tomorrow, which does not count.
+    # One record of 50 s ago, and one of tomorrow, which doesn't count.
     return [
         *records,
         ("quick", 0, pack(NOW - 50_000, 0), moment(NOW - 50_000)),
@@ -139,18 +139,18 @@ def topic_ends() -> list[tuple[str, int, int, int, int]]:
     return [(*end, 0, 0) for end in (*ends, ("quick", 0, pack(NOW - 50_000, 1)))]
 
 
-# status, unread records, how long the first of them has waited (ms): by hand.
+# Status, unread records, wait of the first one in ms, computed by hand.
 EXPECTED = {
     ("steady", "orders", 0): ("OK", 0, 0),
-    # Record 83 is next: 83 to 167 are unread.
+    # Records 83 to 167 are unread.
     ("slow", "orders", 0): ("WARNING", 85, 85 * HOUR),
-    # 157 is next, and the distance shrinks from commit to commit.
+    # Record 157 is next, and the lag decreases from commit to commit.
     ("catching-up", "orders", 0): ("OK", 11, 11 * HOUR),
     ("stuck", "orders", 0): ("STALLED", 68, 68 * HOUR),
     # The window's ten commits span nine hours, the last was 87 hours ago.
     ("stopped", "orders", 0): ("STOPPED", 87, 87 * HOUR),
     ("rewound", "orders", 0): ("REWIND", 118, 118 * HOUR),
-    # Always six records behind: it does not gain.
+    # The lag is always six records: it doesn't decrease.
     ("recovered", "orders", 0): ("WARNING", 6, 6 * HOUR),
     ("on-holiday", "orders", 0): ("OK", 0, 0),
     ("book-keeper", "ledger", 0): ("WARNING", 8, 8 * HOUR),
@@ -207,7 +207,7 @@ def test_anomalies(tables: Tables) -> None:
         ("ahead", "past_end", NOW - HOUR): (None, None),
         ("huge", "past_end", NOW - HOUR): (None, None),
         ("far", "past_end", NOW - HOUR): (None, None),
-        # All that the week would bring, on Monday.
+        # All records of the week, as of Monday.
         ("empty", "past_end", MONDAY + HOUR): (None, None),
         ("orphan", "unknown_partition", MONDAY + 10 * HOUR): (None, None),
     }
@@ -221,7 +221,7 @@ def test_who_is_stale_and_what_expires(tables: Tables) -> None:
         "empty": 167 * HOUR,
     }
     expiring = {row["group"]: row["expires_in_ms"] for row in tables.view("expiring_offsets").collect()}
-    # A week after the commit, and for the group that had members a week after it became empty.
+    # A week after the commit; for the group that had members, a week after it became empty.
     assert expiring == {"orphan": 10 * HOUR, "empty": 2 * HOUR}
 
 
@@ -236,7 +236,7 @@ def test_rebalances_and_members(tables: Tables) -> None:
         r["member_id"]: (r["active"], r["assigned_partitions"], r["first_seen_ts"], r["last_seen_ts"])
         for r in tables.view("members").where("group = 'steady'").collect()
     }
-    # Spark's rows have local times without a zone.
+    # Spark's rows contain local times without a zone.
     days = (moment(MONDAY + day * DAY).astimezone().replace(tzinfo=None) for day in range(3))
     monday, tuesday, wednesday = days
     assert seen == {"a": (False, 1, monday, tuesday), "b": (True, 2, tuesday, wednesday)}
