@@ -1,4 +1,4 @@
-"""Builds the compiled form of the two kernels if there is a C compiler; goes on without it if there is none.
+"""Builds the compiled form of the two kernels. Without a C compiler the installation succeeds all the same.
 
 Each kernel is a package. Its modules are joined into one unit for the compiler, so that calls between them
 are inlined. The compiled form is the package's `__init__`, which Python prefers to `__init__.py`.
@@ -67,7 +67,7 @@ class TolerantBuild(build_ext):
 
     def translated(self, extension: Extension) -> list[str]:
         """The C sources of an extension."""
-        from Cython.Build import cythonize  # noqa: PLC0415 - absent where nothing gets compiled
+        from Cython.Build import cythonize  # noqa: PLC0415 - absent if nothing gets compiled
 
         kernel = extension.name.removesuffix(".__init__")
         unit = Path(self.build_temp, f"{kernel.replace('.', '_')}.py")

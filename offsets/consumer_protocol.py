@@ -1,8 +1,8 @@
 """Subscription and assignment bytes, which consumers exchange through the coordinator.
 
 Schemas of protocol type "consumer": ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0
-to 3, after an int16 version. As in Kafka's clients, a newer version is read in the layout of version 3 and
-the bytes after it are ignored: newer versions may only append.
+to 3, after an int16 version. A newer version is read in the layout of version 3 and the bytes
+after it are ignored, as by Kafka's clients: newer versions may only append.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ class OffsetsReplay:
     ) -> None:
         """Apply the record at `offset` of `partition`.
 
-        As in Kafka's coordinator, an offset written with a producer id waits for that producer's marker.
-        Raises DecodeError where the record is damaged or transactional without a producer id; nothing changed
-        then.
+        An offset written with a producer ID waits for that producer's marker, as in Kafka's coordinator.
+        Raises DecodeError if the record is damaged or transactional without a producer ID; the state does not
+        change then.
         """
         if transactional and producer_id < 0:
             raise DecodeError("the record is transactional but has no producer id")

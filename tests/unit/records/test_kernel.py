@@ -336,7 +336,7 @@ def test_entries_that_are_batches_are_given_as_they_are(form: Any, bias: int) ->
     assert (found.first_offset, found.last_offset) == ((ms << 10) + 5 - bias, (last[0] + 3 << 10) - bias)
     values = [record.value for _, record in read_back(behind[1])]
     assert all(value is not None and value.startswith(b'{"') for value in values)
-    # The result has the first record whatever its size, and no second one.
+    # The result has the first record, however large, and no second one.
     alone = fetched(form, xrange_reply(entries[1:]), bias=bias, max_bytes=1)
     assert (alone.data, alone.first_offset, alone.record_count) == (whole, base, count)
     assert alone.truncated
