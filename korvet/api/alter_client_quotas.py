@@ -54,7 +54,7 @@ def _entity(entry: Any) -> Entity:
 
 
 def _values(entity: Entity, ops: Any, *, repeated: bool) -> dict[str, float | None]:
-    """The entity's new values by key, None where one is removed. Raises InvalidQuota."""
+    """The entity's new values by key; None removes a value. Raises InvalidQuota."""
     values = {op.key: None if op.remove else op.value for op in ops}
     if repeated or len(values) < len(ops):
         shown = ", ".join(f"{kind}={name}" for kind, name in entity)

@@ -29,7 +29,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(45, "AlterPartitionReassignments", (0, 1), refuse=refuse)
 async def alter_partition_reassignments(context: RequestContext, request: Any) -> Any:
-    """Of each partition whether it is where it is wanted."""
+    """Report for each partition whether it already is on the requested brokers: no partition can be moved."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     topics = []

@@ -28,7 +28,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(34, "AlterReplicaLogDirs", (1, 2), refuse=refuse)
 async def alter_replica_log_dirs(context: RequestContext, request: Any) -> Any:
-    """Of each partition whether it is where it is wanted."""
+    """Report for each partition whether it already is in the requested directory: there is one only."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
 

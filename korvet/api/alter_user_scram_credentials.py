@@ -64,7 +64,7 @@ async def alter_user_scram_credentials(context: RequestContext, request: Any) ->
 
 
 def _check(change: Any, repeated: bool) -> tuple[ErrorCode, str] | None:
-    """Why a change is refused, with Kafka's words; None where it is not."""
+    """The reason why a change is refused, in Kafka's words; None if it is accepted."""
     if not change.name:
         return ErrorCode.unacceptable_credential, "Username must not be empty"
     if change.mechanism not in BY_NUMBER:

@@ -64,7 +64,7 @@ async def create_partitions(context: RequestContext, request: Any) -> Any:
 
 
 def _added(context: RequestContext, asked: Any) -> int:
-    """How many partitions a topic is to have in addition, if its request is valid."""
+    """The number of partitions that the request adds to a topic, if it is valid."""
     topic = context.services.topics.get(asked.name)
     if not context.may(Operation.ALTER, ResourceType.TOPIC, asked.name):
         return 0

@@ -109,7 +109,7 @@ async def _create(context: RequestContext, asked: Any, validate_only: bool, *, t
 
 
 def _count(asked: Any, default: int) -> int:
-    """How many partitions a topic is to have, if its request is valid."""
+    """The number of partitions of the requested topic, if the request is valid."""
     if asked.assignments:
         return len(asked.assignments)
     return default if asked.num_partitions == _BY_ASSIGNMENT else max(asked.num_partitions, 0)

@@ -58,7 +58,7 @@ async def _delete(context: RequestContext, name: str | None, topic_id: Any) -> A
     topic = directory.by_id(topic_id) if name is None else directory.get(name)
     asked = name if topic is None else topic.name
     if asked is not None and not _may_delete(context, asked):
-        # By id a name is told only to who may see it.
+        # The response to an ID contains the name only for clients that may see it.
         told = asked if context.may(Operation.DESCRIBE, ResourceType.TOPIC, asked) else name
         denied = ErrorCode.topic_authorization_failed
         return _result(context, told, topic_id, denied, "Topic authorization failed.")

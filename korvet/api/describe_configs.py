@@ -41,7 +41,7 @@ _OF_GROUPS: Final = tuple(
     TopicConfig(name, ConfigType.INT, default, lambda _: None, f"group.{name}", text)
     for name, default, text in (
         (SESSION_TIMEOUT_MS, "45000", "Time after which a member of the group that is silent is out."),
-        (HEARTBEAT_INTERVAL_MS, "5000", "How often members of the group are told to send heartbeats."),
+        (HEARTBEAT_INTERVAL_MS, "5000", "Time between two heartbeats of a member of the group."),
     )
 )
 _BROKERS_OF_GROUPS: Final = {

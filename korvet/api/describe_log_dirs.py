@@ -28,7 +28,7 @@ _UNKNOWN: Final = -1
 
 
 def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
-    """The error alone; of the place where versions have none for the whole."""
+    """The error alone. Versions without an error for the whole response carry it in the one directory."""
     del request
     results = () if context.api_version >= _ERROR_SINCE else (_result(context, error, ()),)
     return context.make("DescribeLogDirsResponse", error_code=error, results=results)
@@ -36,7 +36,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(35, "DescribeLogDirs", (1, 5), refuse=refuse)
 async def describe_log_dirs(context: RequestContext, request: Any) -> Any:
-    """The sizes of the partitions asked for that this broker leads; those that there are not are left out."""
+    """The sizes of the requested partitions that this broker leads. Unknown partitions are left out."""
     if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         # Versions before the one with an error have no place for it: Kafka answers them with nothing.
         return context.make(
@@ -74,7 +74,7 @@ def _result(context: RequestContext, error: ErrorCode, topics: tuple[Any, ...]) 
 
 
 async def _asked(context: RequestContext, request: Any) -> list[tuple[str, list[PartitionLog]]]:
-    """By topic the logs that are led here; of all topics where none is named."""
+    """By topic, the logs that this broker leads: of all topics if the request names none."""
     topics = context.services.topics
     partitions: dict[str, dict[int, None]] = {}
     if request.topics is None:

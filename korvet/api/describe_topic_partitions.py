@@ -35,7 +35,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(75, "DescribeTopicPartitions", (0, 0), refuse=refuse)
 async def describe_topic_partitions(context: RequestContext, request: Any) -> Any:
-    """A page of partitions, and where the next one begins."""
+    """A page of partitions, and the cursor of the next page."""
     directory, cursor = context.services.topics, request.cursor
     if request.topics:
         names = sorted({each.name for each in request.topics})

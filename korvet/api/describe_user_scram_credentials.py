@@ -28,7 +28,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(50, "DescribeUserScramCredentials", (0, 0), refuse=refuse)
 async def describe_user_scram_credentials(context: RequestContext, request: Any) -> Any:
-    """The users asked for; all of them where none is named."""
+    """The requested users; all users if the request names none."""
     if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     security = context.services.security

@@ -28,7 +28,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(43, "ElectLeaders", (0, 2), refuse=refuse)
 async def elect_leaders(context: RequestContext, request: Any) -> Any:
-    """Of each partition that is named: that none is needed. Where all are meant, those are left out."""
+    """Report for each named partition that no election is needed. A request for all partitions gets none."""
     if not context.may(Operation.ALTER, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     results = []

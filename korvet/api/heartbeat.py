@@ -28,7 +28,9 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @cache
 def _encoded(schema: ResponseSchema, error: ErrorCode) -> bytes:
-    """The response body, which says the error and nothing else: there are few, and thousands a second."""
+    """The response body, which holds the error only: there are few bodies, and thousands of responses per
+    second.
+    """
     return schema.encode(schema.make("HeartbeatResponse", error_code=error))
 
 
@@ -40,8 +42,7 @@ def heartbeat(context: RequestContext, request: Any, respond: Respond) -> None:
         return
 
     def done(reply: Any) -> None:
-        # As Kafka answers: while the group is loaded nobody can say more, and clients take the error for a
-        # defect.
+        # As in Kafka: no error while the group is being loaded, because clients take that error for a defect.
         loading = reply.error is ErrorCode.coordinator_load_in_progress
         respond([_encoded(context.schema, ErrorCode.none if loading else reply.error)])
 

@@ -29,7 +29,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(74, "ListConfigResources", (0, 1), refuse=refuse)
 async def list_config_resources(context: RequestContext, request: Any) -> Any:
-    """The names of the resources of some types; of all where none is named."""
+    """The names of the resources of the requested types; of all types if the request names none."""
     if not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.CLUSTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)
     if context.api_version < _TYPES_SINCE:

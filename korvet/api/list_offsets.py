@@ -93,9 +93,9 @@ async def _one(context: RequestContext, request: Any, name: str, asked: Any, rep
 
 
 async def _look_up(log: PartitionLog, timestamp_ms: int, *, is_committed: bool) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch), all -1 where there is no such record.
+    """(offset, timestamp, leader epoch); all are -1 if there is no such record.
 
-    For consumers that read committed the log ends at its last stable offset.
+    For consumers with isolation level READ_COMMITTED the log ends at its last stable offset.
     """
     if timestamp_ms in (_LATEST_TIERED, _EARLIEST_PENDING_UPLOAD):
         return _NONE

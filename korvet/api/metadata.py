@@ -114,7 +114,7 @@ async def _one(context: RequestContext, asked: Any, may_create: bool) -> Topic |
         if topic is None:
             return _failed(context, None, topic_id, ErrorCode.unknown_topic_id)
         if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
-            # An id tells nothing, a name would.
+            # The response must not contain the name, which the client may not see.
             return _failed(context, None, topic_id, ErrorCode.topic_authorization_failed)
         return topic
     if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, asked.name):

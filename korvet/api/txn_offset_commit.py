@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _ABORTABLE_SINCE: Final = 4
 _ADDS_SINCE: Final = 5
 _TOPIC_IDS_SINCE: Final = 6
-# The transaction coordinator will answer soon, or another one: every client tries again for this error.
+# Errors that end soon: the transaction coordinator, or another one, will answer. All clients retry.
 _PASSING: Final = frozenset(
     {
         ErrorCode.coordinator_not_available,
@@ -55,7 +55,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(28, "TxnOffsetCommit", (0, 6), refuse=refuse)
 async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
-    """Commit offsets in a transaction, of which the group's partition has to be part."""
+    """Commit offsets in a transaction that the group's partition of `__consumer_offsets` belongs to."""
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
         return refuse(context, request, ErrorCode.transactional_id_authorization_failed)
     if not context.may(Operation.READ, ResourceType.GROUP, request.group_id):
@@ -85,7 +85,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
         producer=(request.producer_id, request.producer_epoch),
     )
     if all(each.refusal is not ErrorCode.none for topic in commit.topics for each in topic.partitions):
-        # Nothing is left to be committed, and nothing is said of the transaction.
+        # No offset is left to commit, so the transaction does not matter.
         return await _refuse_others(context, request, commit, ErrorCode.none)
     answer: asyncio.Future[ErrorCode | CommitReply] = asyncio.get_running_loop().create_future()
 
@@ -110,7 +110,7 @@ async def txn_offset_commit(context: RequestContext, request: Any) -> Any:
 async def _refuse_others(
     context: RequestContext, request: Any, commit: CommitRequest, error: ErrorCode
 ) -> Any:
-    """Partitions that are refused say why, and all others have the error."""
+    """Refused partitions carry their own error, all others carry `error`."""
     errors = [
         [
             (each.partition, error if each.refusal is ErrorCode.none else each.refusal)
@@ -133,7 +133,7 @@ async def _answer(
 
 
 def _error(version: int, error: ErrorCode, *, is_absent: bool) -> ErrorCode:
-    """What producers of a version make the right thing of."""
+    """The error that makes producers of a version do the right thing."""
     if error in _PASSING:
         return ErrorCode.coordinator_load_in_progress
     if is_absent or error is ErrorCode.transaction_abortable:

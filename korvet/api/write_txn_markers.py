@@ -31,7 +31,7 @@ def refuse(context: RequestContext, request: Any, error: ErrorCode) -> Any:
 
 @api(27, "WriteTxnMarkers", (1, 1), refuse=refuse)
 async def write_txn_markers(context: RequestContext, request: Any) -> Any:
-    """Write all markers at once, each of which is behind what was appended before."""
+    """Write all markers concurrently. Each follows all earlier appends to its partition."""
     may = partial(context.may, kind=ResourceType.CLUSTER)
     if not may(Operation.CLUSTER_ACTION) and not may(Operation.ALTER):
         return refuse(context, request, ErrorCode.cluster_authorization_failed)

@@ -12,14 +12,14 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 FIXED_HEADER_BYTES: Final = _FIXED.size
-# The memory of a frame above this is not used again: what is cut out of it need not be copied.
+# The largest frame whose memory is used again. Values may be views of a larger frame, without a copy.
 LASTING_FRAME_BYTES: Final = 256 * 1024
 
 
 def peek_api(frame: memoryview) -> tuple[int, int, int]:
-    """(api key, api version, correlation id) of a frame, all that every header version shares.
+    """(API key, API version, correlation ID) of a frame: the fields that all header versions share.
 
-    Raises MalformedRequest when the frame is shorter than that.
+    Raises MalformedRequest if the frame is shorter than that.
     """
     try:
         return _FIXED.unpack_from(frame)
@@ -53,5 +53,5 @@ def parse_header(frame: memoryview, flexible: bool) -> tuple[str, int]:
 
 
 def response_header(correlation_id: int, flexible: bool) -> bytes:
-    """ResponseHeader v1 (with empty tagged fields) when flexible, else v0."""
+    """ResponseHeader v1 (with empty tagged fields) if flexible, otherwise v0."""
     return _INT32.pack(correlation_id) + (b"\x00" if flexible else b"")

@@ -1,4 +1,4 @@
-"""Kafka's message schemas (through kio): decoding requests, building and encoding responses."""
+"""Kafka's message schemas (by kio): decodes requests, builds and encodes responses."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ __all__ = ["NO_THROTTLE", "ErrorCode", "RequestSchema", "ResponseSchema", "reque
 
 NO_THROTTLE: Final = datetime.timedelta(0)
 
-# What an operation bit field holds when the client did not ask for it (INT32_MIN).
+# The value of an operation bit field that the client did not request (INT32_MIN).
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 
-# Characters of an error message. It may repeat what the client sent, and a string of the older encoding
-# holds 32,767 bytes.
+# Characters of an error message. It may repeat the client's input, and a string of the older encoding holds
+# 32,767 bytes.
 _LONGEST_MESSAGE: Final = 1000
 
 
-# Elements of a response that is encoded in one go: less than a millisecond.
+# Elements of a response that is encoded in one piece, which takes less than a millisecond.
 _WHOLE_ELEMENTS: Final = 200
 
 
@@ -49,11 +49,11 @@ class RequestSchema:
         self.flexible: bool = bool(schema.__flexible__)
 
     def decode(self, frame: memoryview, position: int) -> Any:
-        """The request at `position`; every value is a copy.
+        """The request at `position`. Every value is a copy.
 
-        Arrays and strings are null only where the schema says so. Bytes after the message are left unread, as
-        Kafka does: librdkafka's Metadata v13 carries some. Raises MalformedRequest for bytes that do not hold
-        the message.
+        Arrays and strings are null only if the schema allows it. Bytes after the message are ignored, as in
+        Kafka: librdkafka's Metadata v13 carries some. Raises MalformedRequest for bytes that do not hold the
+        message.
         """
         try:
             frame, position = self._shape.check(frame, position)
@@ -72,17 +72,18 @@ class ResponseSchema:
         self._module = response_module(api_key, api_version)
         schema = response_class(api_key, api_version)
         self._fields: dict[str, frozenset[str]] = {}
-        # ApiVersions answers with header v0 in every version: a client can't yet know what we speak
+        # ApiVersions has response header v0 in every version: the client does not know our versions yet
         # (KIP-511).
         self.flexible: bool = bool(schema.__flexible__) and api_key != 18
         self.throttle_at = _throttle_at(schema)
-        """Where the throttle time stands in the body, from its end if negative; None where it is not."""
+        """The position of the throttle time in the body, from the body's end if negative; None without one.
+        """
 
     def make(self, structure: str, /, **fields: Any) -> Any:
         """A structure of this response by its schema name.
 
-        Fields that this version does not have are left out, so one handler serves every version;
-        a throttle time not given is 0, an error message is cut to what fits in all versions.
+        Fields that this version does not have are left out, so one handler serves every version. A throttle
+        time that is not given is 0. An error message is cut to a length that fits in all versions.
         """
         cls = getattr(self._module, structure)
         message = fields.get("error_message")
@@ -105,7 +106,7 @@ class ResponseSchema:
         return _encode(response)
 
     def pieces(self, response: Any) -> Iterator[bytes]:
-        """The body in pieces, each of which takes little time to encode; most responses are one piece."""
+        """The body in pieces that each take little time to encode. Most responses are one piece."""
         array = _last_array(response)
         elements = () if array is None else getattr(response, array.field) or ()
         nested = _last_array(elements[0]) if elements else None
@@ -118,14 +119,14 @@ class ResponseSchema:
 
 
 class _LastArray(NamedTuple):
-    """The array of structures that an entity without tagged fields ends with."""
+    """The array of structures at the end of an entity without tagged fields."""
 
     field: str
     flexible: bool
 
     @property
     def tail(self) -> bytes:
-        """What follows the elements."""
+        """The bytes after the elements."""
         return b"\x00" if self.flexible else b""
 
 
@@ -168,7 +169,9 @@ def _pieces(entity: Any) -> Iterator[bytes]:
 
 
 def _throttle_at(schema: Any) -> int | None:
-    """At the begin, behind error codes, or at the end before tagged fields, of which we send none."""
+    """The throttle time is at the beginning, after error codes, or at the end before the tagged fields, which
+    are empty in our responses.
+    """
     fields = [field for field in dataclasses.fields(schema) if "tag" not in field.metadata]
     names = [field.name for field in fields]
     if "throttle_time" not in names:

@@ -22,7 +22,7 @@ TxnOffsetCommitResponsePartition = txn_offset_commit_response.TxnOffsetCommitRes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest(api_versions_request.ApiVersionsRequest):
-    """Version 5: whom the client means to talk to (KIP-1242)."""
+    """Version 5: the cluster and broker that the client expects (KIP-1242)."""
 
     __version__: ClassVar[i16] = i16(5)
     cluster_id: str | None = field(metadata={"kafka_type": "string"}, default=None)
@@ -31,14 +31,14 @@ class ApiVersionsRequest(api_versions_request.ApiVersionsRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsResponse(api_versions_response.ApiVersionsResponse):
-    """Version 5, as version 4 but for the errors."""
+    """Version 5: as version 4, with another error."""
 
     __version__: ClassVar[i16] = i16(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitRequestTopic:
-    """A topic of version 6: by its id (KIP-1319)."""
+    """A topic of version 6, by its ID (KIP-1319)."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(6)
@@ -91,7 +91,7 @@ class DeletableGroupResult(delete_groups_response.DeletableGroupResult):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse(delete_groups_response.DeleteGroupsResponse):
-    """Version 3: why a group was not deleted."""
+    """Version 3: the reason why a group was not deleted."""
 
     __version__: ClassVar[i16] = i16(3)
     results: tuple[DeletableGroupResult, ...]

@@ -1,4 +1,4 @@
-"""Kafka's primitive types, as far as they are read or written by hand (its protocol guide names them)."""
+"""Kafka's primitive types that are read or written by hand, named as in Kafka's protocol guide."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _INT32: Final = struct.Struct(">i")
 _NO_UUID: Final = bytes(16)
 # Kafka's limit for a string: its length is an int16 in the older encoding.
 LONGEST_STRING_BYTES: Final = 32_767
-# Of one structure. The structures that Kafka has today have up to three; clients of later versions may send
-# some that are not known here.
+# Tagged fields of one structure. Kafka's structures have up to three today; clients of later versions may
+# send unknown ones.
 _MOST_TAGGED_FIELDS: Final = 48
 # Most lengths are small.
 _ONE_BYTE: Final = [bytes((value,)) for value in range(0x80)]
 
 
 class MalformedRequest(Exception):
-    """A frame that isn't a Kafka request. Nothing can be answered: the connection is to be closed."""
+    """A frame that isn't a Kafka request. No response is possible: the caller closes the connection."""
 
 
 def read_unsigned_varint(frame: memoryview | bytearray, position: int) -> tuple[int, int]:
-    """An unsigned varint of at most 5 bytes and the position behind it. Raises MalformedRequest."""
+    """An unsigned varint of at most 5 bytes, and the position after it. Raises MalformedRequest."""
     try:
         byte = frame[position]
         if byte < 0x80:
@@ -60,7 +60,7 @@ def unsigned_varint(value: int) -> bytes:
 
 def skip_tagged_fields(frame: memoryview, position: int) -> int:
     """The position after the tagged fields (KIP-482) that begin at `position`. Raises MalformedRequest, also
-    for more of them than any client sends.
+    if there are more than any client sends.
     """
     count, position = read_unsigned_varint(frame, position)
     if count > _MOST_TAGGED_FIELDS:
@@ -75,7 +75,7 @@ def skip_tagged_fields(frame: memoryview, position: int) -> int:
 
 
 def read_length(frame: memoryview, position: int, flexible: bool) -> tuple[int, int]:
-    """The length of an array or of bytes, compact when flexible, and the position after it; -1 is null.
+    """The length of an array or of bytes, compact if flexible, and the position after it; -1 is null.
 
     Raises MalformedRequest or, if the frame ends before that, IndexError or struct.error.
     """
@@ -92,7 +92,7 @@ def read_length(frame: memoryview, position: int, flexible: bool) -> tuple[int, 
 
 
 def read_string(frame: memoryview, position: int, flexible: bool) -> tuple[str | None, int]:
-    """A string or null, compact when flexible, and the position after it.
+    """A string or null, compact if flexible, and the position after it.
 
     Raises MalformedRequest or, if the frame ends before that, IndexError or struct.error.
     """
@@ -125,7 +125,7 @@ def check_null(size: int) -> None:
 
 
 def read_uuid(frame: memoryview, position: int) -> tuple[UUID | None, int]:
-    """A UUID and the position after it; None is the one of zeros. Raises IndexError if the frame ends."""
+    """A UUID and the position after it. None is the UUID of zeros. Raises IndexError if the frame ends."""
     end = position + len(_NO_UUID)
     if end > len(frame):
         raise IndexError("a UUID reaches past the request")
@@ -139,12 +139,12 @@ def _uuid(encoded: bytes) -> UUID | None:
 
 
 def length(count: int, flexible: bool) -> bytes:
-    """The length of an array or of bytes, compact when flexible; -1 is null."""
+    """The length of an array or of bytes, compact if flexible; -1 is null."""
     return unsigned_varint(count + 1) if flexible else _INT32.pack(count)
 
 
 def string(text: str | None, flexible: bool) -> bytes:
-    """A string, or null, with its length; compact when flexible."""
+    """A string or null with its length, compact if flexible."""
     if text is None:
         return b"\x00" if flexible else b"\xff\xff"
     encoded = text.encode()
@@ -154,5 +154,5 @@ def string(text: str | None, flexible: bool) -> bytes:
 
 
 def uuid_bytes(value: UUID | None) -> bytes:
-    """Kafka's UUID; None is the one of zeros."""
+    """Kafka's UUID. None is the UUID of zeros."""
     return _NO_UUID if value is None else value.bytes

@@ -18,19 +18,19 @@ _NEWER: Final[dict[tuple[int, int], tuple[Any, Any]]] = {
 
 
 def request_class(api_key: int, api_version: int) -> Any:
-    """The request's class. Raises KioIndexError for a version that nobody knows."""
+    """The request's class. Raises KioIndexError for an unknown version."""
     found = _NEWER.get((api_key, api_version))
     return kio.index.load_request_schema(api_key, api_version) if found is None else found[0]
 
 
 def response_class(api_key: int, api_version: int) -> Any:
-    """The response's class. Raises KioIndexError for a version that nobody knows."""
+    """The response's class. Raises KioIndexError for an unknown version."""
     found = _NEWER.get((api_key, api_version))
     return kio.index.load_response_schema(api_key, api_version) if found is None else found[1]
 
 
 def response_module(api_key: int, api_version: int) -> Any:
-    """The module that has the response's structures by their names. Raises KioIndexError."""
+    """The module with the response's structures by name. Raises KioIndexError."""
     if (api_key, api_version) in _NEWER:
         return newer
     return kio.index.load_payload_module(api_key, api_version, EntityType.response)

@@ -1,10 +1,10 @@
-"""The shape of a message: walks its bytes and checks every length against what is there, building nothing.
+"""The shape of a message: checks every length in its bytes against the frame, and builds nothing.
 
-kio reserves memory for as many elements as an array says it has before it reads the first one, and ends the
-process if there is not that much memory. So no request reaches kio before its arrays are known to fit. kio
-also reads null for any compact array or string; only what the schema of the version calls nullable may be
-null here, so handlers never see another null. kio does not pass over unknown tagged fields (KIP-482). All
-tagged fields are cut out here: what is tagged in the requests served is for replicas only.
+kio reserves memory for all elements of an array before it reads the first one, and ends the process if there
+is not enough memory. So no request reaches kio until its arrays are known to fit. kio also reads null for any
+compact array or string. Here, only fields that the version's schema calls nullable may be null, so handlers
+get no other null. kio does not skip unknown tagged fields (KIP-482). All tagged fields are cut out here: in
+the requests that korvet serves, they are for replicas only.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from korvet.protocol.primitives import (
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
-# Only the frame bounds others.
+# The longest bytes: only the frame limits them.
 _LONGEST_BYTES: Final = 2**31 - 1
-# Array elements and tagged fields of one request. The largest requests of real clients name each partition
-# of a large cluster once; each element costs a microsecond during which no other client is served.
+# Array elements and tagged fields of one request. The largest requests of real clients name each partition of
+# a large cluster once. Each element takes a microsecond, during which no other client is served.
 _MOST_ELEMENTS: Final = 100_000
 
 _FIXED_BYTES: Final = {
@@ -52,12 +52,12 @@ _FIXED_BYTES: Final = {
 _WITH_LENGTH: Final = frozenset({"string", "bytes", "records"})
 
 
-# (start, end) of what is left out
+# (start, end) of tagged fields that are cut out
 _Cut: TypeAlias = tuple[int, int]
 
 
 class _Kind(enum.IntEnum):
-    """What a step passes over."""
+    """The kind of field that a step skips."""
 
     FIXED = 0
     COMPACT_BYTES = 1
@@ -70,24 +70,24 @@ class _Kind(enum.IntEnum):
 
 
 class _Value(typing.NamedTuple):
-    """What a step over a string or bytes is about."""
+    """The argument of a step over a string or bytes."""
 
     longest_bytes: int
     required: str
-    """The name of a field that must not be null; empty for others."""
+    """The field's name if it must not be null, otherwise empty."""
 
 
 class _Elements(typing.NamedTuple):
-    """What a step over an array is about."""
+    """The argument of a step over an array."""
 
     shape: Shape
-    """Of each element."""
+    """The shape of each element."""
     required: str
-    """As for _Value."""
+    """The field's name if it must not be null, otherwise empty."""
 
 
 class _Walk:
-    """What is found on the way through one message."""
+    """The findings of the steps through one message."""
 
     __slots__ = ("cuts", "elements")
 
@@ -130,8 +130,8 @@ class Shape:
         return memoryview(b"".join([*parts, frame[position:]])), 0
 
     def skip(self, frame: memoryview, position: int, walk: _Walk) -> int:
-        """The position after the message at `position`. It may lie outside the frame if the frame holds no
-        such message.
+        """The position after the message at `position`. It may be outside the frame if the frame does not
+        hold the message.
         """
         for kind, argument in self._steps:
             if kind == _FIXED:
@@ -158,14 +158,14 @@ class Shape:
                     position += 1
                 else:
                     start, position = position, skip_tagged_fields(frame, position)
-                    # The count needs one byte, whatever follows it.
+                    # `skip_tagged_fields` accepts counts that fit into one byte only.
                     walk.count(frame[start] & 0x7F)
                     walk.cuts.append((start, position))
             elif kind == _ARRAY:
                 (count,) = _INT32.unpack_from(frame, position)
                 position = _skip_elements(frame, position + 4, count, argument, walk)
             elif kind == _OPTIONAL:
-                # KIP-893: a byte says whether the structure is there.
+                # KIP-893: a byte indicates whether the structure is there.
                 position += 1
                 if frame[position - 1] < _NULL_FROM:
                     position = argument.skip(frame, position, walk)
@@ -183,7 +183,7 @@ class Shape:
         return position
 
 
-# Looking up an enum's member costs more than the step.
+# As module constants: the lookup of an enum's member takes longer than the step.
 _FIXED: Final = int(_Kind.FIXED)
 _COMPACT_BYTES: Final = int(_Kind.COMPACT_BYTES)
 _COMPACT_ARRAY: Final = int(_Kind.COMPACT_ARRAY)
@@ -204,7 +204,7 @@ def read_array(
     and for an array that does not fit into the frame; IndexError or struct.error if the frame ends.
     """
     if flexible and (count := frame[position]) < 0x80:
-        # Nearly always: no call for it.
+        # Most arrays: saves a call.
         count, position = count - 1, position + 1
     else:
         count, position = read_length(frame, position, flexible)
@@ -219,7 +219,7 @@ def skip_tags(frame: memoryview, position: int, elements: int) -> tuple[int, int
     """For decoders written by hand: the position after the tagged fields of a structure, and `elements` with
     these counted. Raises MalformedRequest for too many of them; IndexError if the frame ends.
     """
-    # The count needs one byte, whatever follows it.
+    # `skip_tagged_fields` accepts counts that fit into one byte only.
     count = frame[position]
     if count == 0:
         return position + 1, elements
@@ -284,14 +284,14 @@ def shape_of(entity: type) -> Shape:
 
 
 def without_null(hint: Any) -> Any:
-    """The type of a hint for what may be null; any other hint itself."""
+    """The type of a hint without `None`."""
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         return next(each for each in typing.get_args(hint) if each is not types.NoneType)
     return hint
 
 
 def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, Any]:
-    """required: the name of a value that must not be null; empty for others."""
+    """required: the field's name if it must not be null, otherwise empty."""
     if kafka_type not in _WITH_LENGTH:
         return _Kind.FIXED, _FIXED_BYTES[kafka_type]
     if kafka_type == "string":
@@ -301,7 +301,7 @@ def _value_step(kafka_type: str, flexible: bool, required: str) -> tuple[_Kind, 
 
 
 def _add(steps: list[tuple[_Kind, Any]], kind: _Kind, argument: Any) -> None:
-    """Append a step; neighbours of fixed size become one."""
+    """Append a step. Adjacent steps of fixed size become one."""
     if kind is _Kind.FIXED and steps and steps[-1][0] is _Kind.FIXED:
         argument += steps.pop()[1]
     steps.append((kind, argument))

@@ -40,7 +40,7 @@ def acl_of(asked: Any) -> Acl:
 
 
 def description(context: RequestContext, acl: Acl) -> Any:
-    """What DescribeAcls says of one binding, beside its resource."""
+    """One ACL binding in a DescribeAcls response, without its resource."""
     return context.make(
         "AclDescription",
         principal=acl.principal,

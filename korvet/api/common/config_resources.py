@@ -41,11 +41,11 @@ async def alter_resources(
     alteration: Callable[[Any], Alteration],
     group_alteration: Callable[[Any, Mapping[str, str]], dict[str, str]],
 ) -> tuple[Any, ...]:
-    """Alter every resource of a request on its own; the answers in the request's order.
+    """Alter every resource of a request on its own. Returns the results in the order of the request.
 
-    `nullable` says whether a config needs no value; `alteration` makes of a topic's configs what is to be
-    done, or raises TopicError; `group_alteration` makes of a group's configs and of what it has set what it
-    is to have.
+    `nullable` returns whether a config needs no value. `alteration` returns the change of a topic's configs,
+    or raises TopicError. `group_alteration` returns a group's new configs, from the request's and those that
+    are set.
     """
     times = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
     results = []

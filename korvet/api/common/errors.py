@@ -1,8 +1,7 @@
-"""Which Kafka error a domain error is: the one table.
+"""The one table of Kafka errors for domain errors.
 
-A passing fault is answered with an error on which clients try again. Which error that is depends on the
-request: Java's consumer takes REQUEST_TIMED_OUT in a fetch for a defect, and its producer takes it in
-InitProducerId for fatal.
+A temporary fault is answered with an error after which clients retry. That error depends on the request: for
+Java's consumer REQUEST_TIMED_OUT in a Fetch is a defect, and for its producer it is fatal in InitProducerId.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from korvet.topics import errors as topics
 
 
 class Asked(Enum):
-    """What a request is about, as far as errors differ by it."""
+    """The subject of a request, as far as errors depend on it."""
 
     WRITE = auto()
-    """Also whatever concerns the cluster."""
+    """Includes all requests about the cluster."""
     READ = auto()
     COORDINATOR = auto()
 
 
 _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
-    # NOT_ENOUGH_REPLICAS makes every client try again and says that nothing was written.
+    # After NOT_ENOUGH_REPLICAS every client retries; it means that no record was written.
     storage.Throttled: ErrorCode.not_enough_replicas,
     storage.WritesRefused: ErrorCode.not_enough_replicas,
-    # What was in flight may be in the log: producers take it as a timeout, idempotent ones find the
+    # The batch may be in the log. Producers treat this as a timeout; for idempotent ones the retry is a
     # duplicate.
     storage.LinkLost: ErrorCode.request_timed_out,
     storage.WrongType: ErrorCode.kafka_storage_error,
@@ -45,12 +44,12 @@ _BY_TYPE: Final[dict[type[Exception], ErrorCode]] = {
     storage.InvalidTransactionState: ErrorCode.invalid_txn_state,
     storage.FencedCoordinator: ErrorCode.transaction_coordinator_fenced,
     storage.FencedEpoch: ErrorCode.not_leader_or_follower,
-    # As when Kafka moves a leader: clients ask again, and nothing was written.
+    # The error of Kafka after a change of leader: clients retry, and no record was written.
     storage.SlotUnavailable: ErrorCode.not_leader_or_follower,
     storage.NotPrimary: ErrorCode.not_leader_or_follower,
     storage.Loading: ErrorCode.not_leader_or_follower,
     storage.Busy: ErrorCode.not_leader_or_follower,
-    # As Kafka answers if it may not read its own files.
+    # The error of Kafka if it may not read its own files.
     storage.AccessRefused: ErrorCode.kafka_storage_error,
     storage.TopicGone: ErrorCode.unknown_topic_or_partition,
     storage.TopicExists: ErrorCode.topic_already_exists,
@@ -75,7 +74,7 @@ _OF_READS: Final[dict[type[Exception], ErrorCode]] = {
 }
 
 _OF_COORDINATORS: Final[dict[type[Exception], ErrorCode]] = {
-    # As Kafka answers if it gets no producer ids: clients ask the same broker again.
+    # The error of Kafka if it gets no producer IDs: clients retry with the same broker.
     storage.LinkLost: ErrorCode.coordinator_load_in_progress,
     storage.WritesRefused: ErrorCode.coordinator_load_in_progress,
     storage.Loading: ErrorCode.coordinator_load_in_progress,
@@ -91,14 +90,14 @@ _OF: Final = {Asked.WRITE: {}, Asked.READ: _OF_READS, Asked.COORDINATOR: _OF_COO
 
 # Fetch, ListOffsets, OffsetForLeaderEpoch, DescribeProducers.
 _READS: Final = frozenset((1, 2, 23, 61))
-# All that groups and transactions are asked: OffsetCommit to ListGroups, InitProducerId, AddPartitionsToTxn,
+# All requests about groups and transactions: OffsetCommit to ListGroups, InitProducerId, AddPartitionsToTxn,
 # AddOffsetsToTxn, EndTxn, TxnOffsetCommit, DeleteGroups, OffsetDelete, DescribeTransactions,
 # ListTransactions, ConsumerGroupHeartbeat, ConsumerGroupDescribe.
 _COORDINATORS: Final = frozenset((*range(8, 17), 22, 24, 25, 26, 28, 42, 47, 65, 66, 68, 69))
 
 _BY_FAULT: Final = {
     "corrupt": ErrorCode.corrupt_message,
-    # As Kafka answers it: a producer that gets UNSUPPORTED_FOR_MESSAGE_FORMAT would look for another format.
+    # As in Kafka: after UNSUPPORTED_FOR_MESSAGE_FORMAT a producer would try another format.
     "unsupported_magic": ErrorCode.invalid_record,
     "unsupported_codec": ErrorCode.unsupported_compression_type,
     "invalid_record": ErrorCode.invalid_record,
@@ -107,14 +106,14 @@ _BY_FAULT: Final = {
 
 
 def asked_by(api_key: int) -> Asked:
-    """What requests of an API are about."""
+    """The subject of an API's requests."""
     if api_key in _READS:
         return Asked.READ
     return Asked.COORDINATOR if api_key in _COORDINATORS else Asked.WRITE
 
 
 def error_code_of(error: Exception, asked: Asked = Asked.WRITE) -> ErrorCode:
-    """The Kafka error for a domain error; UNKNOWN_SERVER_ERROR for an exception that nobody expected."""
+    """The Kafka error for a domain error; UNKNOWN_SERVER_ERROR for an unexpected exception."""
     if isinstance(error, BatchError):
         return _BY_FAULT[error.kind]
     if isinstance(error, CoordinatorError):

@@ -1,4 +1,4 @@
-"""How old clients are told that a newer producer has taken their place (KIP-588)."""
+"""The error for old clients whose producer was fenced by a newer one (KIP-588)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 
 
 def fencing_error(error: ErrorCode, version: int, since: int) -> ErrorCode:
-    """PRODUCER_FENCED, which an API has since that version, is INVALID_PRODUCER_EPOCH before."""
+    """PRODUCER_FENCED becomes INVALID_PRODUCER_EPOCH in versions before `since`."""
     if error is ErrorCode.producer_fenced and version < since:
         return ErrorCode.invalid_producer_epoch
     return error

@@ -1,9 +1,9 @@
-"""Metadata responses (MetadataResponse.json) written by hand: a cluster has thousands of partitions, and each
-of its clients asks for them again and again.
+"""Encodes Metadata responses (MetadataResponse.json) by hand: a cluster has thousands of partitions, and each
+client requests them again and again.
 
-While one broker leads all, what is said of a partition depends on its index alone: all topics share one run
-of encoded partitions for each version, and each takes as much of it as it has. With several brokers each
-topic has a run of its own, kept until the leaders change.
+While one broker leads all partitions, an encoded partition depends on its index alone: all topics share one
+sequence of encoded partitions per version, and each topic uses the first ones. With several brokers, each
+topic has a sequence of its own, which is kept until the leaders change.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from kio.schema.errors import ErrorCode
 
@@ -42,22 +43,22 @@ _NO_LEADER: Final = _INT16.pack(ErrorCode.leader_not_available)
 
 
 class _Partitions:
-    """The encoded partitions 0, 1, 2 … of any topic with one leader (MetadataResponsePartition), as many as
-    were needed.
+    """The encoded partitions 0, 1, 2 … of any topic with one leader (MetadataResponsePartition), up to the
+    largest number that was needed.
     """
 
     def __init__(self, version: int, leader: Leader) -> None:
         self._error = _error_of(leader)
-        self._behind_index = _behind_index(version, leader)
-        self._size = len(self._error) + _INT32.size + len(self._behind_index)
+        self._after_index = _after_index(version, leader)
+        self._size = len(self._error) + _INT32.size + len(self._after_index)
         self._encoded = b""
 
     def first(self, count: int) -> memoryview:
-        """The first `count` of them."""
+        """The first `count` partitions."""
         known = len(self._encoded) // self._size
         if count > known:
-            error, behind = self._error, self._behind_index
-            self._encoded += b"".join([error + _INT32.pack(index) + behind for index in range(known, count)])
+            error, after = self._error, self._after_index
+            self._encoded += b"".join([error + _INT32.pack(index) + after for index in range(known, count)])
         return memoryview(self._encoded)[: count * self._size]
 
 
@@ -65,7 +66,7 @@ def _error_of(leader: Leader) -> bytes:
     return _NO_LEADER if leader.node_id == NO_NODE else _NO_ERROR
 
 
-def _behind_index(version: int, leader: Leader) -> bytes:
+def _after_index(version: int, leader: Leader) -> bytes:
     flexible = version >= _FLEXIBLE_SINCE
     node_id = _INT32.pack(leader.node_id)
     replicas = length(0, flexible) if leader.node_id == NO_NODE else length(1, flexible) + node_id
@@ -81,26 +82,34 @@ def _behind_index(version: int, leader: Leader) -> bytes:
     )
 
 
+# The encoded partitions by version, topic and number, for each assignment that is in use: clients request the
+# same few topics, and a topic of 1,000 partitions takes a millisecond to encode.
+_encoded_partitions: Final[WeakKeyDictionary[Assignment, dict[tuple[int, str, int], bytes]]] = (
+    WeakKeyDictionary()
+)
+
+
 @lru_cache(maxsize=64)
 def _partitions_of(version: int, leader: Leader) -> _Partitions:
     return _Partitions(version, leader)
 
 
 def encode_partitions(version: int, assignment: Assignment, topic: str, count: int) -> bytes | memoryview:
-    """The first `count` partitions of a topic (MetadataResponsePartition), one behind the other."""
+    """The first `count` partitions of a topic (MetadataResponsePartition), one after the other."""
     if assignment.sole_leader is not None:
         return _partitions_of(version, assignment.sole_leader).first(count)
-    key = "metadata", version, topic, count
-    encoded: bytes | None = assignment.memo.get(key)
+    known = _encoded_partitions.setdefault(assignment, {})
+    key = version, topic, count
+    encoded = known.get(key)
     if encoded is None:
-        behind = {leader: _behind_index(version, leader) for leader in assignment.leaders(topic, count)}
+        after = {leader: _after_index(version, leader) for leader in assignment.leaders(topic, count)}
         encoded = b"".join(
             [
-                _error_of(leader) + _INT32.pack(index) + behind[leader]
+                _error_of(leader) + _INT32.pack(index) + after[leader]
                 for index, leader in enumerate(assignment.leaders(topic, count)[:count])
             ]
         )
-        assignment.memo[key] = encoded
+        known[key] = encoded
     return encoded
 
 
@@ -115,8 +124,7 @@ def encode_topic(
     error: ErrorCode = ErrorCode.none,
     operations: int,
 ) -> bytes:
-    """A topic (MetadataResponseTopic) with `count` encoded partitions; a name is null from version 12 on
-    only.
+    """A topic (MetadataResponseTopic) with `count` encoded partitions. A name may be null from version 12 on.
 
     `operations` is the bit field of KIP-430.
     """

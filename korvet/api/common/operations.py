@@ -23,7 +23,7 @@ def operations_on(context: RequestContext, kind: ResourceType, name: str = CLUST
 
 
 def cluster_operations(context: RequestContext) -> int:
-    """What the client may do with the cluster; nothing is told to who may not describe it."""
+    """What the client may do with the cluster; nothing if it may not describe the cluster."""
     if not context.may(Operation.DESCRIBE, ResourceType.CLUSTER):
         return 0
     return operations_on(context, ResourceType.CLUSTER)

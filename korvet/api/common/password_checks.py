@@ -60,7 +60,7 @@ class PasswordChecks:
         return await check.outcome
 
     def close(self) -> None:
-        """Begin no more checks; those that wait are cancelled."""
+        """Begin no more checks, and cancel waiting ones."""
         for check in itertools.chain.from_iterable(self._waiting.values()):
             check.outcome.cancel()
         self._waiting.clear()
@@ -86,7 +86,7 @@ class PasswordChecks:
         if done.cancelled():
             check.outcome.cancel()
         elif check.outcome.cancelled():
-            pass  # the client has gone meanwhile
+            pass  # the client has disconnected
         elif error is not None:
             check.outcome.set_exception(error)
         else:

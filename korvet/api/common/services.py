@@ -1,4 +1,4 @@
-"""What handlers work with: the parts of the broker behind the protocol."""
+"""The parts of the broker that handlers use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Services(msgspec.Struct, frozen=True):
-    """The broker's parts. `membership` knows who leads what, `new_producer_id` allocates (KIP-98)."""
+    """The broker's parts. `membership` knows the leaders; `new_producer_id` allocates an ID (KIP-98)."""
 
     config: Config
     cluster_id: str

@@ -8,7 +8,7 @@ partitions moves to it. All other partitions keep their leader and their leader 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -55,7 +55,7 @@ class Assignment:
     Raises ValueError without any broker.
     """
 
-    __slots__ = ("_leaders", "_left", "_suspended", "brokers", "memo", "sole_leader", "version")
+    __slots__ = ("__weakref__", "_leaders", "_left", "_suspended", "brokers", "sole_leader", "version")
 
     def __init__(
         self,
@@ -77,8 +77,6 @@ class Assignment:
         alone = len(self.brokers) == 1 and not any(since > only.joined for _, since in self._left)
         self.sole_leader = self._leader(only.node_id, only.joined) if alone else None
         """The leader of all partitions if one broker has led all of them since it joined, else None."""
-        self.memo: dict[Any, Any] = {}
-        """Values that other modules derive from this version, kept as long as the version."""
         self._leaders: dict[str, list[Leader]] = {}
 
     def suspending(self, node_id: int) -> Assignment:
