@@ -61,7 +61,7 @@ def delta_jars() -> Connector:
 
 @pytest.fixture(scope="session")
 def connector(connector_jars: Connector) -> Connector:
-    """For tests that read with `format("kafka")`."""
+    """Skips tests that read with `format("kafka")` if the connector is missing."""
     if connector_jars.missing:
         pytest.skip(f"no Kafka connector for Spark: {connector_jars.missing}")
     return connector_jars

@@ -45,7 +45,7 @@ COLUMNS: dict[str, DataType] = {
 
 
 def schema_of(*names: str) -> StructType:
-    """The source's schema, or some columns of it."""
+    """Returns the source's schema, or some of its columns."""
     return StructType([StructField(name, COLUMNS[name]) for name in names or COLUMNS])
 
 
@@ -67,7 +67,7 @@ def batch(keyspace: Keyspace, pushed: Sequence[Filter] = (), **options: str) -> 
 
 
 def rows_of(reader: Any, planned: Sequence[InputPartition]) -> Rows:
-    """The rows of tasks, in order."""
+    """Returns the rows of tasks, in order."""
     return [row for task in planned for page in reader.read(task) for row in page.to_pylist()]
 
 
@@ -124,5 +124,5 @@ class Stream:
 
 
 def values(rows: Rows | None) -> list[bytes]:
-    """The values of rows, in order."""
+    """Returns the values of rows, in order."""
     return [row["value"] for row in rows or []]

@@ -43,7 +43,7 @@ FORMS = [pytest.param(INSTALLED, id="installed"), pytest.param(UNCOMPILED, id="u
 
 @contextmanager
 def using(form: Any) -> Iterator[None]:
-    """The data source with this kernel; with None, without one."""
+    """Use this kernel in the data source; None uses no kernel."""
     with ExitStack() as stack:
         for user in USERS:
             stack.enter_context(mock.patch(user, form))

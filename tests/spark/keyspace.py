@@ -40,13 +40,13 @@ class Keyspace:
         self.client.hset("{korvet}:topics", name, json.dumps(document))
 
     def add(self, topic: str, partition: int, entry: str, *fields: bytes | str) -> None:
-        """XADD with any fields, repeated ones included."""
+        """Send XADD with any fields, including repeated ones."""
         self.client.execute_command("XADD", f"korvet:{topic}:{partition}", entry, *fields)
 
     def record(
         self, topic: str, partition: int, offset: int, value: bytes, timestamp_ms: int | None = None
     ) -> None:
-        """A keyless record of a clock topic; its timestamp is the entry's time unless given."""
+        """Add a record without a key to a clock topic. Its timestamp is the entry's time by default."""
         entry = entry_id(offset)
         relative = 0 if timestamp_ms is None else timestamp_ms - int(entry.partition("-")[0])
         self.add(topic, partition, entry, b"value", value, b"ts", str(relative))
@@ -55,7 +55,7 @@ class Keyspace:
         self.topic(OFFSETS_TOPIC, 50, {"offset.assignment": "dense", "cleanup.policy": "compact"})
 
     def raw_offset_record(self, partition: int, key: bytes | None, value: bytes | None, at_ms: int) -> None:
-        """The next record of one partition of the offsets topic."""
+        """Add the next record of a partition of the offsets topic."""
         offset = self.next_offset.get(partition, 0)
         self.next_offset[partition] = offset + 1
         entry = entry_id(offset, bias=1)
@@ -69,7 +69,7 @@ class Keyspace:
     def commit(
         self, group: str, topic: str, partition: int, offset: int | None, *, at_ms: int, metadata: str = ""
     ) -> None:
-        """An offset commit, or its tombstone (offset None)."""
+        """Add an offset commit, or its tombstone (offset None)."""
         key = encode_key(OffsetCommitKey(group, topic, partition))
         value = None
         if offset is not None:
@@ -77,7 +77,7 @@ class Keyspace:
         self.raw_offset_record(partition_for(group), key, value, at_ms)
 
     def group(self, group: str, value: GroupMetadataValue | None, at_ms: int) -> None:
-        """A group metadata record, or its tombstone."""
+        """Add a group metadata record, or its tombstone."""
         encoded = None if value is None else encode_value(value)
         self.raw_offset_record(partition_for(group), encode_key(GroupMetadataKey(group)), encoded, at_ms)
 

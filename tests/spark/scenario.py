@@ -36,7 +36,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Scenario:
-    """The server, the group member that still runs, and the answers."""
+    """The server, the group member that still runs, and the expected numbers."""
 
     server: KorvetServer
     base_ms: int
@@ -47,12 +47,12 @@ class Scenario:
 
     @property
     def as_of_ms(self) -> int:
-        """The report's time."""
+        """The time of the report."""
         return self.base_ms + 2 * HOUR_MS
 
     @property
     def groups(self) -> set[str]:
-        """The groups that have offsets at the end."""
+        """Returns the groups that have offsets at the end."""
         return {group for group, _, _ in self.lag}
 
     def lag_ms(self, place: Place) -> int:
@@ -72,7 +72,7 @@ class _Script:
         self.lag: dict[Place, Expected] = {}
 
     def produce(self, topic: str, partition: int, first: int, count: int) -> list[int]:
-        """Offsets of the records number `first` and following."""
+        """Returns the offsets of the records from number `first` on."""
         records = [
             Record(b"k%d" % n, b"r%d" % n, (("n", b"%d" % n),), self.time_ms(n))
             for n in range(first, first + count)

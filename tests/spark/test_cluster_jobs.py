@@ -53,7 +53,7 @@ def environ() -> dict[str, str]:
 
 @contextmanager
 def cluster(folder: Path) -> Iterator[str]:
-    """The master's URL."""
+    """Returns the master's URL."""
     port, children = free_port(), []
     url = f"spark://127.0.0.1:{port}"
     program = [str(HOME / "bin" / "spark-class"), "org.apache.spark.deploy.{}", "--host", "127.0.0.1"]

@@ -1,4 +1,4 @@
-"""Decoded tables against the codec, on golden and on random records."""
+"""Decoded tables compared with the codec, for golden and random records."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def random_group(source: random.Random) -> Record:
 
 
 def damaged(source: random.Random, record: Record) -> Record:
-    """The record with one of its halves cut, lengthened, or with a byte changed."""
+    """Returns the record with a truncated, lengthened or changed key or value."""
     halves = list(record)
     half = source.randrange(2)
     data = bytearray(halves[half] or b"")

@@ -116,7 +116,7 @@ class Topic:
         folder.mkdir()
 
     def add(self, first: int, last: int) -> None:
-        """Records with these numbers as offsets, in two partitions."""
+        """Add records with these numbers as offsets, in two partitions."""
         rows = [
             {
                 "key": base64.b64encode(b"k\xff").decode(),

@@ -90,7 +90,7 @@ def in_order(frame: DataFrame) -> list[Any]:
 
 
 def as_formatted(row: Any) -> dict[str, Any]:
-    """A row of offset_commits as OffsetsMessageFormatter's document."""
+    """Formats a row of offset_commits like OffsetsMessageFormatter."""
     key = {"group": row["group"], "topic": row["topic"], "partition": row["partition"]}
     document: dict[str, Any] = {"key": {"type": row["key_version"], "data": key}, "value": None}
     if row["tombstone"]:

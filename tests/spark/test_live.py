@@ -120,7 +120,7 @@ def from_kafka(spark: SparkSession, live: Scenario, connector: Connector) -> Rea
 
 
 def written(server: KorvetServer) -> dict[int, bytes]:
-    """The last entry of every partition of `__consumer_offsets`."""
+    """Returns the last entry of every partition of `__consumer_offsets`."""
     tails = {
         part: server.redis.xrevrange(f"korvet:__consumer_offsets:{part}", count=1)
         for part in range(OFFSETS_PARTITIONS)

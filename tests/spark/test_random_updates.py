@@ -63,7 +63,7 @@ class History:
         self._generation = 0
 
     def rows(self, count: int) -> list[tuple[Any, ...]]:
-        """The next records of `__consumer_offsets`."""
+        """Returns the next records of `__consumer_offsets`."""
         return [self._record() for _ in range(count)]
 
     def _record(self) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ data = st.sampled_from([b"", b"0123456789", b"x" * 1000, *FRAMES]) | st.binary(m
 
 
 def raw(entries: Sequence[Entry]) -> bytes:
-    """An array of entries in RESP2."""
+    """Encodes an array of entries in RESP2."""
     return b"*%d\r\n" % len(entries) + b"".join(
         b"*2\r\n%b*%d\r\n%b" % (text(entry), len(fields), b"".join(map(text, fields)))
         for entry, fields in entries

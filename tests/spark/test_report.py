@@ -269,7 +269,7 @@ def test_who_we_are_for_redis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def fake_maven(folder: Path, content: str) -> None:
-    """An `mvn` that writes every artifact with the same content."""
+    """A fake `mvn` that writes every artifact with the same content."""
     script = folder / "mvn"
     script.write_text(
         "#!/bin/sh\n"

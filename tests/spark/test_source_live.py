@@ -40,7 +40,7 @@ def server() -> Iterator[KorvetServer]:
 
 @pytest.fixture(scope="module")
 def written(server: KorvetServer) -> Keyspace:
-    """Each topic has the same records; every tenth has a header."""
+    """Topics with the same records, of which every tenth has a header."""
     client = producer(server.bootstrap, linger_ms=20, batch_num_messages=100, compression_type="zstd")
     for topic, configs in LAYOUTS.items():
         create_topic(server.bootstrap, topic, 1, configs)

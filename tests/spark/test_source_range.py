@@ -65,7 +65,7 @@ def json_of(**parts: Any) -> str:
 @pytest.mark.parametrize("indexed", [True, False])
 def test_one_partition_becomes_many_tasks(keyspace: Keyspace, indexed: bool) -> None:
     keyspace.topic("hot")
-    # Bursts, and hours without a record between them.
+    # Bursts, with hours without a record between them.
     offsets = [pack(MS + hour * 3_600_000 + at, 0) for hour in range(5) for at in range(800)]
     fill(keyspace, "hot", 0, offsets)
     if indexed:

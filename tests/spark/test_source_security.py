@@ -1,4 +1,4 @@
-"""TLS, users and passwords of the source, against a Valkey with a TLS front and an access list."""
+"""TLS, users and passwords of the source, on a Valkey with a TLS proxy and an access list."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 
 
 def carry(secured: socket.socket, path: str) -> None:
-    """Carry one connection to the server's socket and back, until either side ends it."""
+    """Proxy one connection to the server's socket, until either side closes it."""
     with secured, socket.socket(socket.AF_UNIX) as behind:
         behind.connect(path)
         back = threading.Thread(target=pump, args=(behind, secured))

@@ -108,7 +108,7 @@ def test_a_scenario_through_the_data_source(spark: SparkSession, keyspace: Keysp
 
 @pytest.mark.parametrize("filler", ["x", "\N{SNOWMAN}"])
 def test_a_group_with_the_longest_name(spark: SparkSession, keyspace: Keyspace, filler: str) -> None:
-    """Kafka's records hold 32,767 bytes of it."""
+    """Strings in Kafka's records have at most 32,767 bytes."""
     group = filler * (32_767 // len(filler.encode()))
     keyspace.offsets_topic()
     keyspace.topic("orders")

@@ -81,7 +81,7 @@ def scenario(keyspace: Keyspace) -> None:
 
 
 def tables(spark: SparkSession, keyspace: Keyspace) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Commits, group states, and the records from the smallest commits on."""
+    """Returns commits, group states, and the records from the smallest commits on."""
     reader = RedisReader(Address(keyspace.url))
     source = reader.offsets_topic(spark)
     assert source is not None

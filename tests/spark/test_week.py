@@ -1,7 +1,7 @@
 """A week of consumer groups on a simulated clock: every status, anomaly and lag, computed by hand.
 
-Topics `orders` (offsets of the clock) and `ledger` (dense) get a record every full hour in each partition; a
-group that commits does so a minute later. Record h is the one of hour h; 168 hours are a week.
+Topics `orders` (clock offsets) and `ledger` (dense) get a record every full hour in each partition. Groups
+commit a minute later. Record h is the record of hour h; a week has 168 hours.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def moment(ms: int) -> datetime:
 
 
 def clock(hour: int) -> int:
-    """The offset of record `hour` of orders."""
+    """Returns the offset of record `hour` of orders."""
     return pack(MONDAY + hour * HOUR, 0)
 
 
@@ -64,7 +64,7 @@ class Week:
         self.written.append((at_ms, group, key, None if offset is None else encode_value(value)))
 
     def hourly(self, group: str, position: Callable[[int], int], hours: range = range(HOURS)) -> None:
-        """A commit on orders/0 every hour: `position(hour)` records have been read."""
+        """Commit on orders/0 every hour, after reading `position(hour)` records."""
         for hour in hours:
             self.commit(group, MONDAY + hour * HOUR + MINUTE, "orders", 0, after(max(0, position(hour))))
 
