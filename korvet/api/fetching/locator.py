@@ -48,8 +48,8 @@ class Locator:
         """Locate the partitions and return those to read at once; None if the fetch can wait for a log to
         change.
 
-        If one of them has an error, the fetch is answered at once. Then nobody listens, so all the others are
-        read.
+        If one of them has an error, the fetch is answered at once, without listening to logs. Then all the
+        others are read, since their known ends may be out of date.
         """
         unread, failed = [], False
         reads_at_end, is_committed = params.reads_at_end, params.is_committed

@@ -33,8 +33,8 @@ class FetchParams(msgspec.Struct, frozen=True, gc=False):
     reads_at_end: bool
     """Whether partitions are read although this broker knows nothing more of them.
 
-    The known log ends are kept up to date only while somebody listens. A fetch that waits too briefly for
-    that has to ask Redis.
+    The known log ends are kept up to date only while a fetch listens to the log. A fetch that waits too
+    briefly for that has to ask Redis.
     """
 
     takes_zstd: bool

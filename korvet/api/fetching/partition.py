@@ -85,7 +85,7 @@ class FetchedPartition:
         self.aborted: Sequence[Aborted] = ()
 
     def reset_for_next(self) -> None:
-        """Forget what was found, before the next fetch. After an error the log has to be located again."""
+        """Forget what was found, before the next fetch. After an error the log is located again."""
         if self.error is not ErrorCode.none:
             self.log = None
         self._clear()
@@ -103,7 +103,7 @@ class FetchedPartition:
         self.found((), state.log_end, state.log_start, state.last_stable_offset)
 
     def replace(self, batches: Sequence[bytes]) -> None:
-        """Return these record batches instead of those that were read."""
+        """Return these record batches in place of the ones found."""
         self.batches = batches
         self.size_bytes = sum(map(len, batches))
 

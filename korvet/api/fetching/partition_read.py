@@ -23,8 +23,8 @@ class Waiter(Protocol):
 class PartitionRead:
     """Takes the outcome of a read, once.
 
-    The callback that gets the reply of Redis may fail. Then nobody holds this object any more, and the read
-    ends with an error.
+    The callback that gets the reply of Redis may fail. Then this object is released, and the read ends with
+    an error.
     """
 
     __slots__ = ("_partition", "_waiter")

@@ -1,4 +1,4 @@
-"""A Fetch request from its arrival to its response: partitions are read within limits, and waited for.
+"""A Fetch request from its arrival to its response: reads partitions within limits, and waits for records.
 
 `FetchStrategy` chooses the partitions and makes the response. PendingFetch itself is in one of four states:
 
@@ -6,7 +6,7 @@
     None     0      idle: the request is answered, the next one may start
     set      > 0    reading: logs are read, or memory or a conversion is waited for
     set      0      waiting: until a log changes or the deadline passes
-    None     > 0    released: nobody gets the response; the reads under way end, then their memory is freed
+    None     > 0    released: there will be no response; when the reads under way end, their memory is freed
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class PendingFetch(Deadline):
         self._strategy = strategy
         self._params = params
         self._respond: Respond | None = None
-        # Reads under way; one of them is a call that starts others.
+        # Reads under way. `_read_within` counts as one of them.
         self._reads = 0
         self._ends_at = 0.0
-        # Memory taken from FetchMemory: while reading what may be read, then what was read.
+        # Memory taken from FetchMemory: during reads their limit, then the size of the records.
         self._held_bytes = 0
         self._size_bytes = 0
         # A response of this size is sent at once: the client's min_bytes, or less if there is no memory.
@@ -131,7 +131,7 @@ class PendingFetch(Deadline):
     def _drop(self) -> None:
         """End, and let the client's next request start without this one's state.
 
-        If the request at work is not answered, nobody holds its slot then, which ends the connection.
+        If the request at work is not answered, its slot is released, which ends the connection.
         """
         self.release()
         if self._client.fetch_state is self:
@@ -217,7 +217,7 @@ class PendingFetch(Deadline):
     def _take_cached(
         self, partition: FetchedPartition, log: PartitionLog, limit: int, remaining_bytes: int | None
     ) -> bool:
-        """Read from the tail cache. Returns False if Redis has to be asked."""
+        """Read from the tail cache. Returns False if only Redis can answer."""
         params = self._params
         zstd = params.takes_zstd
         if params.is_committed:
@@ -377,7 +377,7 @@ class PendingFetch(Deadline):
 
     def _finish(self) -> None:
         self._services.deadlines.disarm(self)
-        # If the request cannot be answered, nobody must hold its slot: that ends the connection.
+        # If the request cannot be answered, its slot has no holder any more: that ends the connection.
         respond, self._respond = self._respond, None
         assert respond is not None
         strategy = self._strategy
@@ -401,7 +401,7 @@ class PendingFetch(Deadline):
         self._held_bytes = size_bytes
 
     def _discard(self) -> None:
-        """Free what was read: nobody gets it."""
+        """Free the records that were read; they are not returned."""
         for partition in self._strategy.partitions:
             partition.replace(())
         self._hold(0)

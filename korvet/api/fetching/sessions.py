@@ -167,7 +167,7 @@ class FetchSessions:
     """
 
     def __init__(self, slots: int, draw: Callable[[int], int] = secrets.randbelow) -> None:
-        """draw(n): a random number below n, for session IDs that nobody can guess."""
+        """draw(n): a random number below n, for session IDs that cannot be guessed."""
         self._slots = slots
         self._draw = draw
         self._sessions: dict[int, FetchSession] = {}
