@@ -26,7 +26,6 @@ LONG_FILES = {
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
     "tests/spark/test_export.py": "",
     "tests/storage/test_guarded_append.py": "",
-    "tests/unit/groups/test_group_commits.py": "",
     "tests/unit/records/test_kernel.py": "",
     "tests/unit/server/test_connection.py": "",
 }

@@ -72,8 +72,8 @@ class OffsetTable:
     def end_transaction(
         self, producer_id: int, *, committed: bool
     ) -> list[tuple[GroupTopicPartition, OffsetCommitValue]]:
-        """Apply a control record: the producer's pending offsets count from now on, or are dropped.
-        Returns those that count.
+        """Apply a control record: the producer's pending offsets count from now on, or are dropped. Returns
+        the offsets that count.
         """
         changed = []
         for place, pending in self._pending.pop(producer_id, {}).items():

@@ -240,7 +240,7 @@ class GroupShard:
         return self._context.take_outcome()
 
     def export(self, groups: Iterable[NativeGroup], now_ms: int) -> tuple[Outcome, list[NativeGroup]]:
-        """Commits of what native consumers have moved, and the groups whose newest commit must be
+        """Commits of the offsets that native consumers changed, and the groups whose newest commit must be
         projected again. See korvet.groups.native for the input.
         """
         self._begin(now_ms)

@@ -1,10 +1,10 @@
 """Producers of one transactional id that begin, write, end, repeat themselves, fence each other and stall,
 with restarts of the coordinator at any point, markers in any order and lost acknowledgements.
 
-The model tracks what each producer was told and what each partition holds. Whatever the interleaving: all
-records of a transaction are committed, or none; all if its producer was told so, none if it was told of an
-abort or fenced; a fenced producer has no effect; and a decided transaction has ended once its markers are
-written.
+The model tracks the responses to each producer and the records of each partition. In every interleaving, all
+records of a transaction are committed, or none: all if its producer got the response of a commit, none if it
+got the response of an abort or was fenced. A fenced producer has no effect. A decided transaction has ended
+once its markers are written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class TransactionMachine(RuleBasedStateMachine):
         self.logs = {partition: Log() for partition in PARTITIONS}
         self.producers = [Producer(protocol) for protocol in protocols]
         self.owner: Producer | None = None
-        self.expected: dict[int, bool] = {}  # what producers were told about their records
+        self.expected: dict[int, bool] = {}  # whether responses committed these records
         self.transactions: list[list[int]] = []
         self.written = 0
         if exhausted:
@@ -100,7 +100,7 @@ class TransactionMachine(RuleBasedStateMachine):
         known = (producer.producer_id, producer.epoch) if goes_on else (-1, -1)
         reply = self.driver.init("t", *known)
         if reply.error is NONE:
-            assert not goes_on or known == (-1, -1) or self.owner is producer, "a fenced producer went on"
+            assert not goes_on or known == (-1, -1) or self.owner is producer, "a fenced producer continued"
             assert 0 <= reply.producer_epoch <= LAST_CLIENT_EPOCH
             self.owner = producer
             self.told(producer.records, committed=False)
@@ -151,7 +151,7 @@ class TransactionMachine(RuleBasedStateMachine):
                 producer.producer_id, producer.epoch = reply.producer_id, reply.producer_epoch
                 assert producer.epoch <= LAST_CLIENT_EPOCH
         elif reply.error not in {ErrorCode.concurrent_transactions, ErrorCode.invalid_txn_state}:
-            # Fenced: if it was not told of a commit before, there is none.
+            # Fenced: without an earlier response of a commit, there is none.
             if producer.asked is None:
                 self.told(producer.records, committed=False)
             producer.next()

@@ -27,7 +27,7 @@ class Chars:
     def __init__(
         self, chars: frozenset[str], ranges: tuple[Range, ...] = (), *, negated: bool = False
     ) -> None:
-        """ranges: of non-ASCII characters, where a range may be very long."""
+        """ranges: ranges of non-ASCII characters, which may be very long."""
         self.chars = chars
         self.ranges = _merged(ranges)
         self.negated = negated

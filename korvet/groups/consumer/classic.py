@@ -149,7 +149,7 @@ class ClassicMembers:
             raise Refused(ErrorCode.inconsistent_group_protocol, "another protocol")
         if group.epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._ask_to_join(group, member)
-            raise Refused(ErrorCode.rebalance_in_progress, "the group has gone on")
+            raise Refused(ErrorCode.rebalance_in_progress, "the group has a newer epoch")
         self._membership.expect_nothing(group.group_id, member.member_id)
         self._membership.arm_session(group.group_id, member)
         assignment = assignment_bytes(self._context.topics, member, protocol.metadata)

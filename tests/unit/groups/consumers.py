@@ -58,7 +58,9 @@ def heartbeat(member_id: str, epoch: int, group_id: str = "g", **fields: Any) ->
 
 
 class Consumer:
-    """A member as a client is one: it uses what it is told to, and gives up before it takes."""
+    """A member that behaves as a client: it reads its assignment, and revokes partitions before it takes new
+    ones.
+    """
 
     def __init__(
         self, driver: Driver, member_id: str, *topics: str, group_id: str = "g", **fields: Any

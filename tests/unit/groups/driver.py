@@ -154,7 +154,7 @@ class Driver:
         }
 
     def described(self, group_id: str = "g") -> DescribedGroup:
-        """What DescribeGroups says."""
+        """The group in a DescribeGroups response."""
         described: DescribedGroup = self.answer("describe", DescribeRequest((group_id,))).groups[0]
         return described
 
@@ -165,7 +165,7 @@ class Driver:
     # Steps that many tests begin with
 
     def pass_initial_delay(self) -> None:
-        """Let the initial rebalance end; nobody else joins."""
+        """Let the initial rebalance end without further members."""
         self.advance(1_000)
 
     def stable(self, *clients: str, topics: Iterable[str] = ("orders",)) -> list[str]:

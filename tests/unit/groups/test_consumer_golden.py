@@ -118,7 +118,7 @@ class Reenactment:
         self.instances: dict[str, str | None] = {}
 
     def run(self, batch: Batch) -> list[Record]:
-        """What our coordinator wrote for what the batch tells."""
+        """The records that our coordinator writes for the events of the batch."""
         self.driver.now_ms = batch.at_ms
         for _, value in batch.records:
             if isinstance(value, TargetEpoch) and value.assignment_timestamp:
@@ -222,7 +222,7 @@ def upgraded(group_id: str) -> tuple[Migration, int]:
     records = [record for batch in group.history[:2] for record in batch]
     topics = golden_topics()
     group.driver = Driver(GroupConfig(), topics=topics, log=records)
-    # What members told beyond the protocol that was chosen is in no record of a classic group.
+    # Records of a classic group lack the members' protocols that were not chosen.
     member = group.value_of(ConsumerMember, 2)
     (present,) = group.driver.shard._context.groups[group_id].members.values()
     protocols = tuple(

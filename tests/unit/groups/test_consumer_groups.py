@@ -32,7 +32,7 @@ def group_of(driver: Driver, group_id: str = "g") -> ConsumerGroup:
 
 
 def settle(driver: Driver, *consumers: Consumer) -> None:
-    """Heartbeats, until nobody has anything to do any more."""
+    """Send heartbeats until no member has anything left to do."""
     for _ in range(20):
         driver.advance(INTERVAL_MS)
         before = len(driver.log)
@@ -62,7 +62,7 @@ def test_second_member_waits_until_the_first_has_given_up():
     one.beat()
     assert (one.epoch, one.partitions("orders")) == (2, [0, 1, 2])
     two.beat()
-    assert two.partitions("orders") == []  # not before the first has said that it is done
+    assert two.partitions("orders") == []  # not before the first member has confirmed its revocation
     one.beat()
     two.beat()
     assert (one.epoch, two.epoch, two.partitions("orders")) == (3, 3, [3, 4, 5])
@@ -97,7 +97,7 @@ REFUSED = {
     "empty rack": ({"rack_id": ""}, ErrorCode.invalid_request),
     "no time-out": ({"rebalance_timeout_ms": -1}, ErrorCode.invalid_request),
     "no subscription": ({"subscribed_topic_names": None}, ErrorCode.invalid_request),
-    "owned not told": ({"owned": None}, ErrorCode.invalid_request),
+    "no owned partitions": ({"owned": None}, ErrorCode.invalid_request),
     "owns something": ({"owned": (OwnedTopic(b"x" * 16, (0,)),)}, ErrorCode.invalid_request),
     "bad epoch": ({"epoch": -3}, ErrorCode.invalid_request),
     "static leave without instance": ({"epoch": -2}, ErrorCode.invalid_request),

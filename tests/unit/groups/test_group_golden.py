@@ -191,8 +191,8 @@ class Reenactment:
         gone = sorted(self.present.keys() - members.keys())
         if gone:
             self.leave(gone)
-        # New ones first, or those who are there would complete a rebalance of their own; then the leader,
-        # since others that have nothing new to say do not begin one.
+        # New members first, or the present ones would complete a rebalance of their own. Then the leader: an
+        # unchanged join of another member starts no rebalance.
         for member in sorted(
             value.members,
             key=lambda m: (m.member_id in self.present, m.member_id != (self.leader or value.leader)),

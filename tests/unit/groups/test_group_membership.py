@@ -352,7 +352,7 @@ def test_static_member_returns_without_a_rebalance() -> None:
 
 @pytest.mark.parametrize("can_skip", [False, True])
 def test_static_leader_returns(can_skip: bool) -> None:
-    """Since KIP-814 it is told the members, but not to assign; before, that somebody else leads."""
+    """Since KIP-814 it gets the members, but does not assign. Before, the response names another leader."""
     driver = Driver()
     static(driver, "i", "k")
     reply = driver.replies[driver.join(group_instance_id="i", can_skip_assignment=can_skip)]

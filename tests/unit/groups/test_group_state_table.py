@@ -182,7 +182,7 @@ def test_predecessors_are_what_the_table_shows() -> None:
         for before, (_, after) in zip(STATES, outcomes, strict=True)
         if before not in {after, DEAD}
     }
-    # In one request: a whole rebalance that leaves nobody, or one that everybody waited for.
+    # In one request: a whole rebalance that leaves no member, or one that all members waited for.
     chains = {(GroupState.STABLE, GroupState.EMPTY), (GroupState.COMPLETING_REBALANCE, GroupState.EMPTY)}
     for before, after in direct - chains:
         assert before in PREDECESSORS[after]

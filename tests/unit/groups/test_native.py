@@ -40,7 +40,7 @@ def decided(
         (Projected(3, 5), None, PROJECT),
         (Projected(3, None), 5, PROJECT),
         (None, 5, PROJECT),
-        # It has come to where the commit is.
+        # The native consumer has reached the commit.
         (Projected(3, 9), 9, NOTHING),
     ],
 )
