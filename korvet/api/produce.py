@@ -134,17 +134,16 @@ class _Produce(msgspec.Struct, eq=False):
 
     def start(self) -> None:
         """Begin all appends, in the order of the request."""
-        self._left = self._each_append()
-        self._begin_next()
-
-    def _each_append(self) -> Iterator[tuple[ProduceTopic, _PartitionAppend]]:
+        left = []
         for topic in self._request.topics:
-            appends: list[_PartitionAppend] = []
-            self._answers.append((topic, appends))
+            appends = []
             for data in topic.partitions:
                 append = _PartitionAppend(data.index, records=data.records)
                 appends.append(append)
-                yield topic, append
+                left.append((topic, append))
+            self._answers.append((topic, appends))
+        self._left = iter(left)
+        self._begin_next()
 
     def _begin_next(self) -> None:
         """Begin appends up to the first one whose batch has to wait for memory."""

@@ -1,1 +1,1 @@
-"""How a Produce is answered: unpacking of batches and the response."""
+"""The steps of a Produce request: destination, checks, transaction, decompression and response."""
