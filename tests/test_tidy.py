@@ -18,13 +18,11 @@ LONGEST_FILE = 500
 LONG_FUNCTIONS = {
     "korvet/records/kernel/batches.py _convert": "one loop over a reply, with its state in C variables",
     "korvet/records/kernel/commands.py _encode_commands": "one loop over a batch, a third of it declarations",
-    "tests/spark/fleet.py _group": "",
 }
 LONG_FILES = {
     "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
-    "tests/spark/test_export.py": "",
     "tests/storage/test_guarded_append.py": "",
     "tests/unit/records/test_kernel.py": "",
     "tests/unit/server/test_connection.py": "",

@@ -70,46 +70,12 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
         "expiring": 2 if quiet else 0,
         "history": [series(lag), series(wait), series(commits)],
         "topics": [name, "orders"],
-        "offsets": [
-            {
-                "topic": name,
-                "partition": number,
-                "status": "OK",
-                "committed": str(2**62 + number),
-                "record_lag": lag[-1] // 6,
-                "lag_ms": wait[-1],
-                "commit": AS_OF_MS - 5000,
-            }
-            for number in range(6)
-        ],
+        "offsets": _offsets(name, lag[-1], wait[-1]),
         "clients": [client, name],
         "inventory_total": 3,
-        "inventory": [
-            {
-                "member": f"{client}-{number}",
-                "client": client,
-                "host": name,
-                "instance": None,
-                "assigned": "orders 0, 1",
-                "first": FROM_MS,
-                "last": AS_OF_MS - STEP_MS,
-                "active": number < 2,
-            }
-            for number in range(3)
-        ],
+        "inventory": _inventory(name, client),
         "rebalances_total": 4,
-        "rebalances": [
-            {
-                "at": FROM_MS + number * 20 * STEP_MS,
-                "kind": "rebalanced" if number else "formed",
-                "generation": number + 4,
-                "members": (1, 2, 4, 3)[number],
-                "joined": (1, 1, 2, 0)[number],
-                "left": (0, 0, 0, 1)[number],
-                "lasted": 20 * STEP_MS if number else None,
-            }
-            for number in range(4)
-        ],
+        "rebalances": _rebalances(),
         "anomalies_total": 1,
         "anomalies": [
             {
@@ -123,3 +89,49 @@ def _group(chance: random.Random, name: str) -> dict[str, Any]:
             }
         ],
     }
+
+
+def _offsets(name: str, lag: int, wait_ms: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": name,
+            "partition": number,
+            "status": "OK",
+            "committed": str(2**62 + number),
+            "record_lag": lag // 6,
+            "lag_ms": wait_ms,
+            "commit": AS_OF_MS - 5000,
+        }
+        for number in range(6)
+    ]
+
+
+def _inventory(name: str, client: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "member": f"{client}-{number}",
+            "client": client,
+            "host": name,
+            "instance": None,
+            "assigned": "orders 0, 1",
+            "first": FROM_MS,
+            "last": AS_OF_MS - STEP_MS,
+            "active": number < 2,
+        }
+        for number in range(3)
+    ]
+
+
+def _rebalances() -> list[dict[str, Any]]:
+    return [
+        {
+            "at": FROM_MS + number * 20 * STEP_MS,
+            "kind": "rebalanced" if number else "formed",
+            "generation": number + 4,
+            "members": (1, 2, 4, 3)[number],
+            "joined": (1, 1, 2, 0)[number],
+            "left": (0, 0, 0, 1)[number],
+            "lasted": 20 * STEP_MS if number else None,
+        }
+        for number in range(4)
+    ]

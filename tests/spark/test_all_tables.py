@@ -1,0 +1,67 @@
+"""All tables of a keyspace, stored in a folder and updated: `korvet export --all-tables`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from korvet.spark.export.all_tables import seconds_of, stored_table, update_tables
+from korvet.spark.export.tables import batch_table
+from korvet.spark.export.target import ExportError
+from korvet.spark.source.address import Address
+from korvet.spark.source.errors import SourceError
+from korvet.spark.tables.readers import RedisReader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.spark.keyspace import Keyspace
+
+pytestmark = pytest.mark.spark
+
+MS = 1_700_000_000_000
+
+
+def test_all_tables_kept_in_a_folder(spark: SparkSession, keyspace: Keyspace, tmp_path: Path) -> None:
+    keyspace.topic("t")
+    keyspace.offsets_topic()
+    for number in range(4):
+        keyspace.add("t", 0, f"{MS}-{number}", b"value", b"v")
+    keyspace.commit("g", "t", 0, (MS << 10) + 1, at_ms=MS + 5)
+    folder, address = str(tmp_path / "groups"), Address(keyspace.url)
+    with pytest.raises(ExportError, match=r"contains no tables: `korvet export --all-tables"):
+        stored_table(spark, folder, "record_lag")
+    with pytest.raises(SourceError, match="assign: the tables are always of __consumer_offsets"):
+        update_tables(spark, address, folder, options={"assign": "{}"})
+    update_tables(spark, address, folder)
+    keyspace.commit("g", "t", 0, (MS << 10) + 3, at_ms=MS + 6)
+    keyspace.commit("ahead", "t", 0, (MS << 10) + 5, at_ms=MS + 7)
+    keyspace.commit("lost", "gone", 0, 5, at_ms=MS + 7)
+    update_tables(spark, address, folder)
+    odd = stored_table(spark, folder, "anomalies")
+    assert sorted((row["group"], row["kind"], row["end_offset"]) for row in odd.collect()) == [
+        ("ahead", "past_end", (MS << 10) + 4),
+        ("lost", "unknown_partition", None),
+    ]
+    batch = batch_table(spark, RedisReader(address), "anomalies", MS + 8)
+    assert sorted(map(repr, batch.collect())) == sorted(map(repr, odd.collect()))
+    lags = stored_table(spark, folder, "record_lag").where("group = 'g'").orderBy("as_of_ts").collect()
+    assert [row["record_lag"] for row in lags] == [3, 1]
+    (current,) = stored_table(spark, folder, "current_offsets").where("group = 'g'").collect()
+    assert current["committed_offset"] == (MS << 10) + 3
+    assert stored_table(spark, folder, "offset_commits").count() == 4
+    with pytest.raises(ExportError, match="unknown table nowhere"):
+        stored_table(spark, folder, "nowhere")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("")
+    with pytest.raises(ExportError, match="contains other files"):
+        update_tables(spark, address, str(tmp_path / "other"))
+
+
+def test_intervals() -> None:
+    assert [seconds_of(text) for text in ("10 seconds", "1 minute", " 250 milliseconds")] == [10, 60, 0.25]
+    with pytest.raises(ExportError, match="not an interval"):
+        seconds_of("soon")
