@@ -8,4 +8,4 @@ class DemoFailed(Exception):
 def expect(what: str, found: object, wanted: object) -> None:
     """Raise DemoFailed unless the value found equals the value that the step claims."""
     if found != wanted:
-        raise DemoFailed(f"{what}: {found!r}, where {wanted!r} was expected")
+        raise DemoFailed(f"{what}: found {found!r}, expected {wanted!r}")

@@ -38,7 +38,7 @@ def version_text(version: tuple[int, ...]) -> str:
 
 
 def installed_servers() -> list[ServerBinary]:
-    """Returns all server programs found, also those that are too old, in order of preference."""
+    """Returns all server programs found, including too old ones, in order of preference."""
     return [identify(path) for path in _candidates()]
 
 

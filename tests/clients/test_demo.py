@@ -148,7 +148,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 def test_a_wrong_number_is_a_failure():
     expect("entries", 3, 3)
-    with pytest.raises(DemoFailed, match=r"entries: 3, where 4 was expected"):
+    with pytest.raises(DemoFailed, match=r"entries: found 3, expected 4"):
         expect("entries", 3, 4)
 
 

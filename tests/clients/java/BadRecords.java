@@ -35,7 +35,7 @@ public final class BadRecords {
             List<ProducerRecord<String, String>> left = new ArrayList<>();
             List<Exception> outcomes = send(producer, records);
             for (int i = 0; i < outcomes.size(); i++) {
-                // What Kafka's clients have for a record that is not bad itself.
+                // The exception of Kafka's clients for a good record of a refused batch.
                 if (outcomes.get(i) != null && outcomes.get(i).getClass().getSimpleName().equals("KafkaException")) {
                     left.add(records.get(i));
                 }

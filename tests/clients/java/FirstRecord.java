@@ -6,7 +6,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * How long a fresh group waits for its first record, in a default configuration.
+ * Measures how long a new group waits for its first record, with the default configuration.
  * Arguments: bootstrap, topic, then group names. Prints the milliseconds from subscribe to the first record, one line per group.
  */
 public final class FirstRecord {

@@ -4,7 +4,7 @@ import org.apache.kafka.coordinator.group.GroupCoordinatorRecordSerde;
 import org.apache.kafka.coordinator.group.generated.CoordinatorRecordJsonConverters;
 import org.apache.kafka.tools.consumer.CoordinatorRecordMessageFormatter;
 
-/** For the console consumer: every record of __consumer_offsets as Kafka's own classes read and print it. */
+/** A formatter for the console consumer: prints every record of __consumer_offsets with Kafka's own classes. */
 public class GroupRecordFormatter extends CoordinatorRecordMessageFormatter {
     public GroupRecordFormatter() {
         super(new GroupCoordinatorRecordSerde());

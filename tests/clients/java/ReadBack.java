@@ -10,7 +10,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 
 /**
- * Reads one partition from its start to its end as it is at the beginning, in a default configuration.
+ * Reads one partition up to its end at the time of the start, with the default configuration.
  * Arguments: bootstrap, topic, partition. Prints "offset digest" per record, in the order of arrival.
  */
 public final class ReadBack {

@@ -6,7 +6,7 @@ import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Loads what the tools have in common and the classes that are named, for an archive that lets the tools start sooner. */
+/** Loads the tools' common classes and the named ones, for a class data archive with which the tools start faster. */
 public final class Tour {
     private Tour() {}
 

@@ -10,8 +10,8 @@ import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 
 /**
- * Counts words with Kafka Streams, until it is ended.
- * Arguments: file of Streams' properties, topic of lines, topic of counts, which gets each new count of a word.
+ * Counts words with Kafka Streams, until it is stopped.
+ * Arguments: file of Streams' properties, topic of lines, topic of counts, which receives each new count of a word.
  */
 public final class WordCount {
     private WordCount() {}

@@ -1,5 +1,5 @@
 'use strict'
-// Two members of kafkajs in one group, the second of which leaves; then a seek. Prints what it saw as one JSON line.
+// Two members of kafkajs in one group, of which the second leaves; then a seek. Prints its results as one JSON line.
 
 const { Kafka, AssignerProtocol, logLevel } = require('kafkajs')
 const { until } = require('./until')

@@ -1,5 +1,5 @@
 'use strict'
-// One session of @platformatic/kafka in its default configuration. Prints what it saw as one JSON line.
+// A session of @platformatic/kafka with the default configuration. Prints its results as one JSON line.
 
 const { once } = require('node:events')
 const { pathToFileURL } = require('node:url')

@@ -1,5 +1,5 @@
 'use strict'
-// One session of the default kafkajs client: admin, producer, group consumer. Prints what it saw as one JSON line.
+// A session of the default kafkajs client: admin, producer, group consumer. Prints its results as one JSON line.
 
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
 

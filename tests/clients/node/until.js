@@ -1,5 +1,5 @@
 'use strict'
-// Asks until there is an answer, for half a minute at least.
+// Calls the function until it returns a value, for at least half a minute.
 
 const { setTimeout: pause } = require('node:timers/promises')
 

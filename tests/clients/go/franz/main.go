@@ -104,7 +104,7 @@ func member(asked session.Arguments) *kgo.Client {
 	return open(asked, kgo.ConsumerGroup(asked.Group), kgo.ConsumeTopics(asked.Topic), kgo.DisableAutoCommit())
 }
 
-// take polls until there are that many records.
+// take polls until it has this number of records.
 func take(ctx context.Context, client *kgo.Client, count int) (records []*kgo.Record) {
 	for len(records) < count {
 		fetches := client.PollFetches(ctx)
@@ -114,7 +114,7 @@ func take(ctx context.Context, client *kgo.Client, count int) (records []*kgo.Re
 	return records
 }
 
-// members waits until the group is stable with that many members, which have all four partitions.
+// members waits until the group is stable with this number of members, which own all four partitions.
 func members(ctx context.Context, admin *kadm.Client, asked session.Arguments, count int) (found session.Partitions, state string) {
 	session.Until(ctx, "the group is balanced", func() bool {
 		group := session.Must(admin.DescribeGroups(ctx, asked.Group))[asked.Group]

@@ -95,7 +95,7 @@ func produce(asked session.Arguments, codec string) (produced []session.Record) 
 	return produced
 }
 
-// member consumes as one of the group, and marks what it consumed; sarama commits that when it leaves.
+// member consumes as a member of the group, and marks the consumed records; sarama commits them when it leaves.
 type member struct {
 	group   sarama.ConsumerGroup
 	records chan session.Record
@@ -147,7 +147,7 @@ func (m *member) leave() {
 	session.Check(m.group.Close())
 }
 
-// members waits until the group is stable with that many members, which have all four partitions.
+// members waits until the group is stable with this number of members, which own all four partitions.
 func members(ctx context.Context, admin sarama.ClusterAdmin, asked session.Arguments, count int) (found session.Partitions, state string) {
 	session.Until(ctx, "the group is balanced", func() bool {
 		group := session.Must(admin.DescribeConsumerGroups([]string{asked.Group}))[0]
@@ -169,7 +169,7 @@ func members(ctx context.Context, admin sarama.ClusterAdmin, asked session.Argum
 	return found, state
 }
 
-// offsets asks for the committed offsets and the ends, and subtracts.
+// offsets reads the committed offsets and the ends, and subtracts them.
 func offsets(ctx context.Context, admin sarama.ClusterAdmin, asked session.Arguments, answer *session.Answer) {
 	latest, all := map[int32]int64{}, []int32{0, 1, 2, 3}
 	for _, partition := range all {
@@ -191,7 +191,7 @@ func offsets(ctx context.Context, admin sarama.ClusterAdmin, asked session.Argum
 	}
 }
 
-// seek reads the record at a known place, without a group.
+// seek reads the record at a known position, without a group.
 func seek(asked session.Arguments, known session.Record) session.Record {
 	consumer := session.Must(sarama.NewConsumer([]string{asked.Bootstrap}, configuration(asked)))
 	defer func() { session.Check(consumer.Close()) }()

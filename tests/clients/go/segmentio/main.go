@@ -91,12 +91,12 @@ func produce(ctx context.Context, asked session.Arguments, codec string) (produc
 func member(asked session.Arguments) *kafka.Reader {
 	return kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{asked.Bootstrap}, GroupID: asked.Group, Topic: asked.Topic, StartOffset: kafka.FirstOffset,
-		// A member that is at a fetch or between heartbeats keeps the others waiting: 13 s by default.
+		// A member in a fetch or between heartbeats delays the others: 13 s by default.
 		MaxWait: 300 * time.Millisecond, HeartbeatInterval: 300 * time.Millisecond,
 	})
 }
 
-// members waits until the group is stable with that many members, which have all four partitions.
+// members waits until the group is stable with this number of members, which own all four partitions.
 func members(ctx context.Context, client *kafka.Client, asked session.Arguments, count int) (found session.Partitions, state string) {
 	session.Until(ctx, "the group is balanced", func() bool {
 		answer := session.Must(client.DescribeGroups(ctx, &kafka.DescribeGroupsRequest{GroupIDs: []string{asked.Group}}))
@@ -116,7 +116,7 @@ func members(ctx context.Context, client *kafka.Client, asked session.Arguments,
 	return found, state
 }
 
-// offsets asks for the committed offsets and the ends, and subtracts.
+// offsets reads the committed offsets and the ends, and subtracts them.
 func offsets(ctx context.Context, client *kafka.Client, asked session.Arguments, answer *session.Answer) {
 	found := session.Must(client.OffsetFetch(ctx, &kafka.OffsetFetchRequest{
 		GroupID: asked.Group, Topics: map[string][]int{asked.Topic: partitions},
@@ -142,7 +142,7 @@ func offsets(ctx context.Context, client *kafka.Client, asked session.Arguments,
 	}
 }
 
-// seek reads the record at a known place, without a group.
+// seek reads the record at a known position, without a group.
 func seek(ctx context.Context, asked session.Arguments, known session.Record) session.Record {
 	reader := kafka.NewReader(kafka.ReaderConfig{
 		Brokers: []string{asked.Bootstrap}, Topic: asked.Topic, Partition: known.Partition,
@@ -152,7 +152,7 @@ func seek(ctx context.Context, asked session.Arguments, known session.Record) se
 	return plain(session.Must(reader.ReadMessage(ctx)))
 }
 
-// remove deletes group and topic, and says whether both are gone.
+// remove deletes group and topic, and returns whether both are gone.
 func remove(ctx context.Context, client *kafka.Client, asked session.Arguments) bool {
 	groups := session.Must(client.DeleteGroups(ctx, &kafka.DeleteGroupsRequest{GroupIDs: []string{asked.Group}}))
 	session.Check(groups.Errors[asked.Group])

@@ -1,4 +1,4 @@
-// Package session is what the programs share: their argument, what they answer, and how it is printed.
+// Package session is shared by the programs: their argument, their answer, and its output.
 package session
 
 import (
@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// Deadline is what a whole session may take.
+// Deadline limits a whole session.
 const Deadline = 90 * time.Second
 
-// Arguments is the JSON that a program is given.
+// Arguments is the JSON argument of a program.
 type Arguments struct {
 	Bootstrap string `json:"bootstrap"`
 	Topic     string `json:"topic"`
 	Group     string `json:"group"`
 	// Count is the number of records per codec.
 	Count int `json:"count"`
-	// Newest asks for the newest protocol versions where the client's default is older.
+	// Newest selects the newest protocol versions if the client's default is older.
 	Newest bool `json:"newest"`
 }
 
-// Record is one record as it was acknowledged or consumed.
+// Record is an acknowledged or consumed record.
 type Record struct {
 	Partition int    `json:"partition"`
 	Offset    int64  `json:"offset"`
@@ -33,26 +33,26 @@ type Record struct {
 	Trace     string `json:"trace"`
 }
 
-// Partitions are the partitions of a member, by its id.
+// Partitions are the partitions of each member, by member ID.
 type Partitions map[string][]int
 
 // Answer is the JSON that a program prints.
 type Answer struct {
 	Produced []Record `json:"produced"`
 	Consumed []Record `json:"consumed"`
-	// First, Second and Last: who has which partition with one member, with two, and with the one that is left.
+	// First, Second and Last: the owners of the partitions with one member, with two, and with the remaining one.
 	First  Partitions `json:"first"`
 	Second Partitions `json:"second"`
 	Last   Partitions `json:"last"`
 	// Committed and Ends: offsets by partition.
 	Committed map[int]int64 `json:"committed"`
 	Ends      map[int]int64 `json:"ends"`
-	// Lag is the sum over all partitions, as the client reckons it.
+	// Lag is the sum over all partitions, as the client computes it.
 	Lag    int64             `json:"lag"`
 	Sought Record            `json:"sought"`
 	State  string            `json:"state"`
 	Config map[string]string `json:"config"`
-	// Gone: neither the group nor the topic is there after they were deleted.
+	// Gone: neither the group nor the topic exists after their deletion.
 	Gone bool `json:"gone"`
 }
 
@@ -72,13 +72,13 @@ func Check(err error) {
 	}
 }
 
-// Must is the value, or the end of the program.
+// Must returns the value, or ends the program with the error.
 func Must[T any](value T, err error) T {
 	Check(err)
 	return value
 }
 
-// Until asks until the answer is yes.
+// Until calls the function until it returns true.
 func Until(ctx context.Context, what string, ready func() bool) {
 	for !ready() {
 		select {

@@ -1,5 +1,5 @@
 // Transactions of franz-go in turn: one that commits a record, then one that is aborted before its record was
-// sent, and so ends empty right after the one before.
+// sent, and so ends empty directly after the previous one.
 package main
 
 import (
@@ -12,7 +12,7 @@ import (
 	"korvet/clients/session"
 )
 
-// ended is what the client said of each transaction; no word is success.
+// ended is the client's error for each transaction; empty means success.
 type ended struct {
 	Committed []string `json:"committed"`
 	Aborted   []string `json:"aborted"`
