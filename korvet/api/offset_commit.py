@@ -16,7 +16,7 @@ from korvet.api.common.commit_topics import commit_topic
 from korvet.groups.messages import NO_RETENTION, CommitReply, CommitRequest
 from korvet.groups.shard import GroupShard
 from korvet.protocol.durations import milliseconds
-from korvet.protocol.primitives import length, string, uuid_bytes
+from korvet.protocol.primitives import length, topic_head
 from korvet.protocol.registry import Respond, submit_api
 from korvet.security.acls import Operation, ResourceType
 
@@ -86,15 +86,12 @@ def _encode(version: int, request: Any, reply: CommitReply) -> bytes:
     """The response body (OffsetCommitResponse.json). Written by hand: kio's writer takes 2 us more, and a
     busy broker answers thousands of commits per second.
     """
-    flexible = version >= _FLEXIBLE_SINCE
+    flexible, by_id = version >= _FLEXIBLE_SINCE, version >= _TOPIC_IDS_SINCE
     tags = b"\x00" if flexible else b""
     parts = [_NO_THROTTLE if version >= _THROTTLE_SINCE else b"", length(len(reply.topics), flexible)]
     for topic, result in zip(request.topics, reply.topics, strict=True):
-        if version >= _TOPIC_IDS_SINCE:
-            parts.append(uuid_bytes(topic.topic_id))
-        else:
-            parts.append(string(result.name, flexible))
-        parts.append(length(len(result.partitions), flexible))
+        topic_id = topic.topic_id if by_id else None
+        parts.append(topic_head(result.name, topic_id, len(result.partitions), by_id, flexible))
         parts += [_PARTITION.pack(each.partition, each.error) + tags for each in result.partitions]
         parts.append(tags)
     parts.append(tags)

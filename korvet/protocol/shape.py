@@ -97,7 +97,9 @@ class _Walk:
 
     def count(self, elements: int) -> None:
         """Add array elements or tagged fields. Raises MalformedRequest if these are too many."""
-        self.elements = check_elements(self.elements + elements)
+        self.elements += elements
+        if self.elements > _MOST_ELEMENTS:
+            check_elements(self.elements)
 
 
 class Shape:

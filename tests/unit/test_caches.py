@@ -6,6 +6,7 @@ import tracemalloc
 from typing import TYPE_CHECKING
 
 from korvet.offsets.partition import partition_for
+from korvet.protocol.primitives import topic_head
 from korvet.quotas.entities import entity_of
 from korvet.quotas.throttle import ClientQuotas
 from korvet.security.acls import Operation, ResourceType
@@ -37,6 +38,14 @@ def kept_by(ask: Callable[[str], object], length: int = LONG, names: int = NAMES
 
 def test_partitions_of_groups() -> None:
     assert kept_by(partition_for) < KEPT_BYTES
+
+
+def test_topics_in_responses() -> None:
+    def ask(name: str) -> None:
+        topic_head(name, None, 1, by_id=False, flexible=True)
+
+    assert kept_by(ask) < KEPT_BYTES
+    assert kept_by(ask, length=249, names=5_000) < KEPT_BYTES
 
 
 def test_decisions_about_resources() -> None:

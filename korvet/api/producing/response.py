@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 from kio.schema.errors import ErrorCode
 
-from korvet.protocol.primitives import length, string, uuid_bytes
+from korvet.protocol.primitives import length, string, topic_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from uuid import UUID
 
     from korvet.protocol.produce_request import ProduceTopic
 
@@ -50,13 +49,13 @@ class PartitionAnswer(msgspec.Struct, gc=False):
 
 def encode_response(version: int, topics: Sequence[tuple[ProduceTopic, Sequence[PartitionAnswer]]]) -> bytes:
     """The response body for these topics of the request and their partitions."""
-    flexible = version >= _FLEXIBLE_SINCE
+    flexible, by_id = version >= _FLEXIBLE_SINCE, version >= _TOPIC_IDS_SINCE
     tags = b"\x00" if flexible else b""
     no_fault = _no_fault(version)
     size = _PARTITION.size if version >= _LOG_START_SINCE else _BYTES_WITHOUT_START
     parts = [length(len(topics), flexible)]
     for topic, answers in topics:
-        parts.append(_topic_head(version, topic.name, topic.topic_id, len(answers)))
+        parts.append(topic_head(topic.name, topic.topic_id, len(answers), by_id, flexible))
         for answer in answers:
             numbers = _PARTITION.pack(
                 answer.index, answer.error, answer.base_offset, answer.append_ms, answer.log_start
@@ -66,14 +65,6 @@ def encode_response(version: int, topics: Sequence[tuple[ProduceTopic, Sequence[
         parts.append(tags)
     parts += (_NO_THROTTLE, tags)
     return b"".join(parts)
-
-
-# Saves 0.6 us of the 16 us that the broker spends on a Produce request of one record.
-@lru_cache(maxsize=1024)
-def _topic_head(version: int, name: str, topic_id: UUID | None, partitions: int) -> bytes:
-    flexible = version >= _FLEXIBLE_SINCE
-    named = uuid_bytes(topic_id) if version >= _TOPIC_IDS_SINCE else string(name, flexible)
-    return named + length(partitions, flexible)
 
 
 @lru_cache(maxsize=32)  # one for each version
