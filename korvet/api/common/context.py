@@ -32,18 +32,18 @@ class Client(Protocol):
     principal: str
     """Who the client is, as `User:NAME`."""
     access: Access | None
-    """What it may do; None where everybody may do everything."""
+    """What the client may do; None if every client may do everything."""
     sasl: SaslSession | None
-    """Its authentication, on listeners that ask for one."""
+    """The client's authentication, on listeners that require one."""
     pipelines: bool
-    """Whether it sends requests without waiting for the answers before them, or did so lately."""
+    """Whether the client has recently sent requests before earlier ones were answered."""
 
     closed: bool
-    """Whether it is gone."""
+    """Whether the client has disconnected."""
 
     def hold_back(self) -> Callable[[], None]:
-        """Take no more requests until the returned call. The request that is being taken waits meanwhile, and
-        does not count against those of others.
+        """Take no more requests until the returned function is called. The newest request waits until then.
+        Its bytes do not count towards backpressure.
         """
 
     @property
@@ -54,22 +54,22 @@ class Client(Protocol):
         """Call back when `unsent_bytes` is 0 again, or the client is gone."""
 
     def cut(self) -> None:
-        """End the connection at once, whatever there is still to be sent."""
+        """End the connection at once, and drop the responses that are not sent."""
 
     def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Call back when the client goes away, unless `forget` is called first; soon if it has gone."""
+        """Call back when the client disconnects, unless `forget` is called first; soon if it has already."""
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Take back an on_disconnect."""
+        """Cancel an on_disconnect."""
 
     def become(self, principal: str) -> None:
-        """The client is known now."""
+        """Note the client's principal, once it is known."""
 
     def expect_tokens(self, *, raw: bool) -> None:
         """The client is about to authenticate, with tokens in requests or `raw`."""
 
     def end(self, reason: str) -> None:
-        """End the connection once the requests at work are answered; the log gets one line."""
+        """End the connection after the requests in progress are answered. The log gets one line."""
 
     def close(self, reason: str) -> None:
         """End the connection for a reason that is the client's fault; the log gets one line."""
@@ -96,12 +96,12 @@ class RequestContext(msgspec.Struct, eq=False):
         return self.client.client_host
 
     def may(self, operation: Operation, kind: ResourceType, name: str = CLUSTER_NAME) -> bool:
-        """Whether the client is allowed an operation on a resource, which is the cluster where not named."""
+        """Whether the client may perform an operation on a resource. Without a name it is the cluster."""
         access = self.client.access
         return access is None or access.allows(operation, kind, name)
 
     def mutate(self, partitions: int) -> None:
-        """So many partitions are about to be made or deleted. Raises MutationsExceeded."""
+        """Charge the creation or deletion of that many partitions. Raises MutationsExceeded."""
         if self.mutations is not None:
             self.mutations.count(partitions)
 
