@@ -79,8 +79,6 @@ class IncrementalFetch:
             session.open_all()
             for partition in session.partitions.values():
                 partition.log = None
-        if not session.open_partitions and not params.reads_at_end:
-            return None
         selected = session.partitions.values() if params.reads_at_end else session.open_partitions
         self.partitions = dict.fromkeys(sorted(selected, key=by_lru_sequence))
         return self._locator.unread(self.partitions, params)
@@ -91,10 +89,10 @@ class IncrementalFetch:
         self.partitions[partition] = None
 
     def answer(self, params: FetchParams, *, has_read: bool) -> list[bytes]:
-        """The response body: partitions with news, or none."""
+        """The response body: partitions with news, or none. Even if nothing is news, the session forgets what
+        the last response advertised: only the newest response can be withheld.
+        """
         session = self._session
-        if not self.partitions:
-            return self._nothing_new()
         news = []
         for partition in self.partitions:
             log = partition.log

@@ -61,6 +61,14 @@ class Log:
     def unlisten(self, callback: Callable[[], None]) -> None:
         self.listeners.pop(callback, None)
 
+    def change(self) -> None:
+        for callback in list(self.listeners):
+            callback()
+
+    def grow(self) -> None:
+        self.log_end += 1
+        self.change()
+
 
 class Seen(NamedTuple):
     """What can be seen of a fetch from outside."""
@@ -100,9 +108,7 @@ class Scene:
         self.fetch.start(self.params, self.answers.append)
 
     def log_changes(self) -> None:
-        self.log.log_end += 1
-        for callback in list(self.log.listeners):
-            callback()
+        self.log.grow()
 
     def records_arrive(self) -> None:
         self._read_ends(RECORDS)
