@@ -422,6 +422,8 @@ def test_a_repeated_request_does_not_outlive_its_session(name: str, monkeypatch:
         for each in frames[:3]:
             wire.feed(each)
         assert len(answers(bytes(wire.transport.written))) == len(seen) == 3
+        if name == "Fetch":
+            assert seen[1] is seen[2], "the next one would be taken for a repetition"
         assert wire.connection.sasl is not None
         wire.connection.sasl.begin_session(time.monotonic() - 1.001)
         wire.feed(frames[3])
