@@ -202,7 +202,7 @@ class PendingFetch(Deadline):
             limit = max(min(partition.max_bytes, remaining_bytes), 1)
             if self._take_cached(partition, log, limit, remaining_bytes if started else None):
                 remaining_bytes -= partition.size_bytes
-                started = True
+                started = started or partition.size_bytes > 0
                 continue
             remaining_bytes -= limit
             started = True

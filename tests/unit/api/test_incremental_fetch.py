@@ -6,6 +6,7 @@ import datetime
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from korvet.api.fetching.deadlines import Deadlines
@@ -16,7 +17,7 @@ from korvet.api.fetching.partition import FetchedPartition, PartitionKey
 from korvet.api.fetching.response import encode_response
 from korvet.api.fetching.sessions import FetchSessions
 from tests.unit.api.test_deadlines import Clock
-from tests.unit.api.test_pending_fetch import VERSION, Log
+from tests.unit.api.test_pending_fetch import RECORDS, VERSION, Log
 
 
 class Scene:
@@ -98,3 +99,25 @@ def test_a_forgotten_partition_does_not_return_after_a_throttled_response(scene:
     # The response without partitions is throttled, which takes nothing back.
     assert scene.client.fetch_state.empty_throttled_response() == scene.nothing
     assert scene.idle_fetch() == scene.nothing
+
+
+class CachedLog(Log):
+    """A log with a tail cache, which holds one batch at its end."""
+
+    def cached(self, offset: int, _: int, remaining_bytes: int | None, **__: Any) -> list[bytes]:
+        fits = remaining_bytes is None or len(RECORDS) <= remaining_bytes
+        return [RECORDS] if offset < self.log_end and fits else []
+
+
+def test_the_first_batch_is_returned_after_partitions_without_records(scene: Scene) -> None:
+    """However large it is (KIP-74)."""
+    scene.logs[:] = CachedLog(), CachedLog()
+    for partition in scene.session.partitions.values():
+        partition.log = None
+    scene.logs[1].log_end += 1
+    # A request that does not wait reads all partitions.
+    scene.params = msgspec.structs.replace(scene.params, max_bytes=1, max_wait_ms=0, reads_at_end=True)
+    scene.fetch()
+    (body,) = scene.answers
+    assert body is not None
+    assert RECORDS in body
