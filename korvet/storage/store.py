@@ -79,8 +79,9 @@ class Store:
         router = await connect(url, timeout_ms)
         opened: Store | Router = router
         try:
-            await load_libraries(router)
             cluster_id = await open_keyspace(Commands(keyspace, router))
+            # Only now: the library would damage the logs of a keyspace of another format.
+            await load_libraries(router)
             resources = LogResources(
                 Commands(keyspace, router, cluster_id),
                 lead_cap_ms=lead_cap_ms,

@@ -70,6 +70,20 @@ def test_another_format_is_refused(server: Server, prefix: str, field: str, valu
         open_and_close(server, prefix)
 
 
+def test_a_refused_keyspace_keeps_the_library_of_its_brokers(server: Server, prefix: str) -> None:
+    """Brokers of another format need their own functions: ours would damage their logs."""
+    open_and_close(server, prefix)
+    server.client.hset(f"{{{prefix}}}:cluster", "format", "2")
+    theirs = "#!lua name=korvet\nredis.register_function('korvet_append', function() return 0 end)\n"
+    server.client.function_load(theirs, replace=True)
+    try:
+        with pytest.raises(StoreError, match="has format 2"):
+            open_and_close(server, prefix)
+        assert theirs.encode() in server.client.function_list("korvet", withcode=True)[0]
+    finally:
+        open_and_close(server, prefix + "x")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
