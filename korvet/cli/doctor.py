@@ -24,6 +24,7 @@ from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
 from korvet.storage.fields import counter_of, read_fields, shown
+from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import RedisAddress, parse_url
 from korvet.storage.link.eviction import may_evict_ours
@@ -243,8 +244,12 @@ def _parsers(keys: Keyspace) -> dict[bytes, Callable[[bytes, bytes], object]]:
 
 
 def _identity(cluster: Mapping[bytes, bytes], topics: Mapping[bytes, bytes], keys: Keyspace) -> Finding:
-    """Check that the keyspace still has its cluster ID and its catalogue."""
+    """Check that the keyspace has our format, and still has its cluster ID and its catalogue."""
     cluster_id, expected = cluster.get(b"id"), counter_of(cluster.get(b"topics"))
+    version = cluster.get(b"format")
+    if version not in {None, b"%d" % FORMAT_VERSION}:
+        text = f"it has format {shown(version)}; this korvet works with format {FORMAT_VERSION} only"
+        return Finding("keyspace", _FAULT, text)
     if cluster_id is None and topics:
         text = f"there are {len(topics)} topics, but no cluster id in {keys.cluster.decode()}: it was lost"
         return Finding("keyspace", _FAULT, text)

@@ -201,6 +201,11 @@ def test_the_doctor_names_a_damaged_lease(server: Server, prefix: str) -> None:
     assert faults == [f"{{{prefix}}}:brokers 7"]
 
 
+def test_the_doctor_names_a_keyspace_of_another_format(brokers: Brokers) -> None:
+    brokers.server.client.hset(brokers.cluster, "format", "2")
+    assert brokers.diagnoses() == ["keyspace"]
+
+
 def test_a_topic_with_a_bad_config_is_served_without_it(brokers: Brokers) -> None:
     bad = TOPIC | {
         "name": "bad",
