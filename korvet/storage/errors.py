@@ -178,8 +178,12 @@ def domain_error(fault: StorageError) -> StorageError:
     """
     if not isinstance(fault, RedisFault):
         return fault
-    if fault.code == "THROTTLED":
-        return Throttled(int(fault.message.split()[1]))
-    if fault.code == "FENCED":
-        return FencedEpoch(fault.message, int(fault.message.split()[-1]))
+    if fault.code in {"THROTTLED", "FENCED"}:
+        # Not every text has the number: the epoch that Redis holds may be damaged.
+        last_word = fault.message.split()[-1]
+        number = int(last_word) if last_word.isdecimal() else None
+        if fault.code == "FENCED":
+            return FencedEpoch(fault.message, number)
+        if number is not None:
+            return Throttled(number)
     return _BY_CODE.get(fault.code, StorageFault)(fault.message)

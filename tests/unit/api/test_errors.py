@@ -8,7 +8,15 @@ from kio.schema.errors import ErrorCode
 from korvet import api
 from korvet.api.common.errors import Asked, asked_by, error_code_of
 from korvet.protocol import registry
-from korvet.storage.errors import PASSING, LinkLost, RedisFault, StorageError, domain_error
+from korvet.storage.errors import (
+    PASSING,
+    FencedEpoch,
+    LinkLost,
+    RedisFault,
+    StorageError,
+    StorageFault,
+    domain_error,
+)
 
 PASSING_REPLIES = [
     "NOREPLICAS Not enough good replicas to write.",
@@ -75,3 +83,17 @@ def test_every_api_is_one_of_these() -> None:
     assert coordinators - {"FindCoordinator"} == {
         name for name, kind in asked.items() if kind is Asked.COORDINATOR
     } - {"FindCoordinator"}
+
+
+def test_every_error_reply_becomes_an_error() -> None:
+    """An exception instead would leave its command without a reply, for example after the epoch in Redis was
+    damaged.
+    """
+    fenced = of("FENCED epoch 1048576 is older than 2097152")
+    assert isinstance(fenced, FencedEpoch)
+    assert fenced.newest == 2097152
+    damaged = of("FENCED epoch 1048576 is older than 1e9")
+    assert isinstance(damaged, FencedEpoch)
+    assert damaged.newest is None
+    for reply in ("THROTTLED", "THROTTLED soon"):
+        assert type(of(reply)) is StorageFault
