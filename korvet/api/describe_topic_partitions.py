@@ -80,7 +80,7 @@ def _why_missing(context: RequestContext, name: str) -> ErrorCode:
 
 
 def _found(context: RequestContext, topic: Topic, first: int, end: int) -> Any:
-    led = context.services.topics.behind(topic).name
+    led = context.services.topics.target(topic).name
     leaders = context.services.membership.assignment.leaders(led, topic.partitions)
     return context.make(
         "DescribeTopicPartitionsResponseTopic",

@@ -149,7 +149,7 @@ def _error(context: RequestContext, refused: TopicError) -> ErrorCode:
 
 
 def _found(context: RequestContext, assignment: Assignment, topic: Topic, tells_operations: bool) -> bytes:
-    led = context.services.topics.behind(topic).name
+    led = context.services.topics.target(topic).name
     return encode_topic(
         context.api_version,
         topic.name,

@@ -161,8 +161,8 @@ def _pieces(entity: Any) -> Iterator[bytes]:
         yield _encode(entity)
         return
     hollow = _encode(dataclasses.replace(entity, **{array.field: ()}))
-    behind = len(length(0, array.flexible)) + len(array.tail)
-    yield hollow[: len(hollow) - behind] + length(len(elements), array.flexible)
+    ending_bytes = len(length(0, array.flexible)) + len(array.tail)
+    yield hollow[: len(hollow) - ending_bytes] + length(len(elements), array.flexible)
     for element in elements:
         yield from _pieces(element)
     yield array.tail

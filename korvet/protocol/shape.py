@@ -126,9 +126,9 @@ class Shape:
         if not walk.cuts:
             return frame, position
         parts: list[memoryview | bytes] = []
-        for start, behind in walk.cuts:
+        for start, end in walk.cuts:
             parts += [frame[position:start], b"\x00"]
-            position = behind
+            position = end
         return memoryview(b"".join([*parts, frame[position:]])), 0
 
     def skip(self, frame: memoryview, position: int, walk: _Walk) -> int:

@@ -128,7 +128,7 @@ class TopicDirectory:
         """Whether the topic is an alias of another one, which can only be read and described."""
         return topic is self._aliased[1]
 
-    def behind(self, topic: Topic) -> Topic:
+    def target(self, topic: Topic) -> Topic:
         """The topic that an alias refers to; any other topic itself."""
         aliased, alias = self._aliased
         return aliased if topic is alias and aliased is not None else topic
@@ -175,7 +175,7 @@ class TopicDirectory:
         """The log of a topic's partition; None if the topic has no such partition."""
         if not 0 <= partition < topic.partitions:
             return None
-        return self._logs.get(self.behind(topic), partition)
+        return self._logs.get(self.target(topic), partition)
 
     def policy(self, topic: Topic) -> TopicPolicy:
         """The topic's configs in force, parsed once."""
@@ -334,7 +334,7 @@ class TopicDirectory:
                 alteration({}, self._broker_configs)
                 raise UnknownTopic(f"The topic '{name}' does not exist.")
             if self.is_alias(topic):
-                raise InvalidTopicConfig(f"{name} is an alias: alter {self.behind(topic).name}.")
+                raise InvalidTopicConfig(f"{name} is an alias: alter {self.target(topic).name}.")
             altered = alteration(topic.configs, self.broker_configs(topic))
         except InvalidConfig as error:
             raise InvalidTopicConfig(str(error)) from None

@@ -82,12 +82,12 @@ class Unpacking:
         """
         section = memoryview(data)[HEADER_BYTES:]
         commands_bytes = header.record_count * _RECORD_BYTES
-        room_bytes = min(_SMALL_BYTES - commands_bytes, most_bytes)
-        plain_bytes = named_size(header.codec, section) or room_bytes
+        limit_bytes = min(_SMALL_BYTES - commands_bytes, most_bytes)
+        plain_bytes = named_size(header.codec, section) or limit_bytes
         if plain_bytes > most_bytes:
             raise too_large(header.codec, most_bytes)
         size_bytes = commands_bytes + plain_bytes
-        if not 0 < plain_bytes <= room_bytes or self._left_in_turn <= 0 or not self._small.take(size_bytes):
+        if not 0 < plain_bytes <= limit_bytes or self._left_in_turn <= 0 or not self._small.take(size_bytes):
             return None
         held_bytes = 0
         try:
