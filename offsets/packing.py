@@ -68,21 +68,6 @@ def offset_of(entry_id: str | bytes, bias: int = 0) -> int:
     return offset
 
 
-def position_of(entry_id: str | bytes, bias: int = 0) -> int:
-    """Return the position of `entry_id` among the offsets, also for an entry that has no offset.
-
-    As `offset_of`, but a sequence above MAX_SEQUENCE counts as the start of the next millisecond, and 0-0 on
-    a dense topic (a Redis group that has read no entry) is -1, just before the first offset. Raises
-    AddressError if the ID is malformed or the position is beyond int64.
-    """
-    ms, seq = id_parts(entry_id)
-    packed = ms << SEQUENCE_BITS | seq if seq <= MAX_SEQUENCE else ms + 1 << SEQUENCE_BITS
-    position = packed - bias
-    if position > MAX_OFFSET:
-        raise AddressError(f"entry {ms}-{seq} lies beyond the offset {MAX_OFFSET}")
-    return position
-
-
 def offset_after(entry_id: str | bytes, bias: int = 0) -> int:
     """Return the lowest offset that an entry after `entry_id` can have. It may exceed MAX_OFFSET.
 

@@ -30,7 +30,7 @@ from korvet.offsets.consumer_protocol import (
 )
 from korvet.offsets.formatters import format_group_record, format_newer_group_record, format_offset_record
 from korvet.offsets.group_records import VALUE_TYPES
-from korvet.offsets.packing import entry_id, offset_of, pack, position_of, unpack
+from korvet.offsets.packing import entry_id, offset_after, offset_of, pack, unpack
 from korvet.offsets.partition import partition_for
 from korvet.offsets.record_types import GROUP_KEY_TYPES, MEMBER_KEY_TYPES
 from korvet.offsets.schema import (
@@ -189,13 +189,14 @@ def damaged(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
 def test_entry_ids_name_offsets_exactly(offset: int, bias: int) -> None:
     assert pack(*unpack(offset)) == offset
     assert offset_of(entry_id(offset, bias), bias) == offset
-    assert position_of(entry_id(offset, bias).encode(), bias) == offset
+    if offset or bias:  # 0-0 is no entry
+        assert offset_after(entry_id(offset, bias).encode(), bias) == offset + 1
 
 
 @given(st.integers(0, (1 << 53) - 2), st.integers(0, 1 << 20), st.integers(0, 1 << 20))
-def test_positions_keep_the_order_of_ids(ms: int, seq: int, later: int) -> None:
+def test_offsets_after_entries_keep_the_order_of_ids(ms: int, seq: int, later: int) -> None:
     first, second = sorted((seq, later))
-    assert position_of(f"{ms}-{first}") <= position_of(f"{ms}-{second}") <= position_of(f"{ms + 1}-0")
+    assert offset_after(f"{ms}-{first}") <= offset_after(f"{ms}-{second}") <= offset_after(f"{ms + 1}-0")
 
 
 @given(TEXT, st.integers(1, 200))

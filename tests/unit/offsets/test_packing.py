@@ -13,7 +13,6 @@ from korvet.offsets.packing import (
     offset_after,
     offset_of,
     pack,
-    position_of,
     unpack,
 )
 
@@ -41,7 +40,6 @@ def test_vectors(ms: int, seq: int, offset: int) -> None:
     assert entry_id(offset) == f"{ms}-{seq}"
     assert offset_of(f"{ms}-{seq}") == offset
     assert offset_of(f"{ms}-{seq}".encode()) == offset
-    assert position_of(f"{ms}-{seq}") == offset
 
 
 @pytest.mark.parametrize(
@@ -51,7 +49,7 @@ def test_vectors(ms: int, seq: int, offset: int) -> None:
 def test_a_dense_topic_stores_an_offset_under_the_next_ones_id(offset: int, stored_under: str) -> None:
     assert entry_id(offset, bias=1) == stored_under
     assert offset_of(stored_under, bias=1) == offset
-    assert position_of(stored_under, bias=1) == offset
+    assert offset_after(stored_under, bias=1) == offset + 1
 
 
 @pytest.mark.parametrize(
@@ -73,11 +71,11 @@ def test_offsets_are_int64_and_not_negative(offset: int) -> None:
 
 
 @pytest.mark.parametrize("bias", [0, 1])
-def test_an_unaddressable_entry_has_a_position_but_no_offset(bias: int) -> None:
+def test_an_unaddressable_entry_has_no_offset_but_one_follows_it(bias: int) -> None:
     with pytest.raises(AddressError, match="1024"):
         offset_of("5-1024", bias)
-    assert position_of("5-1024", bias) == pack(6, 0) - bias
-    assert position_of(f"5-{(1 << 64) - 1}", bias) == pack(6, 0) - bias
+    assert offset_after("5-1024", bias) == pack(6, 0) - bias
+    assert offset_after(f"5-{(1 << 64) - 1}", bias) == pack(6, 0) - bias
 
 
 @pytest.mark.parametrize(
@@ -107,17 +105,15 @@ def test_the_parts_of_an_id() -> None:
 
 def test_the_id_zero_is_before_the_first_offset_of_a_dense_topic() -> None:
     assert offset_of("0-0") == 0
-    assert position_of("0-0", bias=1) == -1
     with pytest.raises(AddressError):
         offset_of("0-0", bias=1)
 
 
 @pytest.mark.parametrize("text", [f"{1 << 53}-0", f"{(1 << 53) - 1}-1024", f"{(1 << 64) - 1}-0"])
-def test_an_id_beyond_int64_has_no_offset_or_position(text: str) -> None:
+def test_an_id_beyond_int64_has_no_offset(text: str) -> None:
     with pytest.raises(AddressError):
         offset_of(text)
-    with pytest.raises(AddressError):
-        position_of(text)
+    assert offset_after(text) > MAX_INT64
 
 
 @pytest.mark.parametrize(
@@ -128,4 +124,4 @@ def test_malformed_ids_are_refused(text: str | bytes) -> None:
     with pytest.raises(AddressError):
         offset_of(text)
     with pytest.raises(AddressError):
-        position_of(text)
+        offset_after(text)
