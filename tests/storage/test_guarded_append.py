@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from korvet.offsets.packing import entry_id, pack
+from korvet.records.batch import BatchError
 from korvet.records.kernel import encode_append_records, parse_batch
 from korvet.storage.errors import (
     FencedEpoch,
@@ -156,6 +157,25 @@ def test_what_waits_for_the_turns_end_is_refused_when_the_log_closes(bench: Benc
     bench.run(work())
     assert isinstance(outcomes[0], TopicGone)
     assert values_of(bench.client, log.stream) == [b"first"]
+
+
+def test_a_batch_that_has_to_wait_is_checked_like_any_other(bench: Bench, log: PartitionLog) -> None:
+    """Later its error would have no caller, and its append no outcome."""
+    outcomes: list[Outcome] = []
+    data = forms.whole_batch([forms.Record(b"", b"", forms.BASE_MS, ((b"h", b"v"),) * 2000)])
+    wide = ReceivedBatch(data, parse_batch(data, 0), None)
+
+    async def work() -> None:
+        produce(log, records(b"a", b"x"), outcomes.append)
+        log.append_own(encode_append_records([(None, b"own", 5)]), None, outcomes.append)
+        with pytest.raises(BatchError, match="2000 headers"):
+            log.append(wide, None, admit, outcomes.append)
+        produce(log, records(b"b"), outcomes.append)
+        await until(lambda: len(outcomes) == 3)
+
+    bench.run(work())
+    assert all(isinstance(outcome, Appended) for outcome in outcomes)
+    assert values_of(bench.client, log.stream) == [b"first", b"a", b"x", b"own", b"b"]
 
 
 def test_a_group_is_bounded(bench: Bench, log: PartitionLog) -> None:

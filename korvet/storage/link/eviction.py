@@ -64,7 +64,7 @@ class EvictionWatch:
         # Volatile policies evict keys with an expiry only, and ours have none.
         if evicted > before_evicted and not policy.startswith("volatile-"):
             log.error(
-                "Redis at %s has evicted %d keys: records and commits may be lost; `korvet doctor` says more",
+                "Redis at %s has evicted %d keys: records and commits may be lost; see `korvet doctor`",
                 server.address,
                 evicted - before_evicted,
             )

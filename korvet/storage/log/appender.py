@@ -34,7 +34,7 @@ from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
 from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend
 from korvet.storage.log.guarded import GuardedAppends, gate_command, script_decides
-from korvet.storage.log.layouts import check_records, layout_of
+from korvet.storage.log.layouts import layout_of
 from korvet.storage.log.read_back import READ_BACK_TIMEOUT_S, read_back
 from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
 from korvet.storage.log.script import ScriptCommands
@@ -123,7 +123,8 @@ class Appender:
         append = ProducedAppend(received, producer, self._epoch if epoch is None else epoch, followed, done)
         route, position = self._route(append)
         if route is Route.WAIT:
-            admit(check_records(received))
+            # Checked now as for its form, in which it is encoded later: an error then would reach no caller.
+            admit(self._layout.arguments(received))
             self._held.append(append)
         else:
             self._send_produced(append, route, position, admit)

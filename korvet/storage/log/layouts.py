@@ -171,7 +171,8 @@ class BatchLayout:
 
     def _check(self, received: ReceivedBatch) -> tuple[RecordSummary, int]:
         """The checked records, and their append time (ms), -1 for none. Raises BatchError."""
-        return check_records(received), self._state.links.clock.now_ms() if self._log_append_time else -1
+        summary = kernel.check_records(received.data, 0, received.header, received.plain)
+        return summary, self._state.links.clock.now_ms() if self._log_append_time else -1
 
     def _stored(self, received: ReceivedBatch, newest_ms: int, base_offset: int) -> bytes:
         """The batch as it is stored."""
@@ -189,11 +190,6 @@ class BatchLayout:
                 memoryview(data)[PRODUCER_ID_AT:],
             )
         return kernel.place_batch(data, base_offset, self._state.leader_epoch)
-
-
-def check_records(received: ReceivedBatch) -> RecordSummary:
-    """The records of a producer's batch, checked as for every layout. Raises BatchError."""
-    return kernel.check_records(received.data, 0, received.header, received.plain)
 
 
 def layout_of(state: LogState, command: bytes) -> Layout:

@@ -1,7 +1,7 @@
 -- The shadow of a log during a compaction: a stream beside it, with an index and a meta hash of its own, into which
 -- what survives is copied slice by slice; then the shadow takes the log's place in one step.  XDEL would not do: a
--- node of a stream stays in memory while one of its entries lives.  Nobody else uses shadows, so one that was left
--- behind is just deleted.
+-- node of a stream stays in memory while one of its entries lives.  No other function uses shadows, so a shadow that an
+-- interrupted compaction left is just deleted.
 
 -- KEYS of all functions with SHADOW_KEYS: stream, index, meta, shadow stream, shadow index, shadow meta, set of the
 -- placeholders, and the key for the old stream when it is replaced.  ARGV begins with: bias, highest epoch of the
