@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import msgspec
 
@@ -86,7 +86,7 @@ class AppendArguments(msgspec.Struct, frozen=True, gc=False):
 SPAN_RECORDS: Final = 256
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """The entries between two points of a log's index."""
 
     records: int

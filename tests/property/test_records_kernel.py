@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from korvet.records import kernel
-from korvet.records.batch import BatchError, RecordSummary
+from korvet.records.batch import BatchError, RecordSummary, Span
 from korvet.records.compression import compress, decompress
 from korvet.records.native import native_json
 from tests.unit.records.forms import (
@@ -175,7 +175,7 @@ def test_commands_add_the_same_entries(
     for at in range(0, len(entries), 256):
         part = entries[at : at + 256]
         size = sum(len(text) for entry in part for text in entry.fields)
-        spans.append((len(part), len(part), size, max(stamps[at : at + 256])))
+        spans.append(Span(len(part), len(part), size, max(stamps[at : at + 256])))
     assert commands.spans == tuple(spans)
     assert commands.size_bytes == len(commands.first) + len(commands.rest)
     for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):

@@ -19,7 +19,7 @@ from korvet.storage.log.appends import AppendGroup
 from korvet.storage.log.producer_sequences import pack_sequences
 
 if TYPE_CHECKING:
-    from korvet.records.batch import AppendCommands
+    from korvet.records.batch import AppendCommands, Span
     from korvet.storage.link.calls import Payload
     from korvet.storage.log.append_replies import Outcome
     from korvet.storage.log.appends import ProducedAppend
@@ -168,7 +168,7 @@ class GuardedAppends:
                 [append.producer for append in group.appends], [form.record_count for form in group.forms]
             ),
             group.largest_bytes,
-            b"".join([b"%d %d %d %d;" % span for span in group.spans]),
+            b"".join([_span_argument(span) for span in group.spans]),
         )
         fields = 0 if group.gated else first.first_argc
         return b"*%d\r\n%b%b" % (_GUARD_FIXED_ARGUMENTS + fields, self._guard_prefix, arguments)
@@ -226,6 +226,10 @@ class GuardedAppends:
         if _DISCARDED.search(bytes(replies[-_DISCARDED_BYTES:])):
             return RedisFault("the transaction was discarded", "REFUSED")
         return irregular_reply(self._state, replies)
+
+
+def _span_argument(span: Span) -> bytes:
+    return b"%d %d %d %d;" % (span.records, span.entries, span.size_bytes, span.newest_ms)
 
 
 def gate_command(gate: bytes) -> bytes:

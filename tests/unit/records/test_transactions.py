@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from korvet.records.batch import Span
 from korvet.records.native import native_json
 from tests.unit.records.forms import (
     BASE_MS,
@@ -85,7 +86,7 @@ def test_commands_are_the_same_fields(form: Any) -> None:
         assert head in commands.rest
     sizes = [sum(map(len, entry.fields)) for entry in entries]
     assert commands.largest_bytes == max(sizes)
-    assert commands.spans == ((3, 3, sum(sizes), BASE_MS + 2),)
+    assert commands.spans == (Span(3, 3, sum(sizes), BASE_MS + 2),)
 
 
 @every_form
