@@ -116,6 +116,12 @@ def test_no_line_has(rule: str, pattern: re.Pattern[str]) -> None:
     assert not found, f"{rule}: {found}"
 
 
+def test_no_generated_file_is_tracked() -> None:
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    ignored = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not ignored
+
+
 def test_every_module_says_what_it_is() -> None:
     silent = []
     for path in sources():

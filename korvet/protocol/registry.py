@@ -143,9 +143,8 @@ def submit_api(
     return register
 
 
-def find(key: int) -> Api | None:
-    """The API with that key, or None."""
-    return _APIS.get(key)
+find: Final[Callable[[int], Api | None]] = _APIS.get
+"""The API with that key, or None."""
 
 
 def registered() -> list[Api]:

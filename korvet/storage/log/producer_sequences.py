@@ -24,7 +24,7 @@ def pack_sequences(producers: Sequence[ProducerSequence | None], record_counts: 
     """The producers of batches that are appended together, in their order; None for a batch without an
     idempotent producer. Empty if no batch has one. Consecutive batches of one producer share an item.
     """
-    if all(producer is None for producer in producers):
+    if not any(producers):
         return b""
     packed = b""
     first = last = _NO_PRODUCER
