@@ -23,9 +23,9 @@ LONG_FILES = {
     "korvet/groups/consumer/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/groups/membership.py": "the handlers of one state machine, which share their steps",
     "korvet/transactions/shard.py": "the handlers of one state machine, which share their steps",
-    "tests/storage/test_guarded_append.py": "",
-    "tests/unit/records/test_kernel.py": "",
-    "tests/unit/server/test_connection.py": "",
+    "tests/storage/test_guarded_append.py": "the cases of one way to append, on one fixture",
+    "tests/unit/records/test_kernel.py": "the cases of one kernel, in each of its forms",
+    "tests/unit/server/test_connection.py": "the cases of one protocol class, on one transport",
 }
 # The widest line of Lua; no formatter checks Lua.
 WIDEST_LUA = 120
