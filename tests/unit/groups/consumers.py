@@ -73,20 +73,34 @@ class Consumer:
         self.epoch = 0
         self.owned: dict[bytes, tuple[int, ...]] = {}
         self.changed = False
+        self.lost_response = False
 
     def join(self) -> ConsumerHeartbeatReply:
-        self.epoch, self.owned = 0, {}
-        fields = {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 60_000} | self.fields
-        return self.send(owned=(), **fields)
+        self.epoch, self.owned, self.lost_response = 0, {}, False
+        return self.send(owned=(), **self._all_fields())
 
     def beat(self) -> ConsumerHeartbeatReply:
-        """What a client sends: what it owns only when that has changed."""
+        """Send a heartbeat as a client does: with all fields if the last response was lost, else with the owned
+        partitions if they have changed.
+        """
         owned = None
-        if self.changed:
+        if self.changed or self.lost_response:
             owned = tuple(OwnedTopic(topic, numbers) for topic, numbers in self.owned.items())
-        self.changed = False
-        instance_id = self.fields.get("instance_id")
-        return self.send(owned=owned, instance_id=instance_id)
+        fields = {"instance_id": self.fields.get("instance_id")}
+        if self.lost_response:
+            fields = self._all_fields()
+        self.changed = self.lost_response = False
+        return self.send(owned=owned, **fields)
+
+    def lose_response(self) -> None:
+        """Send a heartbeat whose response is lost: the member's view stays as it was."""
+        before = self.epoch, self.owned
+        self.beat()
+        self.epoch, self.owned = before
+        self.lost_response = True
+
+    def _all_fields(self) -> dict[str, Any]:
+        return {"subscribed_topic_names": self.topics, "rebalance_timeout_ms": 60_000} | self.fields
 
     def send(self, epoch: int | None = None, **fields: Any) -> ConsumerHeartbeatReply:
         wanted = self.epoch if epoch is None else epoch
