@@ -80,8 +80,8 @@ class Consumer:
         return self.send(owned=(), **self._all_fields())
 
     def beat(self) -> ConsumerHeartbeatReply:
-        """Send a heartbeat as a client does: with all fields if the last response was lost, else with the owned
-        partitions if they have changed.
+        """Send a heartbeat: with all fields if the last response was lost, else with the owned partitions if
+        they have changed.
         """
         owned = None
         if self.changed or self.lost_response:
