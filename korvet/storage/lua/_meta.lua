@@ -126,6 +126,16 @@ local function current_start(log, log_end)
   return math.min(start, log_end)
 end
 
+-- Notes the current log start and log end.  A log end beyond the noted one comes from a native client.
+local function note_both_ends(log)
+  local log_end = current_end(log)
+  log.log_start = current_start(log, log_end)
+  if log_end > log.log_end then
+    log.foreign_jump = math.max(log.foreign_jump, log_end)
+    log.log_end = log_end
+  end
+end
+
 -- Sets the end of the gap at the log start after a compaction that left no entry: it is the next entry, `base` (a
 -- position) if that entry is about to be added.
 local function end_gap(log, base)

@@ -107,12 +107,7 @@ end
 
 -- Gives the log the counts of its shadow, which has all entries up to the last one, and saves the log.
 local function take_over_counts(log, shadow)
-  local log_end = current_end(log)
-  log.log_start = current_start(log, log_end)
-  if log_end > log.log_end then
-    log.foreign_jump = math.max(log.foreign_jump, log_end)
-    log.log_end = log_end
-  end
+  note_both_ends(log)
   log.indexed_id = log.info.last_id
   for _, name in ipairs({
     'records_before', 'entries_before', 'live_entries', 'live_bytes', 'largest_entry_bytes', 'span_bytes',

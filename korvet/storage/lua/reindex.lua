@@ -21,12 +21,7 @@ local function fold_natives(keys, args)
   redis.call('ZCARD', log.index)
   local complete = catch_up(log, budget)
   end_gap(log, nil)
-  local log_end = current_end(log)
-  log.log_start = current_start(log, log_end)
-  if log_end > log.log_end then
-    log.foreign_jump = math.max(log.foreign_jump, log_end)
-    log.log_end = log_end
-  end
+  note_both_ends(log)
   save_log(log)
   return complete and 1 or 0
 end
