@@ -1,6 +1,6 @@
-"""Runs all benchmarks and their references: one table, a JSON file and a picture.
+"""Runs all benchmarks and their references: tables, a JSON file and a picture.
 
-    ./dev bench [--quick] [--only produce,fetch] [--seconds 3] [--repeat 3] [--json FILE]
+    ./dev bench [--quick] [--only produce,fetch] [--goals] [--seconds 3] [--repeat 3] [--json FILE]
 
 Every figure comes from rounds that measure all sides one after the other on the same machine: korvet, Redis
 with a C client, and Apache Kafka if Java and Maven are installed. Compare the ratios, because the speed of a
@@ -22,14 +22,18 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from benchmarks.rig.goals import Goal, reached
 from benchmarks.rig.kafka import Kafka, KafkaMissing
-from benchmarks.rig.output import table, write_json, write_picture
+from benchmarks.rig.output import goal_table, table, write_json
+from benchmarks.rig.picture import write_picture
 from benchmarks.rig.programs import BUILD
 from benchmarks.rig.rig import Rig
-from benchmarks.rig.servers import Korvet, Store
+from benchmarks.rig.servers import MODULE, Korvet, Store
 from korvet.records import kernel
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from benchmarks.rig.measuring import Row
 
 CASES = tuple(sorted(path.stem for path in (Path(__file__).parent / "cases").glob("[a-z]*.py")))
@@ -44,6 +48,16 @@ def cases_of(text: str | None) -> tuple[str, ...]:
     if unknown:
         raise click.BadParameter(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
     return names
+
+
+def goals_of(names: tuple[str, ...]) -> list[Goal]:
+    """Returns the goals of these benchmarks."""
+    return [goal for name in names for goal in getattr(case_module(name), "GOALS", ())]
+
+
+def case_module(name: str) -> ModuleType:
+    """Returns the module of a benchmark. Its `measure` returns rows; it may have GOALS."""
+    return importlib.import_module(f"benchmarks.cases.{name}")
 
 
 def allow_open_files() -> None:
@@ -63,6 +77,7 @@ def machine(store: Store) -> dict[str, object]:
         "system": platform.platform(),
         "store": store.version,
         "kernel": "compiled" if kernel.ACCELERATED else "uncompiled",
+        "module": "loaded" if MODULE.exists() else "not built",
         "time": time.strftime("%Y-%m-%d %H:%M"),
     }
 
@@ -72,9 +87,8 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
     rows: list[Row] = []
     for name in names:
         began = time.monotonic()
-        module = importlib.import_module(f"benchmarks.cases.{name}")
         try:
-            rows += module.measure(rig)
+            rows += case_module(name).measure(rig)
         except Exception:  # noqa: BLE001  # a failed benchmark must not discard the other figures
             say.print_exception()
         say.print(f"{name}: {time.monotonic() - began:.0f} s", style="dim", highlight=False)
@@ -85,6 +99,7 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
 @click.option(
     "--only", metavar="NAMES", help=f"Run only these benchmarks, comma-separated: {', '.join(CASES)}."
 )
+@click.option("--goals", "only_goals", is_flag=True, help="Run only what is compared with a goal.")
 @click.option("--quick", is_flag=True, help="Run one short round of each, to see that it works.")
 @click.option("--seconds", default=2.0, show_default=True, help="Length of one measurement.")
 @click.option("--repeat", default=3, show_default=True, help="Number of rounds; the median counts.")
@@ -98,6 +113,7 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
 @click.option("--kafka/--no-kafka", default=True, help="Measure Apache Kafka too, if it can run.")
 def main(
     only: str | None,
+    only_goals: bool,
     quick: bool,
     seconds: float,
     repeat: int,
@@ -108,31 +124,48 @@ def main(
 ) -> None:
     """Measure korvet, Redis and Apache Kafka."""
     names = cases_of(only)
+    goals = goals_of(names)
+    if only_goals:
+        names = tuple(name for name in names if goals_of((name,)))
     allow_open_files()
     say = Console(stderr=True)
     with contextlib.ExitStack() as stack:
-        store = Store(server)
-        stack.callback(store.close)
-        korvet = Korvet(store, profile=profile)
-        stack.callback(korvet.close)
+        module = MODULE if MODULE.exists() else None
+        store = stack.enter_context(contextlib.closing(Store(server, module)))
+        korvet = stack.enter_context(contextlib.closing(Korvet(store, profile=profile)))
+        plain = None
+        if module is not None:
+            plain_store = stack.enter_context(contextlib.closing(Store(server)))
+            plain = stack.enter_context(contextlib.closing(Korvet(plain_store)))
         reference = None
         if kafka:
             try:
-                reference = Kafka(1) if quick else Kafka()
-                stack.callback(reference.close)
+                reference = stack.enter_context(contextlib.closing(Kafka(1) if quick else Kafka()))
             except KafkaMissing as reason:
                 say.print(f"without Apache Kafka: {reason}", markup=False)
         if quick:
             seconds, repeat = min(seconds, 0.5), 1
-        rig = Rig(store, korvet.cluster, reference, seconds, repeat, 0.1 if quick else 1.0)
+        rig = Rig(
+            store,
+            korvet.cluster,
+            plain.cluster if plain is not None else None,
+            reference,
+            seconds,
+            repeat,
+            scale=0.1 if quick else 1.0,
+            only=frozenset(goal.benchmark for goal in goals) if only_goals else None,
+        )
         rows = measure(names, rig, say)
         about = machine(store)
-    write_json(path, rows, about)
+    compared = list(reached(goals, rows))
+    write_json(path, rows, compared, about)
     picture = path.with_suffix(".svg")
     write_picture(picture, rows)
     out = Console(width=None if sys.stdout.isatty() else 200)
     where = f"Python {about['python']}, {about['store']}, {about['cores']} cores"
     out.print(table(rows, f"korvet on {where}, {about['time']}"))
+    if compared:
+        out.print(goal_table(compared))
     out.print(f"samples: {path}, picture: {picture}", highlight=False)
 
 

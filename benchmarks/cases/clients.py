@@ -10,16 +10,18 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, suffix
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND
 from benchmarks.rig import programs
+from benchmarks.rig.goals import Goal
 from benchmarks.rig.measuring import KORVET, Row, Sample
 from benchmarks.rig.programs import LoadFailed, Outcome, outcome_of
 from benchmarks.rig.records import LAYOUTS, size_text
+from benchmarks.rig.rig import BATCH_LAYOUT, WITHOUT_MODULE
 from benchmarks.rig.servers import rest
 from tests.support.processes import run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.rig.kafka import Kafka
     from benchmarks.rig.rig import Rig
@@ -32,50 +34,60 @@ if TYPE_CHECKING:
 # mostly compile themselves.
 RECORDS = {100: 1_500_000, 1_024: 220_000}
 JAVA_TIMEOUT_S = 120
+PRODUCE, CONSUME, CONSUME_FROM_REDIS = "produce", "consume", "consume from Redis"
+CLIENTS = ("librdkafka", "Java")
+
+
+def benchmark_name(client: str, value_bytes: int, what: str) -> str:
+    """Returns the name of a benchmark."""
+    return f"{client} with default settings, {size_text(value_bytes)}, {what}"
+
+
+# The ceiling that the clients set is their rate on a topic whose batches stay whole.
+GOALS = (
+    *(Goal(benchmark_name(client, 100, PRODUCE), RATE, BATCH_LAYOUT, 0.8) for client in CLIENTS),
+    *(Goal(benchmark_name(client, 1_024, PRODUCE), RATE, WITHOUT_MODULE, 1.0) for client in CLIENTS),
+)
 
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure the rates of producing a topic, of consuming it from the brokers' memory, and of consuming what
     korvet reads from Redis, and the broker's CPU time per record.
     """
-    clients: dict[str, tuple[Client, Client]] = {"librdkafka": (librdkafka_produce, librdkafka_consume)}
+    clients: dict[str, tuple[Client, Client]] = {CLIENTS[0]: (librdkafka_produce, librdkafka_consume)}
     if rig.kafka is not None:
         producing, consuming = (functools.partial(way, rig.kafka) for way in (java_produce, java_consume))
-        clients["Java"] = (producing, consuming)
-    with rig.clusters_reading() as reading:
-        for layout, name, value_bytes in itertools.product(LAYOUTS, clients, RECORDS):
+        clients[CLIENTS[1]] = (producing, consuming)
+    with rig.clusters_reading() as clusters:
+        reading = clusters | {BATCH_LAYOUT: clusters[KORVET].in_layout(LAYOUTS[1])}
+        for client, value_bytes in itertools.product(clients, RECORDS):
+            name = functools.partial(benchmark_name, client, value_bytes)
             count = rig.scaled(RECORDS[value_bytes])
-            runs = [
-                Runs(cluster, layout, *clients[name], count, value_bytes)
-                for cluster in (*rig.clusters().values(), reading[KORVET])
-            ]
-            yield from rows(rig, f"{name} with default settings, {size_text(value_bytes)}", layout, runs)
-            for each in runs:
-                each.drop()
+            in_memory, from_redis = (
+                {side: Runs(cluster, *clients[client], count, value_bytes) for side, cluster in each.items()}
+                for each in (rig.layouts(), reading)
+            )
+            yield from rows(rig, name(PRODUCE), Runs.produce, in_memory)
+            yield from rows(rig, name(CONSUME), Runs.consume, in_memory)
+            yield from rows(rig, name(CONSUME_FROM_REDIS), Runs.consume, from_redis)
+            for runs in (*in_memory.values(), *from_redis.values()):
+                runs.drop()
 
 
-def rows(rig: Rig, name: str, layout: str, runs: Sequence[Runs]) -> Iterator[Row]:
-    """Returns the rows of one client. `runs`: on korvet, on Kafka if it is measured, and reads from Redis."""
-    *in_memory, from_redis = runs
-    from_redis.produce()
-    for what, way, of in (
-        ("produce", Runs.produce, in_memory),
-        ("consume", Runs.consume, in_memory),
-        ("consume from Redis", Runs.consume, [from_redis, *in_memory[1:]]),
-    ):
-        sides = {side: functools.partial(way, each) for side, each in zip(rig.clusters(), of, strict=True)}
-        yield from rig.rows(f"{name}, {what}{suffix(layout)}", sides, {RATE: RECORDS_PER_SECOND})
+def rows(rig: Rig, name: str, way: Callable[[Runs], Sample], runs: Mapping[str, Runs]) -> Iterator[Row]:
+    """Returns the rows of one client's way to use its topics."""
+    sides = {side: functools.partial(way, each) for side, each in runs.items()}
+    yield from rig.rows(name, sides, {RATE: RECORDS_PER_SECOND})
 
 
 @dataclass(slots=True)
 class Runs:
     """Returns the runs of a client on one cluster.
 
-    Each producer run has a new topic, which the consumer reads completely.
+    Each producer run has a new topic. The consumer reads the last one completely.
     """
 
     cluster: Cluster
-    layout: str
     producing: Client
     consuming: Client
     count: int
@@ -84,10 +96,12 @@ class Runs:
 
     def produce(self) -> Sample:
         self.drop()
-        self.topic = self.cluster.new_topic_of(self.layout)
+        self.topic = self.cluster.new_topic()
         return self._timed(self.producing)
 
     def consume(self) -> Sample:
+        if not self.topic:
+            self.produce()
         return self._timed(self.consuming)
 
     def drop(self) -> None:

@@ -6,7 +6,7 @@ import functools
 import itertools
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight, suffix
+from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, in_flight
 from benchmarks.rig import programs
 from benchmarks.rig.measuring import KORVET, Meter, Row, Sample
 from benchmarks.rig.records import LAYOUTS, Shape, produce_requests, size_text, write_requests
@@ -32,7 +32,9 @@ def measure_one(
     rig: Rig, clusters: Mapping[str, Cluster], layout: str, shape: Shape, count: int
 ) -> Iterator[Row]:
     """Measure the same records in each cluster, and in Redis."""
-    topics = {name: filled_topic(cluster, shape, count, layout) for name, cluster in clusters.items()}
+    topics = {
+        name: filled_topic(cluster.in_layout(layout), shape, count) for name, cluster in clusters.items()
+    }
     sides: dict[str, Callable[[], Sample]] = {
         name: functools.partial(fetched, cluster, *topics[name]) for name, cluster in clusters.items()
     }
@@ -44,9 +46,14 @@ def measure_one(
         clusters[name].drop_topic(topic)
 
 
-def filled_topic(cluster: Cluster, shape: Shape, records: int, layout: str) -> tuple[str, int]:
+def suffix(layout: str) -> str:
+    """Returns the part of a benchmark's name that names the layout."""
+    return "" if layout == LAYOUTS[0] else f", storage.layout={layout}"
+
+
+def filled_topic(cluster: Cluster, shape: Shape, records: int) -> tuple[str, int]:
     """Create a topic with at least this number of records. Returns it and the actual number."""
-    topic = cluster.new_topic_of(layout)
+    topic = cluster.new_topic()
     batches = 2 * in_flight(shape)
     requests = write_requests("fill", produce_requests(topic, 1, shape, batches))
     rounds = -(-records // (batches * shape.per_batch))

@@ -9,6 +9,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from benchmarks.rig import programs
+from benchmarks.rig.goals import Goal
 from benchmarks.rig.measuring import Row, Sample
 from benchmarks.rig.records import KEY_BYTES, Request, produce_request, record_batch, write_requests
 from benchmarks.rig.servers import rest
@@ -27,18 +28,25 @@ IDLE_PARTITIONS = 10
 WARM_UP_S = 1.0
 # Least number of records: enough for the 99th percentile.
 LEAST_S = 3.0
-UNITS = {"produce to consume, p50": "ms", "produce to consume, p99": "ms", "acknowledgement, p99": "ms"}
+END_TO_END_P99, ACKNOWLEDGED_P99 = "produce to consume, p99", "acknowledgement, p99"
+UNITS = {"produce to consume, p50": "ms", END_TO_END_P99: "ms", ACKNOWLEDGED_P99: "ms"}
+NAMES = {0: f"latency at {RATE:,} msg/s"}
+NAMES[IDLE_CONSUMERS] = f"{NAMES[0]}, {IDLE_CONSUMERS:,} idle consumers"
+GOALS = tuple(
+    Goal(name, figure, "kafka", 1.0)
+    for name in NAMES.values()
+    for figure in (END_TO_END_P99, ACKNOWLEDGED_P99)
+)
 
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure percentiles, without and with idle consumers."""
-    for idle in (0, IDLE_CONSUMERS):
+    for idle, benchmark in NAMES.items():
         sides = {
             name: functools.partial(timed, cluster, WARM_UP_S + rig.lasting(LEAST_S), idle)
             for name, cluster in rig.clusters().items()
         }
-        beside = f", {idle:,} idle consumers" if idle else ""
-        yield from rig.rows(f"latency at {RATE:,} msg/s{beside}", sides, UNITS)
+        yield from rig.rows(benchmark, sides, UNITS)
 
 
 def timed(cluster: Cluster, seconds: float, idle: int) -> Sample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.cases.produce import RATE, RECORDS_PER_SECOND, sides
+from benchmarks.rig.goals import Goal
 from benchmarks.rig.records import Shape
 
 if TYPE_CHECKING:
@@ -15,12 +16,14 @@ if TYPE_CHECKING:
 
 SHAPE = Shape(100, 0)
 # Number of requests in flight per connection.
-DEPTHS = {"one at a time": 1, "32 in flight": 32}
+ONE, SEVERAL = "one at a time", "32 in flight"
+DEPTHS = {ONE: 1, SEVERAL: 32}
+NAME = f"single records of {SHAPE.value_bytes} B"
+GOALS = (Goal(f"{NAME}, {ONE}", RATE, "kafka", 0.9),)
 
 
 def measure(rig: Rig) -> Iterator[Row]:
     """Measure requests per second and CPU time per request, for every depth."""
     for what, depth in DEPTHS.items():
-        yield from rig.rows(
-            f"single records of 100 B, {what}", sides(rig, SHAPE, depth), {RATE: RECORDS_PER_SECOND}
-        )
+        measured = sides(rig, rig.clusters(), SHAPE, depth)
+        yield from rig.rows(f"{NAME}, {what}", measured, {RATE: RECORDS_PER_SECOND})

@@ -10,8 +10,8 @@ import functools
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.cases.fetch import filled_topic
-from benchmarks.cases.produce import RECORDS_PER_SECOND, suffix
+from benchmarks.cases.fetch import filled_topic, suffix
+from benchmarks.cases.produce import RECORDS_PER_SECOND
 from benchmarks.rig.measuring import KORVET, Sample
 from benchmarks.rig.records import LAYOUTS, Shape
 from korvet.spark.session.jars import JarsMissing, find_jars
@@ -53,7 +53,7 @@ def measure_layout(
     sides: dict[str, Callable[[], Sample]] = {}
     topics = []
     for name, cluster in clusters.items():
-        topic, records = filled_topic(cluster, SHAPE, rig.scaled(RECORDS), layout)
+        topic, records = filled_topic(cluster.in_layout(layout), SHAPE, rig.scaled(RECORDS))
         topics.append((cluster, topic))
         frames = {}
         if name == KORVET:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cases.produce import in_flight
 from benchmarks.rig import programs
+from benchmarks.rig.goals import Goal
 from benchmarks.rig.measuring import Row, Sample
 from benchmarks.rig.records import Shape, produce_requests, write_requests
 from benchmarks.rig.servers import Cluster, rest
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 SHAPES = (Shape(100, 64 << 10), Shape(1024, 64 << 10))
 # Additional time for the reader to reach the end.
 CATCH_UP_S = 2.0
-UNITS = {"records consumed per second": "1/s", "records produced per second": "1/s"}
+CONSUMED, PRODUCED = "records consumed per second", "records produced per second"
+UNITS = {CONSUMED: "1/s", PRODUCED: "1/s"}
+GOALS = tuple(Goal(f"tail, {SHAPES[0]}", figure, "kafka", 0.8) for figure in UNITS)
 
 
 def measure(rig: Rig) -> Iterator[Row]:
@@ -27,7 +30,7 @@ def measure(rig: Rig) -> Iterator[Row]:
     for shape in SHAPES:
         sides = {
             name: functools.partial(followed, cluster, shape, rig.seconds)
-            for name, cluster in rig.clusters().items()
+            for name, cluster in rig.layouts().items()
         }
         yield from rig.rows(f"tail, {shape}", sides, UNITS)
 
@@ -45,5 +48,5 @@ def followed(cluster: Cluster, shape: Shape, seconds: float) -> Sample:
         consumed = programs.outcome_of(reader)
     requests.unlink()
     cluster.drop_topic(topic)
-    values = {"records consumed per second": consumed.rate, "records produced per second": produced.rate}
+    values = {CONSUMED: consumed.rate, PRODUCED: produced.rate}
     return Sample(values, meter.per_million(produced.records, produced.cpu_s + consumed.cpu_s))

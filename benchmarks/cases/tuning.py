@@ -51,13 +51,5 @@ def measure(rig: Rig) -> Iterator[Row]:
 
 def tuned(rig: Rig, cluster: Cluster, shape: Shape, settings: dict[str, str]) -> Sample:
     """Produce for a while with these settings of Redis."""
-    client = rig.store.client
-    before = {name: client.config_get(name)[name] for name in settings}
-    for name, value in settings.items():
-        client.config_set(name, value)
-    try:
-        rig.store.settle()
+    with rig.store.configured(settings):
         return produced(cluster, shape, in_flight(shape), rig.seconds)
-    finally:
-        for name, value in reversed(before.items()):
-            client.config_set(name, value)

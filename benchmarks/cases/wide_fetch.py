@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from benchmarks.rig import programs
+from benchmarks.rig.goals import Goal
 from benchmarks.rig.measuring import Row, Sample
 from benchmarks.rig.records import Shape, fetch_request, produce_requests, write_requests
 from benchmarks.rig.servers import rest
@@ -21,8 +22,11 @@ RECORD = Shape(100, 0)
 # Consumers' defaults.
 WAIT_MS = 500
 LEAST_WAITING_S = 2.0
-UNITS = {"answer, p50": "ms", "answer, p99": "ms"}
+P50, P99 = "answer, p50", "answer, p99"
+UNITS = {P50: "ms", P99: "ms"}
 CPU = {"CPU of all processes, one request": "ms"}
+EMPTY = "no records"
+GOALS = (Goal(f"Fetch, {PARTITIONS:,} partitions, {EMPTY}", P50, "kafka", 1.2),)
 
 
 def measure(rig: Rig) -> Iterator[Row]:
@@ -32,8 +36,8 @@ def measure(rig: Rig) -> Iterator[Row]:
     topics = {name: cluster.new_topic(count) for name, cluster in clusters.items()}
     waiting_s = rig.lasting(LEAST_WAITING_S)
     for what, wait_ms, seconds, held, units in (
-        ("no records", 0, rig.seconds, False, UNITS),
-        (f"no records, waits {WAIT_MS} ms", WAIT_MS, waiting_s, False, CPU),
+        (EMPTY, 0, rig.seconds, False, UNITS),
+        (f"{EMPTY}, waits {WAIT_MS} ms", WAIT_MS, waiting_s, False, CPU),
         ("one record in each", 0, rig.seconds, True, UNITS),
     ):
         if held:
@@ -43,7 +47,7 @@ def measure(rig: Rig) -> Iterator[Row]:
             name: functools.partial(asked, cluster, topics[name], count, wait_ms, seconds, held=held)
             for name, cluster in clusters.items()
         }
-        yield from rig.rows(f"Fetch, {count:,} partitions, {what}", sides, units)
+        yield from rig.rows(f"Fetch, {PARTITIONS:,} partitions, {what}", sides, units)
     for name, cluster in clusters.items():
         cluster.drop_topic(topics[name])
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 KORVET = "korvet"
+# Units of figures whose smaller values are better.
+SMALLER_IS_BETTER = {"ms", "s", "B", "KB", "%", "µs"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,14 @@ class Row:
     def median(self, side: str = KORVET) -> float:
         return statistics.median(self.values[side])
 
-    def ratio(self, reference: str) -> float:
-        """Korvet's value divided by another side's: the median of the rounds' ratios."""
-        pairs = zip(self.values[KORVET], self.values[reference], strict=True)
-        return statistics.median(ours / theirs for ours, theirs in pairs if theirs)
+    def ratio(self, reference: str, side: str = KORVET) -> float:
+        """A side's value divided by another's: the median of the rounds' ratios."""
+        return statistics.median(self.ratios(reference, side))
+
+    def ratios(self, reference: str, side: str = KORVET) -> list[float]:
+        """Returns a side's value divided by another's, by round."""
+        pairs = zip(self.values[side], self.values[reference], strict=True)
+        return [ours / theirs for ours, theirs in pairs if theirs]
 
     def cpu_median(self, side: str) -> dict[str, float]:
         return {name: statistics.median(values) for name, values in self.cpu.get(side, {}).items()}

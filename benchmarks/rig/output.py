@@ -1,26 +1,21 @@
-"""Writes the results: a table, a JSON file with every sample, and a picture of the ratios."""
+"""Writes the results: tables, and a JSON file with every sample."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from rich.table import Table
 
-from benchmarks.rig.measuring import KORVET, Row
+from benchmarks.rig.measuring import KORVET, SMALLER_IS_BETTER, Row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-# Units for which smaller values are better.
-SMALLER_IS_BETTER = {"ms", "s", "B", "%"}
+    from benchmarks.rig.goals import Reached
+
 _REFERENCES = ("redis", "kafka")
-_COLOURS = {"redis": "#c0392b", "kafka": "#2c3e50"}
-_OTHER_COLOUR = "#7f8c8d"
-_BAR_PX, _LINE_PX, _LEFT_PX, _PER_ONE_PX = 9, 30, 330, 200
-_MOST_RATIO = 4.0
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
@@ -46,6 +41,21 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return shown
 
 
+def goal_table(compared: Sequence[Reached]) -> Table:
+    """Print every goal: korvet's value divided by another side's, by round, and their median."""
+    shown = Table(title="goals", caption="korvet / the other side: the median of the rounds' ratios")
+    for heading in ("benchmark", "figure", "korvet to"):
+        shown.add_column(heading, overflow="fold")
+    for heading in ("rounds", "ratio", "goal", ""):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for each in compared:
+        rounds = " ".join(f"{ratio:.2f}" for ratio in each.ratios)
+        bound = f"{'≤' if each.at_most else '≥'} {each.goal.bound:.2f}"
+        cells = (each.goal.benchmark, each.goal.figure, each.goal.side, rounds, f"{each.ratio:.2f}", bound)
+        shown.add_row(*cells, "met" if each.met else "missed")
+    return shown
+
+
 def _compared(row: Row, reference: str) -> list[str]:
     if reference not in row.values:
         return ["", ""]
@@ -65,8 +75,10 @@ def number(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
 
 
-def write_json(path: Path, rows: Sequence[Row], machine: dict[str, object]) -> None:
-    """Write every sample of every side, with medians and ratios."""
+def write_json(
+    path: Path, rows: Sequence[Row], compared: Sequence[Reached], machine: dict[str, object]
+) -> None:
+    """Write every sample of every side, with medians and ratios, and the goals."""
     content = {
         "machine": machine,
         "rows": [
@@ -82,6 +94,17 @@ def write_json(path: Path, rows: Sequence[Row], machine: dict[str, object]) -> N
             }
             for row in rows
         ],
+        "goals": [
+            {
+                "benchmark": each.goal.benchmark,
+                "figure": each.goal.figure,
+                "side": each.goal.side,
+                "ratio": each.ratio,
+                "at_most" if each.at_most else "at_least": each.goal.bound,
+                "met": each.met,
+            }
+            for each in compared
+        ],
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -89,32 +112,3 @@ def write_json(path: Path, rows: Sequence[Row], machine: dict[str, object]) -> N
 
 def _ratios(row: Row) -> dict[str, float]:
     return {side: row.ratio(side) for side in row.values if side != KORVET and KORVET in row.values}
-
-
-def write_picture(path: Path, rows: Sequence[Row]) -> None:
-    """Returns an SVG of bars: korvet divided by each reference, with a line at 1 (cut off at 4)."""
-    compared = [row for row in rows if _ratios(row)]
-    height = _LINE_PX * (len(compared) + 2)
-    width = _LEFT_PX + _PER_ONE_PX * _MOST_RATIO + 80
-    one = _LEFT_PX + _PER_ONE_PX
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" '
-        'font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT_PX}" y="16">korvet / redis (red), korvet / kafka (blue), korvet / others (grey); '
-        "&#8595;: smaller is better</text>",
-        f'<line x1="{one}" x2="{one}" y1="24" y2="{height}" stroke="#999"/>',
-    ]
-    for index, row in enumerate(compared):
-        top = _LINE_PX * (index + 1)
-        arrow = " \u2193" if row.unit in SMALLER_IS_BETTER else ""
-        label = escape(f"{row.benchmark}: {row.figure}{arrow}")
-        parts.append(f'<text x="{_LEFT_PX - 6}" y="{top + 13}" text-anchor="end">{label}</text>')
-        for line, (side, ratio) in enumerate(_ratios(row).items()):
-            y = top + line * (_BAR_PX + 2)
-            bar, colour = _PER_ONE_PX * min(ratio, _MOST_RATIO), _COLOURS.get(side, _OTHER_COLOUR)
-            parts.append(
-                f'<rect x="{_LEFT_PX}" y="{y}" width="{bar:.1f}" height="{_BAR_PX}" fill="{colour}"/>'
-            )
-            parts.append(f'<text x="{_LEFT_PX + bar + 4:.1f}" y="{y + _BAR_PX}">{ratio:.2f}</text>')
-    path.write_text("\n".join([*parts, "</svg>"]) + "\n", encoding="utf-8")

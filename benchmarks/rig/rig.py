@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.rig.measuring import KORVET, Row, Sample, interleaved
+from benchmarks.rig.records import LAYOUTS
 from benchmarks.rig.servers import Korvet
 
 if TYPE_CHECKING:
@@ -16,20 +17,35 @@ if TYPE_CHECKING:
     from benchmarks.rig.servers import Cluster, Store
 
 
+# Other ways than korvet's defaults to store the same records.
+WITHOUT_MODULE, BATCH_LAYOUT = "without module", "batch layout"
+
+
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """`seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run."""
+    """`plain`: a korvet on a Redis without the server module, None if the module is not built.
+
+    `seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run; `only`: names
+    of the benchmarks to measure, None for all.
+    """
 
     store: Store
     korvet: Cluster
+    plain: Cluster | None
     kafka: Kafka | None
     seconds: float
     repeat: int
     scale: float
+    only: frozenset[str] | None = None
 
     def clusters(self) -> dict[str, Cluster]:
         """Every broker to measure, by the name of its side."""
         return {KORVET: self.korvet} | ({"kafka": self.kafka.cluster} if self.kafka is not None else {})
+
+    def layouts(self) -> dict[str, Cluster]:
+        """Like `clusters`, with the other ways of korvet to store the records."""
+        plain = {WITHOUT_MODULE: self.plain} if self.plain is not None else {}
+        return self.clusters() | plain | {BATCH_LAYOUT: self.korvet.in_layout(LAYOUTS[1])}
 
     @contextlib.contextmanager
     def clusters_reading(self) -> Iterator[dict[str, Cluster]]:
@@ -49,5 +65,7 @@ class Rig:
     def rows(
         self, benchmark: str, sides: Mapping[str, Callable[[], Sample]], units: Mapping[str, str]
     ) -> Iterator[Row]:
-        """Returns the rows of interleaved rounds."""
+        """Returns the rows of interleaved rounds; none if the benchmark is not to be measured."""
+        if self.only is not None and benchmark not in self.only:
+            return iter(())
         return interleaved(benchmark, sides, self.repeat, units)

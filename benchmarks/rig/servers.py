@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.rig.measuring import Meter
+from benchmarks.rig.programs import ROOT
+from benchmarks.rig.records import LAYOUTS
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import find_server, identify
 from tests.support.polling import until
@@ -25,7 +28,10 @@ from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+# The server module, if it is built.
+MODULE = ROOT / "korvet" / "storage" / "module" / "korvet_module.so"
 
 _serial = itertools.count(1)
 
@@ -33,8 +39,8 @@ _serial = itertools.count(1)
 class Store:
     """A Redis or Valkey on a unix socket and a TCP port, without persistence."""
 
-    def __init__(self, program: str | None = None) -> None:
-        """`program`: a server program other than korvet's embedded one."""
+    def __init__(self, program: str | None = None, module: Path | None = None) -> None:
+        """`program`: a server program other than korvet's embedded one; `module`: a module to load."""
         self._folder = Path(tempfile.mkdtemp(prefix="korvet-bench-"))
         socket = self._folder / "s"
         self.address = f"unix:{socket}"
@@ -56,6 +62,7 @@ class Store:
             "",
             "--dir",
             str(self._folder),
+            *(("--loadmodule", str(module)) if module is not None else ()),
         ]
         self._process = subprocess.Popen([self.program, *options], env=environ, stdout=subprocess.DEVNULL)
         self.client: Any = redis.Redis(unix_socket_path=str(socket), socket_timeout=60)
@@ -81,6 +88,24 @@ class Store:
     def commands_done(self) -> int:
         """Returns the number of commands executed so far."""
         return int(self.client.info("stats")["total_commands_processed"])
+
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time of the server's process so far, all threads (INFO cpu)."""
+        info = self.client.info("cpu")
+        return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
+
+    @contextlib.contextmanager
+    def configured(self, settings: Mapping[str, str]) -> Iterator[None]:
+        """Change settings for the length of a block. An append-only file is complete when it begins."""
+        before = {name: self.client.config_get(name)[name] for name in settings}
+        try:
+            for name, value in settings.items():
+                self.client.config_set(name, value)
+            self.settle()
+            yield
+        finally:
+            for name, value in reversed(before.items()):
+                self.client.config_set(name, value)
 
     def free(self, *keys: str) -> None:
         """Delete keys, and wait until their memory is freed, which would cost CPU time of the next
@@ -108,29 +133,39 @@ class Store:
 
 @dataclass(slots=True)
 class Cluster:
-    """A server of Kafka's protocol: its address and its processes."""
+    """A server of Kafka's protocol: its address, its processes, and the configs of its new topics."""
 
     bootstrap: str
     pids: dict[str, int]
     store: Store | None = None
     keyspace: str = "korvet"
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def in_layout(self, layout: str) -> Cluster:
+        """Returns the cluster with new topics in a storage.layout, which only korvet has."""
+        return self if self.store is None else self.with_topics({"storage.layout": layout})
+
+    def with_topics(self, configs: Mapping[str, str]) -> Cluster:
+        """Returns the cluster with other configs of new topics."""
+        return replace(self, configs=configs)
+
+    @property
+    def entries_are_batches(self) -> bool:
+        """Whether an entry of a new topic's stream is a record batch instead of a record."""
+        return self.configs.get("storage.layout") == LAYOUTS[1]
 
     def stream(self, topic: str) -> str:
         """The stream of the first partition."""
         return f"{self.keyspace}:{topic}:0"
 
-    def new_topic(self, partitions: int = 1, **configs: str) -> str:
-        """Create a topic, and wait until it is usable. Config names have underscores instead of dots."""
+    def new_topic(self, partitions: int = 1) -> str:
+        """Create a topic, and wait until it is usable."""
         name = f"bench-{os.getpid()}-{next(_serial)}"
         admin = self._admin()
-        dotted = {key.replace("_", "."): value for key, value in configs.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(60)
+        topic = NewTopic(name, partitions, 1, config=dict(self.configs))
+        admin.create_topics([topic])[name].result(60)
         until(lambda: name in admin.list_topics(timeout=10).topics, 20, f"{name} exists")
         return name
-
-    def new_topic_of(self, layout: str) -> str:
-        """Create a topic of one partition. `layout` is storage.layout, which only korvet has."""
-        return self.new_topic() if self.store is None else self.new_topic(storage_layout=layout)
 
     def drop_topic(self, name: str) -> None:
         """Delete a topic and its records."""

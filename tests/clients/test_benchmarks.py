@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rig import programs
+from benchmarks.suite import goals_of
 from tests.support.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = "produce,fetch,wide_fetch,tail,single,latency,commits,connections,metadata"
+NAMES = "produce,durable,clients,fetch,wide_fetch,tail,single,latency,commits,connections,metadata"
 
 pytestmark = pytest.mark.clients
 
@@ -45,6 +46,25 @@ def test_the_suite_runs(tmp_path: Path) -> None:
     assert {"redis", "korvet"} <= set(rows[0]["samples"])
     assert "records per second" in done.stdout.decode()
     assert path.with_suffix(".svg").stat().st_size > 0
+
+
+def test_goals_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    arguments = [
+        "--quick",
+        "--seconds",
+        "0.2",
+        "--no-kafka",
+        "--only",
+        "produce,wide_fetch,metadata",
+        "--goals",
+    ]
+    done = run([sys.executable, "-m", "benchmarks.suite", *arguments, "--json", str(path)], 200, cwd=ROOT)
+    assert done.returncode == 0, done.stderr.decode()
+    content = json.loads(path.read_text())
+    wanted = {goal.benchmark for goal in goals_of(("produce", "wide_fetch"))}
+    assert {row["benchmark"] for row in content["rows"]} == wanted
+    assert "redis" in {goal["side"] for goal in content["goals"]}
 
 
 def test_a_failing_client_says_why() -> None:
