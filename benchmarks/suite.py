@@ -28,8 +28,9 @@ from benchmarks.rig.output import goal_table, table, write_json
 from benchmarks.rig.picture import write_picture
 from benchmarks.rig.programs import BUILD
 from benchmarks.rig.rig import Rig
-from benchmarks.rig.servers import MODULE, Korvet, Store
+from benchmarks.rig.servers import Korvet, Store
 from korvet.records import kernel
+from korvet.storage.module import find_module
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -77,7 +78,7 @@ def machine(store: Store) -> dict[str, object]:
         "system": platform.platform(),
         "store": store.version,
         "kernel": "compiled" if kernel.ACCELERATED else "uncompiled",
-        "module": "loaded" if MODULE.exists() else "not built",
+        "module": "not built" if find_module() is None else "loaded",
         "time": time.strftime("%Y-%m-%d %H:%M"),
     }
 
@@ -130,7 +131,7 @@ def main(
     allow_open_files()
     say = Console(stderr=True)
     with contextlib.ExitStack() as stack:
-        module = MODULE if MODULE.exists() else None
+        module = find_module()
         store = stack.enter_context(contextlib.closing(Store(server, module)))
         korvet = stack.enter_context(contextlib.closing(Korvet(store, profile=profile)))
         plain = None

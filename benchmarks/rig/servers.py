@@ -19,7 +19,6 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.rig.measuring import Meter
-from benchmarks.rig.programs import ROOT
 from benchmarks.rig.records import LAYOUTS
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import find_server, identify
@@ -29,9 +28,6 @@ from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-# The server module, if it is built.
-MODULE = ROOT / "korvet" / "storage" / "module" / "korvet_module.so"
 
 _serial = itertools.count(1)
 
