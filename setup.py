@@ -1,9 +1,12 @@
-"""Builds the compiled form of the two kernels. Without a C compiler the installation succeeds all the same.
+"""Builds the compiled form of the two kernels, and the server module. Without a C compiler the installation
+succeeds all the same.
 
 Each kernel is a package. Its modules are joined into one unit for the compiler, so that calls between them
 are inlined. The compiled form is the package's `__init__`, which Python prefers to `__init__.py`.
 
-KORVET_REQUIRE_EXT=1 makes a missing compiled kernel an error.
+The server module is a shared library that Redis or Valkey loads, not Python.
+
+KORVET_REQUIRE_EXT=1 makes it an error if any of them is not built.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from setuptools.command.build_ext import build_ext
 REQUIRE = "KORVET_REQUIRE_EXT"
 RECORD_KERNEL = "korvet.records.kernel"
 SPARK_KERNEL = "korvet.spark.records.kernel"
+SERVER_MODULE = "korvet.storage.module.korvet_module"
 # Inlines all functions of the kernels that ask for it. A compiler that decides by size leaves out the
 # largest, and copies their structs for each record: a batch takes up to 25 % longer. -O3 gains up to 10 %.
 MACROS = [("CYTHON_INLINE", "inline __attribute__((always_inline))")]
@@ -48,6 +52,10 @@ def joined(kernel: str, name: str, seen: set[str]) -> str:
     return part.sub(source_of, (folder_of(kernel) / f"{name}.py").read_text("utf-8"))
 
 
+class ServerModule(Extension):
+    """A shared library for Redis and Valkey, which has nothing to do with Python."""
+
+
 class TolerantBuild(build_ext):
     """Translates and compiles; any failure costs speed only, unless the environment forbids that."""
 
@@ -62,11 +70,27 @@ class TolerantBuild(build_ext):
             self.extensions = []
             reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
             sys.stderr.write(
-                f"korvet: the kernels stay uncompiled (slower, same results): {reason[0][:120]}\n"
+                "korvet: the kernels stay uncompiled, and there is no server module (slower, same results): "
+                f"{reason[0][:120]}\n"
             )
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """The file of an extension, with or without its package. The server module's doesn't depend on the
+        version of Python.
+        """
+        path = Path(*fullname.split("."))
+        if path.name == Path(*SERVER_MODULE.split(".")).name:
+            return f"{path}.so"
+        return str(super().get_ext_filename(fullname))
+
+    def get_libraries(self, ext: Extension) -> list[str]:
+        """The libraries of an extension; the server module has none, not even Python's."""
+        return [] if isinstance(ext, ServerModule) else list(super().get_libraries(ext))
 
     def translated(self, extension: Extension) -> list[str]:
         """The C sources of an extension."""
+        if isinstance(extension, ServerModule):
+            return list(extension.sources)
         from Cython.Build import cythonize  # noqa: PLC0415 - absent if nothing gets compiled
 
         kernel = extension.name.removesuffix(".__init__")
@@ -90,10 +114,22 @@ def extension(kernel: str, **arguments: Any) -> Extension:
     )
 
 
+def server_module() -> Extension:
+    """The server module."""
+    folder = folder_of(SERVER_MODULE).parent
+    return ServerModule(
+        SERVER_MODULE,
+        [str(folder / "korvet_module.c")],
+        depends=[str(folder / "server_api.h")],
+        extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
+    )
+
+
 setup(
     ext_modules=[
         extension(RECORD_KERNEL, depends=sorted(map(str, folder_of(RECORD_KERNEL).glob("_crc32c.*")))),
         extension(SPARK_KERNEL),
+        *([] if sys.platform == "win32" else [server_module()]),
     ],
     cmdclass={"build_ext": TolerantBuild},
 )

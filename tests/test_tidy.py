@@ -36,6 +36,7 @@ TEXT_SUFFIXES = {
     ".py",
     ".pxd",
     ".pyi",
+    ".c",
     ".h",
     ".lua",
     ".md",

@@ -43,6 +43,7 @@ INPUTS = (
     "setup.py",
     "korvet/records/kernel/*.py",
     "korvet/records/kernel/_crc32c.*",
+    "korvet/storage/module/*.[ch]",
     "spark/records/kernel/*.py",
 )
 # Variables of another Spark or Python that would change what runs here, or how fast: a program that may not
@@ -204,7 +205,7 @@ def clean(arguments: list[str]) -> int:
     folders += [*ROOT.glob("*.egg-info"), *(ROOT / "korvet").rglob("__pycache__")]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
-    for package in ("korvet/records/kernel", "spark/records/kernel"):
+    for package in ("korvet/records/kernel", "spark/records/kernel", "korvet/storage/module"):
         for path in (ROOT / package).glob("*.so"):
             path.unlink()
     return 0
