@@ -13,6 +13,7 @@ import contextlib
 import importlib
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -28,7 +29,7 @@ from benchmarks.rig.output import goal_table, table, write_json
 from benchmarks.rig.picture import write_picture
 from benchmarks.rig.programs import BUILD
 from benchmarks.rig.rig import Rig
-from benchmarks.rig.servers import Korvet, Store
+from benchmarks.rig.servers import Cluster, Korvet, Store
 from korvet.records import kernel
 from korvet.storage.module import find_module
 
@@ -96,10 +97,37 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
     return rows
 
 
+def korvets(
+    stack: contextlib.ExitStack, server: str | None, profile: Path | None
+) -> tuple[Store, Cluster, Cluster | None]:
+    """Start a Redis with the server module and a korvet on it, and a korvet on a Redis without the module.
+
+    If the module is not built, there is only one, without it.
+    """
+    module = find_module()
+    store = stack.enter_context(contextlib.closing(Store(server, module)))
+    korvet = stack.enter_context(contextlib.closing(Korvet(store, profile=profile)))
+    if module is None:
+        return store, korvet.cluster, None
+    plain_store = stack.enter_context(contextlib.closing(Store(server)))
+    plain = stack.enter_context(contextlib.closing(Korvet(plain_store)))
+    return store, korvet.cluster, plain.cluster
+
+
+def started_kafka(stack: contextlib.ExitStack, say: Console, *, quick: bool) -> Kafka | None:
+    """Start Apache Kafka. Returns None if it can't run here."""
+    try:
+        return stack.enter_context(contextlib.closing(Kafka(1) if quick else Kafka()))
+    except KafkaMissing as reason:
+        say.print(f"without Apache Kafka: {reason}", markup=False)
+        return None
+
+
 @click.command()
 @click.option(
     "--only", metavar="NAMES", help=f"Run only these benchmarks, comma-separated: {', '.join(CASES)}."
 )
+@click.option("--match", default="", metavar="REGEX", help="Run only rows whose benchmark's name matches.")
 @click.option("--goals", "only_goals", is_flag=True, help="Run only what is compared with a goal.")
 @click.option("--quick", is_flag=True, help="Run one short round of each, to see that it works.")
 @click.option("--seconds", default=2.0, show_default=True, help="Length of one measurement.")
@@ -114,6 +142,7 @@ def measure(names: tuple[str, ...], rig: Rig, say: Console) -> list[Row]:
 @click.option("--kafka/--no-kafka", default=True, help="Measure Apache Kafka too, if it can run.")
 def main(
     only: str | None,
+    match: str,
     only_goals: bool,
     quick: bool,
     seconds: float,
@@ -128,35 +157,20 @@ def main(
     goals = goals_of(names)
     if only_goals:
         names = tuple(name for name in names if goals_of((name,)))
+    bounded = {goal.benchmark for goal in goals}
+
+    def wanted(benchmark: str) -> bool:
+        return re.search(match, benchmark) is not None and (benchmark in bounded or not only_goals)
+
     allow_open_files()
     say = Console(stderr=True)
+    if quick:
+        seconds, repeat = min(seconds, 0.5), 1
     with contextlib.ExitStack() as stack:
-        module = find_module()
-        store = stack.enter_context(contextlib.closing(Store(server, module)))
-        korvet = stack.enter_context(contextlib.closing(Korvet(store, profile=profile)))
-        plain = None
-        if module is not None:
-            plain_store = stack.enter_context(contextlib.closing(Store(server)))
-            plain = stack.enter_context(contextlib.closing(Korvet(plain_store)))
-        reference = None
-        if kafka:
-            try:
-                reference = stack.enter_context(contextlib.closing(Kafka(1) if quick else Kafka()))
-            except KafkaMissing as reason:
-                say.print(f"without Apache Kafka: {reason}", markup=False)
-        if quick:
-            seconds, repeat = min(seconds, 0.5), 1
-        rig = Rig(
-            store,
-            korvet.cluster,
-            plain.cluster if plain is not None else None,
-            reference,
-            seconds,
-            repeat,
-            scale=0.1 if quick else 1.0,
-            only=frozenset(goal.benchmark for goal in goals) if only_goals else None,
-        )
-        rows = measure(names, rig, say)
+        store, korvet, plain = korvets(stack, server, profile)
+        reference = started_kafka(stack, say, quick=quick) if kafka else None
+        scale = 0.1 if quick else 1.0
+        rows = measure(names, Rig(store, korvet, plain, reference, seconds, repeat, scale, wanted), say)
         about = machine(store)
     compared = list(reached(goals, rows))
     write_json(path, rows, compared, about)

@@ -25,8 +25,8 @@ WITHOUT_MODULE, BATCH_LAYOUT = "without module", "batch layout"
 class Rig:
     """`plain`: a korvet on a Redis without the server module, None if the module is not built.
 
-    `seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run; `only`: names
-    of the benchmarks to measure, None for all.
+    `seconds`: length of one measurement; `repeat`: rounds; `scale`: 1, or less for a quick run; `wanted`:
+    whether a benchmark of this name is measured.
     """
 
     store: Store
@@ -36,7 +36,7 @@ class Rig:
     seconds: float
     repeat: int
     scale: float
-    only: frozenset[str] | None = None
+    wanted: Callable[[str], bool]
 
     def clusters(self) -> dict[str, Cluster]:
         """Every broker to measure, by the name of its side."""
@@ -66,6 +66,6 @@ class Rig:
         self, benchmark: str, sides: Mapping[str, Callable[[], Sample]], units: Mapping[str, str]
     ) -> Iterator[Row]:
         """Returns the rows of interleaved rounds; none if the benchmark is not to be measured."""
-        if self.only is not None and benchmark not in self.only:
+        if not self.wanted(benchmark):
             return iter(())
         return interleaved(benchmark, sides, self.repeat, units)
