@@ -125,7 +125,7 @@ class Cluster:
         if found is None:
             found = self._servers[address] = Server.begin(self._redis_address(address))
             found.on_up = partial(self._came_up, found)
-            found.write.on_down = found.read.on_down = self.refresh_soon
+            found.on_down = self.refresh_soon
             log.info("node %s of the cluster", found.address)
         self._idle.pop(found, None)
         return found

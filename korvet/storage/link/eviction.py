@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from korvet.storage.errors import StorageError
+from korvet.storage.link.info import parse_info
 
 if TYPE_CHECKING:
     from korvet.storage.link.address import RedisAddress
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 _PERIOD_S: Final = 5.0
 
 log = logging.getLogger(__name__)
-
-
-def parse_info(reply: bytes) -> dict[str, str]:
-    """The fields of an INFO reply."""
-    return dict(re.findall(r"^([a-z0-9_]+):(.*?)\r?$", reply.decode("utf-8", "replace"), re.MULTILINE))
 
 
 def may_evict_ours(policy: str) -> bool:

@@ -12,7 +12,8 @@ import msgspec
 from korvet.storage.errors import LinkLost, Loading, StorageError, StoreError
 from korvet.storage.link.address import DEFAULT_TIMEOUT_MS, parse_url
 from korvet.storage.link.cluster import Cluster
-from korvet.storage.link.eviction import may_evict_ours, parse_info
+from korvet.storage.link.eviction import may_evict_ours
+from korvet.storage.link.info import parse_info
 from korvet.storage.link.library import ensure_library
 from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.server import OneServer, Server

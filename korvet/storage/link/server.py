@@ -11,6 +11,7 @@ from korvet.storage.errors import StoreError
 from korvet.storage.link.clock import RedisClock
 from korvet.storage.link.connection import READONLY
 from korvet.storage.link.library import FunctionCaller
+from korvet.storage.link.module import ServerModule
 from korvet.storage.link.redis_link import RedisLink
 from korvet.supervisor import once
 
@@ -89,6 +90,8 @@ class Server:
         "_history",
         "address",
         "clock",
+        "module",
+        "on_down",
         "on_up",
         "read",
         "read_functions",
@@ -103,13 +106,17 @@ class Server:
         self.write_functions = FunctionCaller(write)
         self.read_functions = FunctionCaller(read)
         self.clock = RedisClock()
+        self.module = ServerModule(write)
         self.on_up: Callable[[], None] | None = None
         """Called each time the server can be written to again after the connection was lost."""
+        self.on_down: Callable[[], None] | None = None
+        """Called each time one of the connections is lost."""
         self._history = write.history
         # The last history that both links had (RedisLink.history).
         self._common_history = b""
         self._checking: asyncio.Task[None] | None = None
         write.on_up, read.on_up = self._write_came_up, self._read_came_up
+        write.on_down, read.on_down = self._write_went_down, self._went_down
         write.on_fault = read.on_fault = self._faulted
         self._compare(write, read)
 
@@ -133,7 +140,16 @@ class Server:
         before, self._history = self._history, self.write.history
         return bool(before) and before != self._history
 
+    def _write_went_down(self) -> None:
+        self.module.lost()
+        self._went_down()
+
+    def _went_down(self) -> None:
+        if self.on_down is not None:
+            self.on_down()
+
     def _write_came_up(self) -> None:
+        self.module.came_up()
         self._compare(self.write, self.read)
         if self.on_up is not None:
             self.on_up()
@@ -185,6 +201,7 @@ class Server:
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
+        await self.module.close()
         await asyncio.gather(self.read.close(), self.write.close())
 
 

@@ -1,0 +1,123 @@
+"""Decides whether a server may append by KORVET.ADD of the server module. No I/O.
+
+A server replicates KORVET.ADD verbatim, so each of its replicas needs the module too. A replica without it
+would lose these records, and report no error.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from korvet.storage.errors import StorageError
+from korvet.storage.link.info import parse_info
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from korvet.storage.link.slots import NodeAddress
+
+MODULE_VERSION: Final = 1
+"""The version of the module that this broker works with."""
+
+_REPLICA: Final = re.compile(r"slave\d+")
+# Error replies to a command that the server does not know, and to one that the user may not run. A user that
+# may run the command, but not on the key, gets another text.
+_UNKNOWN: Final = "unknown command"
+_FORBIDDEN: Final = "no permissions to run"
+
+
+class Use(enum.Enum):
+    """Whether the module is used, or why not."""
+
+    USED = enum.auto()
+    NOT_LOADED = enum.auto()
+    OTHER_VERSION = enum.auto()
+    FORBIDDEN = enum.auto()
+    REPLICA = enum.auto()
+    """A replica lacks the module, or cannot be asked."""
+    UNKNOWN = enum.auto()
+    """The server itself cannot be asked, or is a replica."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The replies of one server; an error takes the place of a reply that did not come."""
+
+    versions: Any
+    """KORVET.REPLICAS: the version of the module and that of the set of replicas."""
+    replication: bytes | StorageError
+    """INFO replication."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Whether a server's module may be used."""
+
+    use: Use
+    reason: str = ""
+    """Why the module is not used; empty if it is used."""
+    replicas: int | None = None
+    """The version of the set of replicas for which the module may be used; None if it is not used."""
+
+
+def decide(primary: Answer, replicas: Mapping[NodeAddress, Answer]) -> Verdict:
+    """The verdict on a primary; `replicas` has the answer of each of its replicas, and of their replicas."""
+    problem = problem_of(primary)
+    if problem is not None:
+        return problem
+    if _info(primary).get("role") == "slave":
+        return Verdict(Use.UNKNOWN, "the server is a replica")
+    for (host, port), answer in sorted(replicas.items(), key=lambda item: item[0]):
+        problem = problem_of(answer)
+        if problem is not None:
+            return Verdict(Use.REPLICA, f"replica {host}:{port}: {problem.reason}")
+    return Verdict(Use.USED, replicas=primary.versions[1])
+
+
+def problem_of(answer: Answer) -> Verdict | None:
+    """Why one server alone cannot use its module, whatever its replicas have; None if it can."""
+    versions = answer.versions
+    if isinstance(versions, StorageError):
+        return refusal(versions)
+    if not (isinstance(versions, list) and len(versions) == 2 and all(isinstance(n, int) for n in versions)):
+        return Verdict(Use.OTHER_VERSION, f"KORVET.REPLICAS returns {versions!r}")
+    if versions[0] != MODULE_VERSION:
+        text = f"the server's module has version {versions[0]}, this korvet needs version {MODULE_VERSION}"
+        return Verdict(Use.OTHER_VERSION, text)
+    if isinstance(answer.replication, StorageError):
+        return refusal(answer.replication)
+    attached, named = int(_info(answer).get("connected_slaves", "0")), len(_named(answer))
+    if attached > named:
+        return Verdict(Use.REPLICA, f"INFO replication names {named} of {attached} replicas")
+    return None
+
+
+def refusal(error: StorageError) -> Verdict:
+    """The verdict after an error reply, or after no reply."""
+    text = str(error)
+    if _UNKNOWN in text:
+        return Verdict(Use.NOT_LOADED, "the server module is not loaded")
+    if is_forbidden(error):
+        return Verdict(Use.FORBIDDEN, f"{text} (ACL rules: +korvet.add +korvet.replicas +info)")
+    return Verdict(Use.UNKNOWN, text)
+
+
+def is_forbidden(error: StorageError) -> bool:
+    """Whether an error reply reports that the user may not run the command, on whatever key."""
+    return _FORBIDDEN in str(error)
+
+
+def replicas_of(answer: Answer) -> frozenset[NodeAddress]:
+    """The addresses of a server's replicas, whatever their state; port 0 if a replica has no port."""
+    pairs = [dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair) for text in _named(answer)]
+    return frozenset((pair.get("ip", ""), int(pair.get("port", "0"))) for pair in pairs)
+
+
+def _named(answer: Answer) -> list[str]:
+    return [text for name, text in _info(answer).items() if _REPLICA.fullmatch(name)]
+
+
+def _info(answer: Answer) -> dict[str, str]:
+    return {} if isinstance(answer.replication, StorageError) else parse_info(answer.replication)
