@@ -39,6 +39,9 @@ _BUILTIN = {
     "offsets": _Builtin("korvet.cli.offsets", "offsets", "Read the records of __consumer_offsets."),
     "doctor": _Builtin("korvet.cli.doctor", "doctor", "Check the Redis or Valkey that holds the data."),
     "repair": _Builtin("korvet.cli.repair", "repair", "Repair a damaged data folder of the embedded server."),
+    "module": _Builtin(
+        "korvet.cli.module", "module", "Show the path of the server module, for `loadmodule`."
+    ),
     "version": _Builtin("korvet.cli.version", "version", "Show the versions of korvet and its environment."),
 }
 # Help texts of entry points, so that `--help` needn't load them (Spark takes seconds).

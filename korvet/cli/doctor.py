@@ -1,8 +1,9 @@
 """`korvet doctor`: checks that this Redis is fit to hold the data, and that every entry has an offset."""
 
+import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +24,15 @@ from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
 from korvet.storage.catalogue import parse_topic, without_bad_configs
+from korvet.storage.errors import StorageError
 from korvet.storage.fields import counter_of, read_fields, shown
 from korvet.storage.identity import FORMAT_VERSION
 from korvet.storage.keys import Keyspace
 from korvet.storage.link.address import RedisAddress, parse_url
 from korvet.storage.link.eviction import may_evict_ours
+from korvet.storage.link.module import look
+from korvet.storage.link.module_verdict import Use, Verdict
+from korvet.storage.link.redis_link import RedisLink
 from korvet.storage.link.slots import SLOTS, NodeAddress, parse_slots
 from korvet.storage.log.entries import is_damaged, record_count
 from korvet.storage.log.transactions import parse_open, parse_producer
@@ -74,6 +79,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         clients = [*servers.values()]
         findings = [
             *check_servers(servers),
+            *check_modules(addresses_of(address, servers)),
             *check_shared(clients, keyspace),
             *check_entries(clients, keyspace),
             *check_transactions(clients, keyspace, time.time_ns() // 1_000_000),
@@ -159,6 +165,50 @@ def check_server(client: "redis.Redis") -> Iterator[Finding]:
     libraries = client.function_list(LIBRARY)
     loaded = "loaded" if libraries else "not loaded; a broker loads it when it starts"
     yield Finding("Function library", _OK if libraries else _WARNING, loaded)
+
+
+def addresses_of(url: str, servers: Collection[NodeAddress]) -> list[RedisAddress]:
+    """Returns the addresses of the servers that `find_servers` found by a URL."""
+    first, *_ = parse_url(url)
+    return [first] if len(servers) == 1 else [_at(first, place) for place in servers]
+
+
+def check_modules(addresses: Sequence[RedisAddress]) -> Iterator[Finding]:
+    """Check which servers may append by the server module; the module is faster, but nobody needs it."""
+    verdicts = asyncio.run(_verdicts(addresses))
+    many = len(addresses) > 1
+    by_use = {use: [place for place, verdict in verdicts.items() if verdict.use is use] for use in Use}
+    if by_use[Use.USED]:
+        text = f"used on {len(by_use[Use.USED])} of {len(addresses)} servers" if many else "used"
+        yield Finding("server module", _OK, text)
+    if missing := len(by_use[Use.NOT_LOADED]):
+        where = f" on {missing} of {len(addresses)} servers" if many else ""
+        yield Finding("server module", _OK, f"not loaded{where}: appends take more time (`korvet module`)")
+    for place, verdict in verdicts.items():
+        if verdict.use not in {Use.USED, Use.NOT_LOADED}:
+            subject = f"server module, {place}" if many else "server module"
+            yield Finding(subject, _WARNING, f"not used: {verdict.reason}{_advice(verdict)}")
+
+
+async def _verdicts(addresses: Sequence[RedisAddress]) -> dict[str, Verdict]:
+    return dict(zip(map(str, addresses), await asyncio.gather(*map(_verdict, addresses)), strict=True))
+
+
+async def _verdict(address: RedisAddress) -> Verdict:
+    try:
+        link = await RedisLink.connect(address, "korvet-doctor")
+        try:
+            return await look(link, probe=True)
+        finally:
+            await link.close()
+    except StorageError as error:
+        return Verdict(Use.UNKNOWN, str(error))
+
+
+def _advice(verdict: Verdict) -> str:
+    if verdict.use is not Use.REPLICA:
+        return ""
+    return "; load the same module into every replica, or detach the replica"
 
 
 def _version(info: dict[str, Any]) -> Finding:

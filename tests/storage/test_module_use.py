@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from korvet.cli.doctor import check_modules
 from korvet.storage.keys import Keyspace
 from korvet.storage.link import module, module_verdict
+from korvet.storage.link.address import parse_url
 from korvet.storage.store import Store
 from tests.storage.conftest import Server, server_programs
 from tests.storage.proxy import proxied_store
@@ -20,6 +22,7 @@ from tests.support.ports import free_port
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from korvet.cli.doctor import Finding
     from korvet.storage.link.server import Server as LinkedServer
 
     NewServer = Callable[..., Server]
@@ -335,3 +338,41 @@ def test_a_wave_of_refusals_costs_the_server_little(
         assert calls(server) == asked
 
     run_with_store(server.url, prefix, work)
+
+
+def finding(*servers: Server) -> Finding:
+    """The one finding of `korvet doctor` about the module."""
+    (found,) = check_modules([address for server in servers for address in parse_url(server.url)])
+    return found
+
+
+def test_doctor_shows_where_the_module_is_used(start: NewServer) -> None:
+    with_module, without = start(), start(module=False)
+    assert finding(with_module) == ("server module", "ok", "used")
+    assert finding(with_module, start()) == ("server module", "ok", "used on 2 of 2 servers")
+    assert finding(without) == ("server module", "ok", "not loaded: appends take more time (`korvet module`)")
+    used_there, lacking = check_modules([*parse_url(with_module.url), *parse_url(without.url)])
+    assert used_there.text == "used on 1 of 2 servers"
+    assert lacking.text.startswith("not loaded on 1 of 2 servers: ")
+
+
+def test_doctor_names_a_replica_that_lacks_the_module(start: NewServer) -> None:
+    primary, plain = start(), start(module=False)
+    attach(plain, primary)
+    _, state, text = finding(primary)
+    assert state == "warning"
+    assert f"replica 127.0.0.1:{port_of(plain)}: the server module is not loaded" in text
+    assert "load the same module into every replica" in text
+
+
+def test_doctor_names_permissions_and_versions(start: NewServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = start()
+    server.client.execute_command("ACL", "SETUSER", "default", "-korvet.add")
+    _, state, text = finding(server)
+    assert state == "warning"
+    assert "+korvet.add +korvet.replicas" in text
+    server.client.execute_command("ACL", "SETUSER", "default", "+korvet.add")
+    monkeypatch.setattr(module_verdict, "VERSION", 9)
+    _, state, text = finding(server)
+    assert state == "warning"
+    assert "this korvet needs version 9" in text

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+from pathlib import Path
 
 import click
 import pytest
@@ -80,6 +81,15 @@ def test_an_entry_point_that_is_not_installed_says_so(monkeypatch: pytest.Monkey
     status, text = run("demo")
     assert status == 1
     assert "not installed" in text
+
+
+def test_the_path_of_the_server_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("korvet.cli.module.find_module", lambda: tmp_path / "korvet_module.so")
+    assert run("module") == (0, f"{tmp_path / 'korvet_module.so'}\n")
+    monkeypatch.setattr("korvet.cli.module.find_module", lambda: None)
+    status, text = run("module")
+    assert status == 1
+    assert "no C compiler" in text
 
 
 def test_version_is_readable_by_programs() -> None:
