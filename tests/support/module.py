@@ -12,9 +12,8 @@ from typing import Final
 
 import pytest
 
-import korvet
+from korvet.storage.module import find_module
 
-MODULE: Final = Path(korvet.__file__).parent / "storage" / "module" / "korvet_module.so"
 VARIABLE: Final = "KORVET_TEST_MODULE"
 CHOICES: Final = ("default", "all", "none")
 UNBUILT: Final = "the server module is not built: the installation found no C compiler"
@@ -38,7 +37,7 @@ def loads_module(program: str) -> bool:
 
 def module_built() -> bool:
     """Whether the module is there. Fails if the environment requires it (KORVET_REQUIRE_EXT)."""
-    built = MODULE.exists()
+    built = find_module() is not None
     if not built and os.environ.get("KORVET_REQUIRE_EXT", "") not in {"", "0"}:
         pytest.fail(UNBUILT)
     return built
@@ -46,7 +45,7 @@ def module_built() -> bool:
 
 def module_options(program: str) -> list[str]:
     """The options with which a test server of this program loads the module, or none."""
-    return ["--loadmodule", str(MODULE)] if loads_module(program) else []
+    return ["--loadmodule", str(find_module())] if loads_module(program) else []
 
 
 def require_module(program: str) -> None:
@@ -59,6 +58,4 @@ def require_module(program: str) -> None:
 
 def summary() -> str:
     """A line for the head of a test run."""
-    if not MODULE.exists():
-        return UNBUILT
-    return f"server module: {VARIABLE}={choice()}"
+    return UNBUILT if find_module() is None else f"server module: {VARIABLE}={choice()}"

@@ -1,0 +1,318 @@
+/* A server for the module under test: the API functions that it calls, on one stream and on strings whose memory ends
+   with their last byte, so that AddressSanitizer sees every read beyond. Include it after the module.
+
+   Broken promises end the process: a string or key that is not freed, a second reply, memory far beyond the batch. */
+#include <stdio.h>
+#include <stdlib.h>
+
+struct Context {
+    int (*find)(const char *, void *);
+    int flags;
+};
+struct String {
+    char *bytes;
+    size_t size;
+};
+struct FilterContext {
+    String *name;
+};
+
+/* The stream refuses entries when it has `room` new ones. */
+struct Key {
+    int type, open;
+    EntryId last;
+    long added, room;
+};
+
+/* What the module did with the last command. */
+static struct {
+    Key key;
+    char reply[512];
+    int replies, replicated;
+    long long numbers[2];
+    int numbers_used;
+    size_t live_bytes, peak_bytes;
+    /* The entries as XADD commands, if `recorded`. */
+    int recorded;
+    char *entries;
+    size_t entries_size, entries_room;
+} server;
+
+static Command add_handler, replicas_handler;
+static FilterCall filter;
+
+#define PROMISE(kept, what) \
+    do { \
+        if (!(kept)) { \
+            fprintf(stderr, "broken: %s (%s:%d)\n", what, __FILE__, __LINE__); \
+            abort(); \
+        } \
+    } while (0)
+
+static void *stub_Alloc(size_t size)
+{
+    size_t *block = malloc(sizeof(size_t) + size);
+    PROMISE(block != NULL, "memory");
+    *block = size;
+    server.live_bytes += size;
+    if (server.live_bytes > server.peak_bytes)
+        server.peak_bytes = server.live_bytes;
+    return block + 1;
+}
+
+static void stub_Free(void *memory)
+{
+    size_t *block = (size_t *)memory - 1;
+    server.live_bytes -= *block;
+    free(block);
+}
+
+static String *stub_CreateString(Context *context, const char *bytes, size_t size)
+{
+    String *string = stub_Alloc(sizeof *string);
+    (void)context;
+    string->bytes = stub_Alloc(size);
+    string->size = size;
+    memcpy(string->bytes, bytes, size);
+    return string;
+}
+
+static void stub_FreeString(Context *context, String *string)
+{
+    (void)context;
+    stub_Free(string->bytes);
+    stub_Free(string);
+}
+
+static const char *stub_StringPtrLen(const String *string, size_t *size)
+{
+    *size = string->size;
+    return string->bytes;
+}
+
+/* Reads digits at *at, as an unsigned number of 64 bits. Returns 0 if there are none, or too many. */
+static int read_digits(const char **at, const char *end, uint64_t *number)
+{
+    const char *from = *at;
+    *number = 0;
+    for (; *at < end && **at >= '0' && **at <= '9'; ++*at) {
+        uint64_t digit = (uint64_t)(**at - '0');
+        if (*number > (UINT64_MAX - digit) / 10)
+            return 0;
+        *number = *number * 10 + digit;
+    }
+    return *at > from;
+}
+
+static int stub_StringToLongLong(const String *string, long long *number)
+{
+    const char *at = string->bytes, *end = at + string->size;
+    int negative = at < end && *at == '-';
+    uint64_t read;
+    at += negative;
+    if (!read_digits(&at, end, &read) || at != end || read > INT64_MAX)
+        return API_ERROR;
+    *number = negative ? -(long long)read : (long long)read;
+    return API_OK;
+}
+
+static int stub_StringToStreamID(const String *string, EntryId *id)
+{
+    const char *at = string->bytes, *end = at + string->size;
+    id->sequence = 0;
+    if (!read_digits(&at, end, &id->ms))
+        return API_ERROR;
+    if (at < end && *at++ == '-' && !read_digits(&at, end, &id->sequence))
+        return API_ERROR;
+    return at == end ? API_OK : API_ERROR;
+}
+
+static void record(const void *bytes, size_t size)
+{
+    if (server.entries_size + size > server.entries_room) {
+        server.entries_room = 2 * (server.entries_size + size);
+        server.entries = realloc(server.entries, server.entries_room);
+        PROMISE(server.entries != NULL, "memory");
+    }
+    memcpy(server.entries + server.entries_size, bytes, size);
+    server.entries_size += size;
+}
+
+static void record_string(const void *bytes, size_t size)
+{
+    char head[32];
+    record(head, (size_t)snprintf(head, sizeof head, "$%zu\r\n", size));
+    record(bytes, size);
+    record("\r\n", 2);
+}
+
+static void record_entry(const EntryId *id, String **strings, long count)
+{
+    char text[64];
+    long i;
+    record(text, (size_t)snprintf(text, sizeof text, "*%ld\r\n", 4 + count));
+    record_string("XADD", 4);
+    record_string("g", 1);
+    record_string("NOMKSTREAM", 10);
+    record_string(text,
+        (size_t)snprintf(text, sizeof text, "%llu-%llu", (unsigned long long)id->ms, (unsigned long long)id->sequence));
+    for (i = 0; i < count; i++)
+        record_string(strings[i]->bytes, strings[i]->size);
+}
+
+static int stub_StreamAdd(Key *key, int flags, EntryId *id, String **strings, long pairs)
+{
+    long i;
+    PROMISE(key == &server.key && key->open && key->type == TYPE_STREAM && flags == 0 && pairs > 0, "StreamAdd");
+    for (i = 0; i < 2 * pairs; i++)
+        PROMISE(strings[i]->size < SIZE_MAX, "live strings");
+    if (id->ms < key->last.ms || (id->ms == key->last.ms && id->sequence <= key->last.sequence) || key->added == key->room)
+        return API_ERROR;
+    key->last = *id;
+    key->added++;
+    if (server.recorded)
+        record_entry(id, strings, 2 * pairs);
+    return API_OK;
+}
+
+static Key *stub_OpenKey(Context *context, String *name, int mode)
+{
+    (void)context;
+    PROMISE(name->size == 1 && mode == (OPEN_READ | OPEN_WRITE) && !server.key.open, "OpenKey");
+    server.key.open = 1;
+    return &server.key;
+}
+
+static void stub_CloseKey(Key *key)
+{
+    PROMISE(key == &server.key && key->open, "CloseKey");
+    key->open = 0;
+}
+
+static int stub_KeyType(Key *key)
+{
+    PROMISE(key == &server.key && key->open, "KeyType");
+    return key->type;
+}
+
+static int reply_once(const char *mark, const char *text, size_t size)
+{
+    PROMISE(++server.replies == 1, "one reply");
+    snprintf(server.reply, sizeof server.reply, "%s%.*s", mark, (int)size, text);
+    return API_OK;
+}
+
+static int stub_ReplyWithError(Context *context, const char *text)
+{
+    (void)context;
+    return reply_once("-", text, strlen(text));
+}
+
+static int stub_WrongArity(Context *context)
+{
+    return stub_ReplyWithError(context, "ERR wrong number of arguments");
+}
+
+static int stub_ReplyWithStringBuffer(Context *context, const char *text, size_t size)
+{
+    (void)context;
+    return reply_once("+", text, size);
+}
+
+static int stub_ReplyWithArray(Context *context, long size)
+{
+    (void)context;
+    PROMISE(size == 2, "ReplyWithArray");
+    return reply_once("*", "", 0);
+}
+
+static int stub_ReplyWithLongLong(Context *context, long long number)
+{
+    (void)context;
+    PROMISE(server.numbers_used < 2, "ReplyWithLongLong");
+    server.numbers[server.numbers_used++] = number;
+    return API_OK;
+}
+
+static int stub_ReplicateVerbatim(Context *context)
+{
+    (void)context;
+    server.replicated++;
+    return API_OK;
+}
+
+static int stub_GetContextFlags(Context *context)
+{
+    return context->flags;
+}
+
+static void stub_SetModuleAttribs(Context *context, const char *name, int version, int api)
+{
+    (void)context;
+    PROMISE(strcmp(name, "korvet") == 0 && version > 0 && api == 1, "SetModuleAttribs");
+}
+
+static void stub_SetModuleOptions(Context *context, int options)
+{
+    (void)context;
+    (void)options;
+}
+
+static int stub_CreateCommand(
+    Context *context, const char *name, Command handler, const char *flags, int first, int last, int step)
+{
+    (void)context;
+    (void)flags;
+    (void)first;
+    (void)last;
+    (void)step;
+    *(strcmp(name, "korvet.add") == 0 ? &add_handler : &replicas_handler) = handler;
+    return API_OK;
+}
+
+static Filter *stub_RegisterCommandFilter(Context *context, FilterCall call, int flags)
+{
+    (void)flags;
+    filter = call;
+    return (Filter *)context;
+}
+
+static String *stub_CommandFilterArgGet(FilterContext *context, int position)
+{
+    PROMISE(position == 0, "CommandFilterArgGet");
+    return context->name;
+}
+
+static void stub_GetRandomBytes(unsigned char *bytes, size_t size)
+{
+    memset(bytes, 0x5A, size);
+}
+
+static int stub_SignalModifiedKey(Context *context, String *name)
+{
+    (void)context;
+    (void)name;
+    return API_OK;
+}
+
+static int stub_NotifyKeyspaceEvent(Context *context, int class, const char *event, String *name)
+{
+    (void)context;
+    (void)class;
+    (void)event;
+    (void)name;
+    return API_OK;
+}
+
+static int find_stub(const char *name, void *target)
+{
+#define STUB(result, function, parameters) \
+    if (strcmp(name, "RedisModule_" #function) == 0) { \
+        result(*stub) parameters = stub_##function; \
+        memcpy(target, &stub, sizeof stub); \
+        return API_OK; \
+    }
+    SERVER_API(STUB)
+#undef STUB
+    return API_ERROR;
+}
