@@ -47,7 +47,7 @@ def key_of(field: str) -> str:
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=key_of):
-    """All settings of one broker process. Names end with their unit: `_ms`, `_minutes`, `_bytes`."""
+    """All settings of one broker process. Names end with their unit: `_us`, `_ms`, `_minutes`, `_bytes`."""
 
     listen: Annotated[
         str, Meta(description="Address on which the broker accepts Kafka clients, HOST:PORT.")
@@ -184,6 +184,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "is throttled. With storage.layout=batch it is a day."
         ),
     ] = 1_000
+    busy_poll_us: Annotated[
+        Count,
+        Meta(
+            description="Pause between a client's requests, and before Redis's reply, up to which a broker "
+            "polls instead of sleeping; 0 turns polling off. It never polls on a single processor."
+        ),
+    ] = 100
     native_poll_interval_ms: Annotated[
         Size,
         Meta(

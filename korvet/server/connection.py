@@ -81,6 +81,9 @@ class Dispatch(Protocol):
     def turns(self) -> Turns:
         """Divides the event loop's time between large requests."""
 
+    def note_event(self) -> None:
+        """See BusyPolling.note."""
+
     def at_turn_end(self, callback: Callable[[], None]) -> None:
         """Call back at the end of the event loop's current iteration."""
 
@@ -226,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bytes have arrived."""
         self._end += nbytes
         self._active = True
+        self._dispatch.note_event()
         self._process()
 
     def pause_writing(self) -> None:
@@ -369,6 +373,7 @@ class Connection(asyncio.BufferedProtocol):
         outbox, self._outbox = self._outbox, []
         if outbox and not self.closed and self._transport is not None:
             self._active = True
+            self._dispatch.note_event()
             if len(outbox) == 1:
                 self._transport.write(outbox[0])
             else:
@@ -403,8 +408,7 @@ class Connection(asyncio.BufferedProtocol):
         raw = sasl is not None and sasl.takes_raw_token
         api_key = _TOKEN if raw else buffer[begin] << 8 | buffer[begin + 1]
         api = registry.find(api_key)
-        in_flight = self._in_flight
-        flow = self._flow
+        in_flight, flow = self._in_flight, self._flow
         if flow.held or (
             in_flight
             and (api_key != self._newest_api or len(in_flight) >= (1 if api is None else api.in_flight_max))
@@ -456,10 +460,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._end - self._start < 4:
             return -1
         (size,) = _LENGTH.unpack_from(self._buffer, self._start)
-        if size < self._min_request_bytes or size > self._max_request_bytes:
-            self.close(
-                f"a frame of {size} bytes is outside {self._min_request_bytes} to {self._max_request_bytes}"
-            )
+        least, most = self._min_request_bytes, self._max_request_bytes
+        if not least <= size <= most:
+            self.close(f"a frame of {size} bytes is outside {least} to {most}")
             return -1
         return int(size)
 

@@ -21,6 +21,7 @@ from korvet.protocol.headers import parse_header, peek_api, response_header
 from korvet.protocol.messages import request_schema, response_schema
 from korvet.security.errors import SaslFailure
 from korvet.security.sasl import State
+from korvet.server.busy_polling import BusyPolling, usable_processors
 from korvet.server.repeats import Repeat
 from korvet.server.throttle import ThrottledSlot
 from korvet.server.turns import Turns
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 causes = Causes(log)
 
+# Processors from which on one may poll: Redis and the clients need another one.
+_POLLING_PROCESSORS: Final = 2
 _UNSUPPORTED: Final = struct.pack(">h", ErrorCode.unsupported_version)
 
 
@@ -55,6 +58,9 @@ class Dispatcher:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.turns = Turns(self.at_turn_end)
+        """See Dispatch."""
+        busy_poll_us = services.config.busy_poll_us if usable_processors() >= _POLLING_PROCESSORS else 0
+        self.note_event: Callable[[], None] = BusyPolling(busy_poll_us, self.at_turn_end).note
         """See Dispatch."""
         self.failures: Counter[str] = Counter()
 

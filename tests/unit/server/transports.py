@@ -97,6 +97,9 @@ class Held:
     def check_lease(self) -> None:
         """It lasts."""
 
+    def note_event(self) -> None:
+        """Nobody polls."""
+
     def end_turn(self) -> None:
         """What an event loop does when it is done with what it was at."""
         calls, self.at_turn_end_calls = self.at_turn_end_calls, []
