@@ -98,8 +98,9 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 class AppendCommands(msgspec.Struct, frozen=True, gc=False):
-    """A batch as XADD commands with assigned entry IDs. The first entry is given as bare fields, because the
-    guard may add it itself.
+    """A batch as commands with assigned entry IDs: an XADD for each entry, or one KORVET.ADD. The first entry
+    is given as bare fields, because the guard may add it itself, and because a lost reply is replaced by
+    comparing these fields.
     """
 
     position: int
@@ -110,7 +111,7 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     first_argc: int
     """Number of the bulk strings in `first`, `batch` included."""
     rest: bytes
-    """The commands that add the other entries, one after the other."""
+    """The XADDs of the other entries, one after the other; empty with `add`."""
     record_count: int
     max_timestamp_ms: int
     min_timestamp_ms: int
@@ -127,6 +128,14 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
     append_ms: int = -1
     batch: bytes = b""
     """The record batch as it is stored if all records are one entry, else empty."""
+    add: tuple[BytesLike, ...] = ()
+    """The KORVET.ADD that adds all entries, in pieces, so that no record is copied; empty if XADDs add
+    them."""
+
+    @property
+    def command_count(self) -> int:
+        """The commands between guard and seal."""
+        return 1 if self.add else self.entry_count
 
     @property
     def first_arguments(self) -> bytes:
@@ -135,7 +144,7 @@ class AppendCommands(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def pieces(self) -> tuple[bytes, ...]:
-        """The first entry's field arguments and the commands that add the others, without copying `batch`."""
+        """The first entry's field arguments and the XADDs of the others, without copying `batch`."""
         if self.batch:
             return self.first, self.batch, _LINE_END
         return (self.first, self.rest) if self.rest else (self.first,)

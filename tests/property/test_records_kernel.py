@@ -7,6 +7,7 @@ import random
 import struct
 from typing import Any
 
+import msgspec
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 from aiokafka.record.default_records import DefaultRecordBatchBuilder as AiokafkaBuilder
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
+from korvet.offsets.record_batch import HEADER_BYTES
 from korvet.records import kernel
 from korvet.records.batch import BatchError, RecordSummary, Span
 from korvet.records.compression import compress, decompress
@@ -85,11 +87,15 @@ def append_outcome(form: Any, data: bytes, records: bytes | None, with_timestamp
         return header, form.encode_append(data, 0, header, records, with_timestamps)
 
     found = outcome(run)
-    # A batch that is stored unchanged passes the same checks.
+    # A batch that is stored unchanged passes the same checks, and so does one for the server module.
     checked = outcome(lambda: form.check_records(data, 0, form.parse_batch(data, 0), records))
+    added = outcome(
+        lambda: form.encode_add(data, 0, form.parse_batch(data, 0), records, with_timestamps, 0, b"")
+    )
     if isinstance(found[1], str):
-        assert checked == found
+        assert checked == added == found
     else:
+        assert added.record_count == found[1].record_count
         arguments = found[1]
         assert checked == RecordSummary(
             arguments.max_timestamp_ms, arguments.min_timestamp_ms, arguments.keyless_count
@@ -180,6 +186,49 @@ def test_commands_add_the_same_entries(
     assert commands.size_bytes == len(commands.first) + len(commands.rest)
     for name in ("record_count", "max_timestamp_ms", "min_timestamp_ms", "payload_bytes", "keyless_count"):
         assert getattr(commands, name) == getattr(arguments, name)
+
+
+@given(batches, st.sampled_from([1, 1, 200]), st.integers(1, (1 << 53) - 1600), st.booleans(), st.booleans())
+def test_the_modules_command_is_measured_like_the_others(
+    some: list[Record], times: int, position: int, with_timestamps: bool, transactional: bool
+) -> None:
+    records = some * times
+    parts: dict[str, Any] = {"attributes": 16, "producer": (1 << 40, 3, 9)} if transactional else {}
+    plain = whole_batch(records, **parts)
+    section = plain[HEADER_BYTES:]
+    compressed = batch_bytes(
+        b"lz4",
+        len(records),
+        base_ms=records[0].timestamp_ms,
+        **{**parts, "attributes": parts.get("attributes", 0) | 3},
+    )
+    command = b"*6\r\n" + bulk(b"KORVET.ADD")
+    xadds = kernel.encode_commands(
+        plain, 0, kernel.parse_batch(plain, 0), None, with_timestamps, position, b""
+    )
+    sent = []
+    for data, unpacked in ((plain, None), (compressed, section)):
+        header = kernel.parse_batch(data, 0)
+        added = same_in_all_forms(
+            [
+                outcome(
+                    lambda form=form, data=data, header=header, unpacked=unpacked: form.encode_add(
+                        data, 0, header, unpacked, with_timestamps, position, command
+                    )
+                )
+                for form in FORMS
+            ]
+        )
+        assert added.add[1] is (data if unpacked is None else unpacked)
+        sent.append(b"".join(added.add))
+        assert added.size_bytes == len(sent[-1]) - 2
+        changed = {"add": (), "rest": xadds.rest, "size_bytes": xadds.size_bytes}
+        assert msgspec.structs.replace(added, **changed) == xadds
+        assert (added.command_count, xadds.command_count) == (1, len(records))
+    assert sent[0] == command + bulk(plain)
+    # The CRC is the only difference, and the base offset, which both lack.
+    crc = slice(len(sent[0]) - 2 - len(plain) + 17, len(sent[0]) - 2 - len(plain) + 21)
+    assert sent[1][: crc.start] + sent[0][crc] + sent[1][crc.stop :] == sent[0]
 
 
 @given(text_batches, offsets)

@@ -49,6 +49,7 @@ class Server:
 
     def __init__(self, program: str, folder: Path, *options: str, module: bool | None = None) -> None:
         loads = loads_module(program) if module is None else module
+        self.program = program
         self.socket = folder / "s"
         self.url = f"unix://{self.socket}"
         self.process = subprocess.Popen(

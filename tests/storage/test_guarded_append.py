@@ -45,9 +45,12 @@ if TYPE_CHECKING:
 Outcome = Appended | StorageError
 
 LARGE = b"large" * 10_000
-# One small record, which the guard adds itself, and records that go through the gate.
+# One small record, which the guard adds itself, and records that go through the gate: three as XADDs, four by
+# the server module if there is one.
 BATCHES = pytest.mark.parametrize(
-    "values", [(b"v",), (b"v", b"w", b"x"), (LARGE,)], ids=["one", "three", "large"]
+    "values",
+    [(b"v",), (b"v", b"w", b"x"), (b"v", b"w", b"x", b"y"), (LARGE,)],
+    ids=["one", "three", "four", "large"],
 )
 
 

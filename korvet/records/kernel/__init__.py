@@ -11,6 +11,7 @@ by reference: a function that changes a struct returns it, and its caller uses o
 
 from __future__ import annotations
 
+from korvet.records.kernel.add import encode_add
 from korvet.records.kernel.append import encode_append, encode_append_records
 from korvet.records.kernel.batches import entries_to_batches, predict_end_offset
 from korvet.records.kernel.commands import encode_commands
@@ -32,6 +33,7 @@ __all__ = [
     "check_records",
     "crc32c",
     "crc32c_portable",
+    "encode_add",
     "encode_append",
     "encode_append_records",
     "encode_commands",

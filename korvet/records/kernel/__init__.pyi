@@ -27,6 +27,15 @@ def encode_commands(
     position: int,
     command: bytes,
 ) -> AppendCommands: ...
+def encode_add(
+    data: BytesLike,
+    start: int,
+    header: BatchHeader,
+    records: bytes | None,
+    with_timestamps: bool,
+    position: int,
+    command: bytes,
+) -> AppendCommands: ...
 def check_records(
     data: BytesLike, start: int, header: BatchHeader, records: bytes | None
 ) -> RecordSummary: ...

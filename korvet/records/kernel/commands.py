@@ -25,6 +25,7 @@ from korvet.records.kernel.record_fields import (
     nothing_encoded,
     producer_fields_of,
     put_record_fields,
+    relative_timestamp,
     too_many_headers,
 )
 from korvet.records.kernel.records import Record, read_record, record_fault, records_section, trailing_bytes
@@ -134,8 +135,7 @@ def _encode_commands(
             )
             encoded.at = command_start.end
         ms = (position + index) >> SEQUENCE_BITS
-        # A timestamp that far before 1970 is refused afterwards: here it must not leave 64 bits.
-        timestamp = MIN_INT64 if record.timestamp < MIN_INT64 + ms else record.timestamp - ms
+        timestamp = relative_timestamp(record.timestamp, ms)
         encoded = put_record_fields(
             w,
             encoded,

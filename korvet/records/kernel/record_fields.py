@@ -93,6 +93,19 @@ def field_arguments(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def relative_timestamp(timestamp: cython.longlong, ms: cython.longlong) -> cython.longlong:
+    """A record's timestamp relative to its entry's ms.
+
+    A timestamp so far before 1970 that the result leaves 64 bits is refused afterwards; it becomes the
+    smallest one.
+    """
+    return MIN_INT64 if timestamp < MIN_INT64 + ms else timestamp - ms
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def put_record_fields(
     w: cython.p_uchar,
     encoded: Encoded,

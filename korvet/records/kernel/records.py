@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from korvet.records.batch import BatchError, BatchHeader, BytesLike, RecordSummary
+from korvet.records.kernel.field_names import HEADER_PREFIX_SIZE, NULL_PREFIX_SIZE
 from korvet.records.kernel.header import HEADER_SIZE, SMALLEST_RECORD_SIZE
 from korvet.records.kernel.integers import MAX_INT64, MIN_INT64, varint, varlong
 from korvet.records.kernel.octets import BytesPointer, buffer_pointer
@@ -113,22 +114,38 @@ def _leaves_int64(base: cython.longlong, delta: cython.longlong) -> cython.bint:
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def headers_end(
-    p: BytesPointer, at: cython.Py_ssize_t, end: cython.Py_ssize_t, count: cython.longlong
-) -> cython.Py_ssize_t:
-    """The position after a record's headers, or a key of RECORD_FAULTS if they are malformed."""
+def measure_headers(
+    p: BytesPointer, record: Record
+) -> tuple[cython.Py_ssize_t, cython.Py_ssize_t, cython.Py_ssize_t]:
+    """Check a record's headers: (position after them, bytes of names and values, bytes of the prefixes that
+    the names get as fields).
+
+    The position is a key of RECORD_FAULTS if they are malformed.
+    """
+    at: cython.Py_ssize_t = record.headers_at
+    end: cython.Py_ssize_t = record.end
     i: cython.longlong
-    length: cython.longlong
-    for i in range(count):
-        length, at = varint(p, at, end)
-        if at < 0 or length < 0 or length > end - at:
-            return -7
-        length, at = varint(p, at + length, end)
-        if at < 0 or length < -1 or length > end - at:
-            return -8
-        if length > 0:
-            at += length
-    return at if at == end else -9
+    name_size: cython.longlong
+    size: cython.longlong
+    payload: cython.Py_ssize_t = 0
+    prefixes: cython.Py_ssize_t = 0
+    for i in range(record.header_count):
+        name_size, at = varint(p, at, end)
+        if at < 0 or name_size < 0 or name_size > end - at:
+            return -7, 0, 0
+        size, at = varint(p, at + name_size, end)
+        if at < 0 or size < -1 or size > end - at:
+            return -8, 0, 0
+        if size < 0:
+            prefixes += NULL_PREFIX_SIZE
+            size = 0
+        else:
+            prefixes += HEADER_PREFIX_SIZE
+        at += size
+        payload += name_size + size
+    if at != end:
+        return -9, 0, 0
+    return at, payload, prefixes
 
 
 def record_fault(fault: int, index: int, position: int) -> BatchError:
@@ -221,7 +238,7 @@ def _scan(
         record = read_record(p, at, end, index, base)
         if record.end < 0:
             raise record_fault(record.end, index, at - start)
-        fault = headers_end(p, record.headers_at, record.end, record.header_count)
+        fault, _, _ = measure_headers(p, record)
         if fault < 0:
             raise record_fault(fault, index, at - start)
         if finding and index >= from_index and record.timestamp >= wanted:

@@ -32,9 +32,9 @@ DUPLICATE = cython.declare(cython.Py_ssize_t, 5)
 def append_reply(replies: BytesLike, added: int) -> tuple[int, ...] | None:
     """The integers that an append function replied; None if the replies are others.
 
-    If `added` is not 0, `replies` are those of a MULTI with that many XADDs: OK, QUEUED for each command, and
-    the array of EXEC. In the array either korvet_guard replies OK, and korvet_seal the integers after the
-    entry IDs, or korvet_guard replies that the batch is a duplicate.
+    If `added` is not 0, `replies` are those of a MULTI with that many commands between guard and seal: OK,
+    QUEUED for each command, and the array of EXEC. In the array either korvet_guard replies OK, and
+    korvet_seal the integers after the entry IDs, or korvet_guard replies that the batch is a duplicate.
     """
     view: cython.const[cython.uchar][::1] = replies
     end: cython.Py_ssize_t = len(view)

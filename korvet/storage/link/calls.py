@@ -10,13 +10,14 @@ from typing import Any, Final
 
 import hiredis
 
+from korvet.records.batch import BytesLike
 from korvet.records.kernel import pack_command
 from korvet.storage.errors import RedisFault, StorageError, domain_error
 from korvet.storage.link.futures import resolve
 
 log = logging.getLogger(__name__)
 
-Payload = bytes | Sequence[bytes]
+Payload = bytes | Sequence[BytesLike]
 """One or several packed commands, in one piece or in several."""
 OnReply = Callable[[memoryview | StorageError], None]
 """Called with the raw reply, or all replies to a group of commands (the view is valid during the call only);

@@ -14,6 +14,7 @@ from korvet.storage.link.calls import answer, fault_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from korvet.records.batch import BytesLike
     from korvet.storage.errors import RedisFault
     from korvet.storage.link.calls import OnReply, Payload
 
@@ -64,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._on_fault = on_fault
         # Commands that are sent in one write at the end of the loop's iteration.
-        self._outbox: list[bytes] = []
+        self._outbox: list[BytesLike] = []
         self.lost = False
         self.gone = asyncio.Event()
         """Set after the connection broke."""

@@ -5,11 +5,13 @@ of the calls.
 adds every record. It works in every state, and costs Redis twice the CPU of plain XADDs.
 
 *Guarded append* (guarded.py): the broker assigns the IDs, since it knows the end of its last append, and
-sends one MULTI: the function korvet_guard, which opens a gate by renaming the stream, the XADDs of all
-entries through that gate, and the function korvet_seal, which renames the stream back and saves the log's
-state. A batch that is one small entry needs no gate: the guard adds it. If the broker was wrong (another
-writer, a refused batch before this one, the library lost), the guard opens nothing, the XADDs find no stream,
-and the batch goes by script.
+sends one MULTI: the function korvet_guard, which opens a gate by renaming the stream, the commands that add
+all entries through that gate, and the function korvet_seal, which renames the stream back and saves the log's
+state. These commands are an XADD for each entry, or one KORVET.ADD for a whole batch if the server has the
+module (storage/module). A batch that is one small entry needs no gate: the guard adds it. If the broker was
+wrong (another writer, a refused batch before this one, the library or the module lost), the guard opens
+nothing, the commands find no stream, or korvet_seal removes what some of them added; and the batch goes by
+script.
 
 While Redis is busy with two such transactions, the batches that arrive are gathered, and so are those that
 arrive in one iteration of the event loop from a producer that does not wait for answers. One guard lets a
@@ -33,7 +35,7 @@ from korvet.storage.errors import PASSING, FencedEpoch, LinkLost, StorageError, 
 from korvet.storage.link.calls import answer, parse_reply
 from korvet.storage.log.append_replies import Outcome, irregular_reply, read_numbers, read_outcome
 from korvet.storage.log.appends import AppendGroup, MarkerAppend, OwnAppend, ProducedAppend
-from korvet.storage.log.guarded import GuardedAppends, gate_command, script_decides
+from korvet.storage.log.guarded import GuardedAppends, script_decides
 from korvet.storage.log.layouts import layout_of
 from korvet.storage.log.read_back import READ_BACK_TIMEOUT_S, read_back
 from korvet.storage.log.routes import Guard, InFlight, Kind, Route, choose_route
@@ -72,7 +74,7 @@ class Appender:
 
     __slots__ = (
         "_epoch",
-        "_gate_command",
+        "_gate",
         "_guarded",
         "_held",
         "_layout",
@@ -89,9 +91,8 @@ class Appender:
     def __init__(self, state: LogState, resources: LogResources) -> None:
         self._state = state
         self._resources = resources
-        gate = resources.commands.keyspace.gate(state.topic.name, state.partition)
-        self._gate_command = gate_command(gate)
-        self._guarded = GuardedAppends(state, gate, self)
+        self._gate = resources.commands.keyspace.gate(state.topic.name, state.partition)
+        self._guarded = GuardedAppends(state, self._gate, self)
         self.configure()
         self._scripts = 0
         """Script appends in flight."""
@@ -106,7 +107,7 @@ class Appender:
 
     def configure(self) -> None:
         """Take over the topic's configuration."""
-        self._layout = layout_of(self._state, self._gate_command)
+        self._layout = layout_of(self._state, self._gate)
         self._script = ScriptCommands(self._state, self._resources.commands.keyspace, self._layout)
 
     def append(

@@ -57,6 +57,7 @@ class AppendGroup:
 
     __slots__ = (
         "appends",
+        "command_count",
         "entry_count",
         "forms",
         "largest_bytes",
@@ -72,6 +73,8 @@ class AppendGroup:
         self.appends: list[ProducedAppend] = []
         self.forms: list[AppendCommands] = []
         self.entry_count = 0
+        self.command_count = 0
+        """The commands that add the entries through the gate."""
         self.record_count = 0
         self.largest_bytes = 0
         """The size of the largest entry."""
@@ -83,6 +86,7 @@ class AppendGroup:
         self.appends.append(append)
         self.forms.append(form)
         self.entry_count += form.entry_count
+        self.command_count += form.command_count
         self.record_count += form.record_count
         self.size_bytes += form.size_bytes
         self.largest_bytes = max(self.largest_bytes, form.largest_bytes)
@@ -102,8 +106,13 @@ class AppendGroup:
 
     @property
     def gated(self) -> bool:
-        """Whether the entries are XADDed through the gate; else the guard adds the only entry."""
+        """Whether the entries are added through the gate; else the guard adds the only entry."""
         return self.entry_count > 1 or self.size_bytes >= _THROUGH_GATE_BYTES
+
+    @property
+    def needs_module(self) -> bool:
+        """Whether a KORVET.ADD adds entries."""
+        return any(form.add for form in self.forms)
 
     def outcomes(self, first: Appended) -> list[Appended]:
         """The outcome of each append, derived from that of the first one."""

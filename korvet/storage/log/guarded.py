@@ -1,7 +1,7 @@
 """Guarded appends: gathered in groups, sent as one function call or one transaction each, and their replies.
 
 A group whose only entry is small is an argument of korvet_guard, which adds it. Any other group is a MULTI
-of korvet_guard, the XADDs through the gate and korvet_seal.
+of korvet_guard, the XADDs and KORVET.ADDs through the gate and korvet_seal.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from korvet.storage.errors import LinkLost, RedisFault, StorageError
 from korvet.storage.link.slots import REDIRECTIONS
 from korvet.storage.log.append_replies import irregular_reply, read_numbers, read_outcome
 from korvet.storage.log.appends import AppendGroup
+from korvet.storage.log.layouts import xadd_start
 from korvet.storage.log.producer_sequences import pack_sequences
 
 if TYPE_CHECKING:
-    from korvet.records.batch import AppendCommands, Span
+    from korvet.records.batch import AppendCommands, BytesLike, Span
     from korvet.storage.link.calls import Payload
     from korvet.storage.log.append_replies import Outcome
     from korvet.storage.log.appends import ProducedAppend
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _GUARD_FIXED_ARGUMENTS: Final = 17
 _XADD_FIXED_ARGUMENTS: Final = 4
-# Replies to a transaction apart from those to its XADDs: MULTI, the guard, the seal, EXEC.
+# Replies to a transaction apart from those to the commands that add: MULTI, the guard, the seal, EXEC.
 _GATE_REPLIES: Final = 4
 _MULTI: Final = pack_command("MULTI")
 _EXEC: Final = pack_command("EXEC")
@@ -77,11 +78,11 @@ class GuardedAppends:
     """The guarded appends of one log, in flight and gathered."""
 
     __slots__ = (
-        "_gate_command",
         "_guard_prefix",
         "_owner",
         "_seal",
         "_state",
+        "_xadd_start",
         "gathering",
         "in_flight",
         "link",
@@ -92,7 +93,7 @@ class GuardedAppends:
         stream, index, meta, _ = state.keys
         self._state = state
         self._owner = owner
-        self._gate_command = gate_command(gate)
+        self._xadd_start = xadd_start(gate)
         self._guard_prefix = pack_arguments("FCALL", "korvet_guard", 4, stream, index, meta, gate, state.bias)
         self._seal = pack_command("FCALL", "korvet_seal", 2, stream, gate) + _EXEC
         self.in_flight: deque[AppendGroup] = deque()
@@ -143,11 +144,11 @@ class GuardedAppends:
         self.in_flight.append(group)
         payload: Payload
         if group.gated:
-            pieces = [_MULTI + self._guard_command(group)]
+            pieces: list[BytesLike] = [_MULTI + self._guard_command(group)]
             for form in group.forms:
-                pieces += (self._xadd_head(form), *form.pieces)
+                pieces += form.add or (self._xadd_head(form), *form.pieces)
             payload = (*pieces, self._seal)
-            self.link.send(payload, self._answered, group.entry_count + _GATE_REPLIES)
+            self.link.send(payload, self._answered, group.command_count + _GATE_REPLIES)
         else:
             payload = (self._guard_command(group), *first.pieces)
             if first.size_bytes < _UNCOPIED_BYTES:
@@ -176,7 +177,7 @@ class GuardedAppends:
     def _xadd_head(self, form: AppendCommands) -> bytes:
         """The beginning of the XADD of a batch's first entry, up to its fields."""
         head = b"*%d\r\n" % (_XADD_FIXED_ARGUMENTS + form.first_argc)
-        return head + self._gate_command + pack_arguments(entry_id(form.first_entry))
+        return head + self._xadd_start + pack_arguments(entry_id(form.first_entry))
 
     def _answered(self, replies: memoryview | StorageError) -> None:
         group = self.in_flight[0]
@@ -186,7 +187,7 @@ class GuardedAppends:
                 replies = LinkLost(f"Redis did not take a transaction: {replies}")
             self._failed(replies)
             return
-        numbers = read_numbers(self._state, replies, group.entry_count if group.gated else 0)
+        numbers = read_numbers(self._state, replies, group.command_count if group.gated else 0)
         if numbers is None:
             self._failed(self._refusal_in(replies))
             return
@@ -213,8 +214,9 @@ class GuardedAppends:
 
     def _refusal_in(self, replies: memoryview) -> StorageError:
         """The error in the replies to a guarded append that did not succeed."""
-        queued = _OK + _QUEUED * (self.in_flight[0].entry_count + 2)
-        # The guard's reply. Those to the XADDs do not matter.
+        group = self.in_flight[0]
+        queued = _OK + _QUEUED * (group.command_count + 2)
+        # The guard's reply. Those to the commands that add do not matter.
         first = b""
         if bytes(replies[: len(queued)]) == queued:
             first = bytes(replies[len(queued) : len(queued) + _REFUSAL_BYTES])
@@ -224,14 +226,12 @@ class GuardedAppends:
             message = error[1].decode("utf-8", "replace")
             return RedisFault(message, message.partition(" ")[0])
         if _DISCARDED.search(bytes(replies[-_DISCARDED_BYTES:])):
+            if group.needs_module:
+                # A command that adds was refused. Whether it was KORVET.ADD, the replies do not always show.
+                self._state.links.server.module.refused()
             return RedisFault("the transaction was discarded", "REFUSED")
         return irregular_reply(self._state, replies)
 
 
 def _span_argument(span: Span) -> bytes:
     return b"%d %d %d %d;" % (span.records, span.entries, span.size_bytes, span.newest_ms)
-
-
-def gate_command(gate: bytes) -> bytes:
-    """The strings before the entry ID in an XADD through the gate."""
-    return pack_arguments("XADD", gate, "NOMKSTREAM")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from korvet.offsets.entry_fields import BATCH
+from korvet.offsets.packing import entry_id
 from korvet.offsets.record_batch import (
     LAST_OFFSET_DELTA_AT,
     LOG_APPEND_TIME,
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     from korvet.storage.log.values import Form, ReceivedBatch
 
 
+# The fewest records that go to the server module as one KORVET.ADD. A lone batch of three costs broker and
+# Redis the same either way, compressed or not. Four save Redis 1/10, and 1/4 if other batches share the
+# guard; 64 KB of 100 B save Redis 2/3, and the broker 1/3.
+_FEWEST_ADDED: Final = 4
+# Strings of a KORVET.ADD.
+_ADD_STRINGS: Final = 6
 _BATCH_NAME: Final = kernel.pack_arguments(BATCH)
 _LINE_END: Final = b"\r\n"
 
@@ -64,10 +71,11 @@ class RecordLayout:
 
     append_function = "korvet_append"
 
-    def __init__(self, state: LogState, command: bytes) -> None:
-        """`command`: the RESP bulk strings before the entry ID in each XADD."""
+    def __init__(self, state: LogState, gate: bytes) -> None:
+        """`gate`: the key through which guarded appends add their entries; see Keyspace.gate."""
         self._state = state
-        self._command = command
+        self._xadd = xadd_start(gate)
+        self._add = b"*%d\r\n%b" % (_ADD_STRINGS, kernel.pack_arguments("KORVET.ADD", gate))
         topic = state.topic
         self._with_timestamps = state.with_timestamps
         self._log_append_time = topic.log_append_time
@@ -79,15 +87,13 @@ class RecordLayout:
 
     def commands(self, received: ReceivedBatch, position: int) -> AppendCommands:
         """See Layout."""
-        return kernel.encode_commands(
-            received.data,
-            0,
-            received.header,
-            received.plain,
-            self._with_timestamps,
-            position,
-            self._command,
-        )
+        data, header, plain = received.data, received.header, received.plain
+        replicas = self._state.links.server.module.replicas
+        if replicas is None or header.record_count < _FEWEST_ADDED:
+            return kernel.encode_commands(data, 0, header, plain, self._with_timestamps, position, self._xadd)
+        arguments = kernel.pack_arguments(entry_id(position), int(self._with_timestamps), replicas)
+        command = self._add + arguments
+        return kernel.encode_add(data, 0, header, plain, self._with_timestamps, position, command)
 
     def as_read(self, received: ReceivedBatch, form: Form, base_offset: int) -> bytes | None:
         """See Layout."""
@@ -192,8 +198,13 @@ class BatchLayout:
         return kernel.place_batch(data, base_offset, self._state.leader_epoch)
 
 
-def layout_of(state: LogState, command: bytes) -> Layout:
-    """The layout of a log's topic; see RecordLayout for `command`."""
+def layout_of(state: LogState, gate: bytes) -> Layout:
+    """The layout of a log's topic; see RecordLayout for `gate`."""
     if state.topic.storage_layout == "batch":
         return BatchLayout(state)
-    return RecordLayout(state, command)
+    return RecordLayout(state, gate)
+
+
+def xadd_start(gate: bytes) -> bytes:
+    """The strings before the entry ID in an XADD through the gate."""
+    return kernel.pack_arguments("XADD", gate, "NOMKSTREAM")

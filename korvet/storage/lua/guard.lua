@@ -1,9 +1,9 @@
 -- Guarded appends: the broker assigns the entry IDs, and Redis checks that nothing came in between.
 --
--- One entry is an argument of korvet_guard, which adds it.  More entries are XADDs in one MULTI: korvet_guard renames
--- the stream to the *gate*, the key that the XADDs of this MULTI use, and korvet_seal renames it back.  If the guard
--- refuses, the gate does not exist and the XADDs (NOMKSTREAM) add nothing.  MULTI is atomic, so no other client ever
--- sees the gate.
+-- One entry is an argument of korvet_guard, which adds it.  More entries are added by commands in one MULTI, by an XADD
+-- for each, or by one KORVET.ADD for a whole batch: korvet_guard renames the stream to the *gate*, the key that these
+-- commands use, and korvet_seal renames it back.  If the guard refuses, the gate does not exist and the commands add
+-- nothing (XADD by NOMKSTREAM).  MULTI is atomic, so no other client ever sees the gate.
 
 -- Where the fields of the only entry begin.
 local FIELDS = 11
@@ -13,7 +13,7 @@ local function refused(why)
 end
 
 -- What korvet_guard let in and korvet_seal has to confirm, in the same MULTI: {gate, last_id (of the stream before),
--- length (of the stream after all XADDs), finish (saves the log and returns the reply)}.
+-- length (of the stream after all commands), finish (saves the log and returns the reply)}.
 local opened
 
 -- Returns the refusal if the log does not end with entry `own_last_id` of the broker, or the gate cannot be opened
@@ -48,7 +48,7 @@ end
 -- largest entry (bytes), spans (each "<records> <entries> <bytes> <largest timestamp>;"); then, for a single entry, its
 -- field arguments.
 -- Lets batches in whose entry IDs the broker assigned.  With fields: adds the entry.  Without: opens the gate for the
--- XADDs that follow in the same MULTI, and korvet_seal after them.
+-- commands that follow in the same MULTI, and korvet_seal after them.
 -- Returns the reply of korvet_append for the first batch, or OK if the gate is open.  Errors: REFUSED if the log is not
 -- as the broker expects (nothing is done, and korvet_append may be called instead), and the errors of korvet_append
 -- except THROTTLED.
@@ -104,8 +104,8 @@ end
 -- KEYS: stream, gate.
 -- Ends a MULTI in which korvet_guard opened the gate: renames the stream back, and saves the log if all entries are
 -- there.
--- Returns the reply of korvet_append for the first batch.  Errors: REFUSED if the guard let nothing in, or if an entry
--- ID was taken (`look` overlooks XSETID); then none of the entries is there.
+-- Returns the reply of korvet_append for the first batch.  Errors: REFUSED if the guard let nothing in, if an entry ID
+-- was taken (`look` overlooks XSETID), or if KORVET.ADD refused; then none of the entries is there.
 local function seal(keys, args)
   local stream, gate = keys[1], keys[2]
   if #keys ~= 2 or #args ~= 0 then
@@ -123,7 +123,7 @@ local function seal(keys, args)
     for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. appended.last_id, '+')) do
       redis.call('XDEL', stream, entry[1])
     end
-    return refused('an entry ID was taken')
+    return refused('not all entries were added')
   end
   return appended.finish()
 end

@@ -1,0 +1,245 @@
+"""Guarded appends by the server module: the same streams as by XADDs, and none of a group that it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from korvet.records.compression import compress
+from korvet.records.kernel import parse_batch
+from korvet.storage.log.values import Appended, ProducerSequence, ReceivedBatch
+from tests.storage.batches import produce
+from tests.storage.conftest import Bench, calls_of, server_programs
+from tests.storage.proxy import until
+from tests.support.logs import admit
+from tests.support.module import require_module
+from tests.unit.records import forms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from korvet.storage.errors import StorageError
+    from korvet.storage.log.partition_log import PartitionLog
+    from tests.storage.conftest import Server
+
+# The fewest records that are appended by the module.
+FEWEST = 4
+HEADERS = ((b"name", b"value"), (b"", b""), (b"\xff", None))
+
+
+def values(prefix: bytes, count: int = FEWEST) -> list[bytes]:
+    return [b"%b%d" % (prefix, number) for number in range(count)]
+
+
+def values_of(log: PartitionLog, client: Any) -> list[bytes]:
+    return [fields[b"value"] for _, fields in client.xrange(log.stream)]
+
+
+def adds(client: Any) -> int:
+    """The number of batches that the module has appended or refused so far."""
+    return calls_of(client, "korvet.add")
+
+
+async def usable(log: PartitionLog) -> None:
+    """Wait until the broker knows that it may use the module."""
+    module = log.links.server.module
+    await until(lambda: module.replicas is not None)
+
+
+async def appended(log: PartitionLog, batches: list[list[bytes]], *, followed: bool = False) -> list[int]:
+    """Append batches of these values at once; returns their base offsets."""
+    outcomes: dict[int, Appended | StorageError] = {}
+    for number, batch in enumerate(batches):
+        records: list[tuple[bytes | None, bytes | None, int]] = [(b"key", value, 5) for value in batch]
+        produce(log, records, partial(outcomes.__setitem__, number), followed=followed)
+    await until(lambda: len(outcomes) == len(batches))
+    return [base_offset_of(outcomes[number]) for number in range(len(batches))]
+
+
+def base_offset_of(outcome: Appended | StorageError) -> int:
+    assert isinstance(outcome, Appended), outcome
+    return outcome.base_offset
+
+
+async def append(log: PartitionLog, batch: ReceivedBatch) -> None:
+    header = batch.header
+    producer = None
+    if header.producer_id >= 0:
+        producer = ProducerSequence(
+            header.producer_id, header.producer_epoch, header.base_sequence, header.transactional
+        )
+    outcomes: list[Appended | StorageError] = []
+    log.append(batch, producer, admit, outcomes.append)
+    await until(lambda: bool(outcomes))
+    base_offset_of(outcomes[0])
+
+
+@pytest.fixture
+def log(bench: Bench, server: Server) -> PartitionLog:
+    """A log whose next appends are guarded, on a server whose module may be used."""
+    require_module(server.program)
+    made = bench.log()
+    bench.run(usable(made))
+    bench.run(appended(made, [[b"first"]]))
+    return made
+
+
+def whole(records: list[forms.Record], codec: int = 0, **parts: Any) -> ReceivedBatch:
+    section = forms.records_bytes(records)
+    attributes = parts.pop("attributes", 0) | codec
+    data = forms.batch_bytes(
+        compress(codec, section) if codec else section,
+        len(records),
+        base_ms=records[0].timestamp_ms,
+        max_ms=max(record.timestamp_ms for record in records),
+        attributes=attributes,
+        **parts,
+    )
+    return ReceivedBatch(data, parse_batch(data, 0), section if codec else None)
+
+
+def batches_of_all_kinds() -> list[ReceivedBatch]:
+    now_ms = forms.BASE_MS
+    kinds = [
+        [forms.Record(b"k%d" % number, b"v" * 100, now_ms + number) for number in range(600)],
+        [forms.Record(None, None, now_ms) for _ in range(5)],
+        [forms.Record(b"", b"", -number) for number in range(1, 6)],
+        [forms.Record(b"k", None, 1 << 60, HEADERS) for _ in range(4)],
+        [forms.Record(None, bytes(range(256)) * 300, now_ms, HEADERS[:number]) for number in range(4)],
+    ]
+    found = [whole(records, codec) for records in kinds for codec in (0, 3)]
+    found += [
+        whole(records, codec, attributes=16, producer=(7, 0, FEWEST * number))
+        for number, (records, codec) in enumerate([(kinds[1][:4], 0), (kinds[3], 4), (kinds[4], 0)])
+    ]
+    return found
+
+
+DENSE = {"offset_assignment": "dense"}
+APPEND_TIME = {"configs": {"message.timestamp.type": "LogAppendTime"}}
+
+
+@pytest.mark.parametrize("options", [{}, DENSE, APPEND_TIME], ids=["clock", "dense", "append time"])
+def test_streams_index_and_state_are_those_of_xadds(
+    bench: Bench, log: PartitionLog, options: dict[str, Any]
+) -> None:
+    """All is equal on dense topics. On others the clock gives the records of each stream other IDs."""
+    xadded, added = bench.log("xadded", **options), bench.log("added", **options)
+    module = log.links.server.module
+    replicas, before = module.replicas, adds(bench.client)
+
+    async def load(into: PartitionLog, replicas: int | None) -> None:
+        await append(into, whole([forms.Record(b"k", b"first", forms.BASE_MS)]))
+        for batch in batches_of_all_kinds():
+            module.replicas = replicas
+            await append(into, batch)
+
+    bench.run(load(xadded, None))
+    assert adds(bench.client) == before
+    bench.run(load(added, replicas))
+    assert adds(bench.client) == before + len(batches_of_all_kinds())
+    if options == DENSE:
+        assert bench.client.dump(xadded.stream) == bench.client.dump(added.stream)
+        assert points_of(xadded, bench.client) == points_of(added, bench.client)
+        assert xadded.state.average_bytes == added.state.average_bytes
+    ends = [bench.run(each.bounds()) for each in (xadded, added)]
+    assert (ends[0].entries, ends[0].payload_bytes) == (ends[1].entries, ends[1].payload_bytes)
+    assert xadded.state.largest_bytes == added.state.largest_bytes
+    with_times = options != APPEND_TIME
+    assert fields_of(xadded, bench.client, with_times) == fields_of(added, bench.client, with_times)
+
+
+def points_of(log: PartitionLog, client: Any) -> list[tuple[list[bytes], float]]:
+    """The points of the index, without the time of the append, which is the third word of each."""
+    points = client.zrange(log.keys[1], 0, -1, withscores=True)
+    return [(point.split()[:2] + point.split()[3:], score) for point, score in points]
+
+
+def fields_of(log: PartitionLog, client: Any, with_times: bool) -> list[tuple[dict[bytes, bytes], int]]:
+    """The fields of all entries; `with_times`: and their timestamps (ms) in place of `ts`."""
+    found = []
+    for entry, fields in client.xrange(log.stream):
+        timestamp_ms = int(entry.partition(b"-")[0]) + int(fields.pop(b"ts")) if with_times else 0
+        found.append((fields, timestamp_ms))
+    return found
+
+
+def test_small_batches_share_a_guard_with_large_ones(bench: Bench, log: PartitionLog) -> None:
+    before, opened = adds(bench.client), calls_of(bench.client, "rename")
+    batches = [values(b"%d-" % number, 1 + number % 6) for number in range(30)]
+    offsets = bench.run(appended(log, batches, followed=True))
+    assert adds(bench.client) == before + sum(len(batch) >= FEWEST for batch in batches)
+    assert calls_of(bench.client, "rename") == opened + 1
+    assert [after - base for base, after in itertools.pairwise(offsets)] == [
+        len(batch) for batch in batches[:-1]
+    ]
+    assert values_of(log, bench.client) == [b"first", *(value for batch in batches for value in batch)]
+
+
+def test_a_refused_part_undoes_its_group(bench: Bench, log: PartitionLog) -> None:
+    """The second of two batches names another version of the replica set; the first one is added before."""
+    module = log.links.server.module
+    assert module.replicas is not None
+    before = adds(bench.client)
+
+    async def load() -> None:
+        outcomes: list[Appended | StorageError] = []
+        for number, batch in enumerate((b"a", b"b", b"c")):
+            records: list[tuple[bytes | None, bytes | None, int]] = [(None, v, 5) for v in values(batch)]
+            produce(log, records, outcomes.append, (7, 0, FEWEST * number), followed=True)
+            module.replicas = module.replicas and module.replicas + 1
+        await until(lambda: len(outcomes) == 3)
+        bases = [base_offset_of(outcome) for outcome in outcomes]
+        assert bases == sorted(bases)
+        await usable(log)
+        await appended(log, [values(b"d")])
+
+    bench.run(load())
+    assert adds(bench.client) >= before + 3
+    written = [b"first", *values(b"a"), *values(b"b"), *values(b"c"), *values(b"d")]
+    assert values_of(log, bench.client) == written
+    assert bench.run(log.queries.count(0, log.log_end)) == len(written)
+
+
+def test_a_module_that_was_unloaded(new_server: Callable[..., Server]) -> None:
+    require_module(server_programs()[0])
+    server = new_server("--enable-module-command", "yes")
+    bench = Bench(server, "unloaded")
+    log = bench.log()
+    bench.run(usable(log))
+    bench.run(appended(log, [[b"first"], values(b"a")]))
+    assert adds(server.client) > 0
+    server.client.execute_command("MODULE", "UNLOAD", "korvet")
+    batches = [values(b"%d-" % number) for number in range(10)]
+    bench.run(appended(log, batches))
+    assert log.links.server.module.replicas is None
+    written = [b"first", *values(b"a"), *(value for batch in batches for value in batch)]
+    assert values_of(log, bench.client) == written
+    bench.close()
+
+
+def test_an_entry_in_the_way_refuses_the_batch(bench: Bench, log: PartitionLog) -> None:
+    """The module would refuse the ID, if the guard let it be called. The broker goes on to use the module."""
+    other = bench.log("dense", offset_assignment="dense")
+    bench.run(appended(other, [[b"first"]]))
+    bench.client.execute_command("XSETID", other.stream, "0-2")
+    bench.run(appended(other, [values(b"a"), values(b"b")]))
+    assert values_of(other, bench.client) == [b"first", *values(b"a"), *values(b"b")]
+    bench.run(usable(log))
+    before = adds(bench.client)
+    bench.run(appended(log, [values(b"c")]))
+    assert adds(bench.client) == before + 1
+
+
+def test_records_are_sent_uncopied(bench: Bench, log: PartitionLog) -> None:
+    """Batches of large requests are views into their frames."""
+    frame = whole([forms.Record(b"k", b"v" * 20_000, int(time.time() * 1000)) for _ in range(20)])
+    view = memoryview(b"before" + bytes(frame.data))[6:]
+    before = adds(bench.client)
+    bench.run(append(log, ReceivedBatch(view, frame.header, None)))
+    assert adds(bench.client) == before + 1
+    assert values_of(log, bench.client) == [b"first", *[b"v" * 20_000] * 20]
