@@ -1,8 +1,9 @@
-# Two images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`.
+# Three images: `broker` runs korvet on a Redis or Valkey, `report` adds Spark and Java for `korvet report`, and `redis`
+# is a Valkey with korvet's server module.
 
 FROM python:3.12.11-slim-bookworm AS build
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
-# The compiled kernels need a C compiler; the final images don't.
+# The compiled kernels and the server module need a C compiler; the final images don't.
 # Debian has one version of a package per release, so there is nothing to pin.
 # hadolint ignore=DL3008
 RUN apt-get update \
@@ -14,7 +15,11 @@ COPY offsets offsets
 COPY spark spark
 COPY korvet korvet
 RUN python -m venv /opt/korvet \
-    && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir .
+    && KORVET_REQUIRE_EXT=1 /opt/korvet/bin/pip install --no-cache-dir . \
+    && cp "$(/opt/korvet/bin/korvet module)" /opt/korvet_module.so
+
+FROM valkey/valkey:8.1.4-bookworm AS redis
+COPY --from=build /opt/korvet_module.so /usr/local/lib/korvet_module.so
 
 FROM python:3.12.11-slim-bookworm AS broker
 # jemalloc makes the embedded server faster.

@@ -24,6 +24,8 @@ import redis
 
 from korvet.embedded import find_server
 from korvet.embedded.allocator import server_environment
+from korvet.storage.module import find_module
+from tests.support.module import UNBUILT, module_built
 from tests.support.polling import until
 from tests.support.ports import free_port
 from tests.support.processes import Child
@@ -110,6 +112,13 @@ def test_the_store_says_itself_that_containers_may_connect(services: dict[str, A
     assert "ports" not in services["redis"], "nobody else reaches it"
 
 
+def test_the_store_loads_the_module_of_its_image(services: dict[str, Any]) -> None:
+    command = services["redis"]["command"]
+    path = command[command.index("--loadmodule") + 1]
+    body = (ROOT / "Dockerfile").read_text().partition(" AS redis\n")[2].partition("\nFROM ")[0]
+    assert body.split()[-1] == path
+
+
 def test_built_targets_exist(services: dict[str, Any]) -> None:
     stages = re.findall(r"^FROM \S+ AS (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     for service in services.values():
@@ -146,6 +155,7 @@ class Stack:
             "localhost:9092": f"127.0.0.1:{self.kafka_port}",
             "127.0.0.1:9092": f"127.0.0.1:{self.kafka_port}",
             "/report": str(folder / "report"),
+            "/usr/local/lib/korvet_module.so": str(find_module()),
         }
         bin_folder = Path(sys.executable).parent
         self.environ = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
@@ -168,7 +178,8 @@ class Stack:
         assert command[0] in ("valkey-server", "redis-server")
         place = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         environ = {**self.environ, **self.services["redis"]["environment"]}
-        return Child([str(find_server().path), *command[1:], *place], self.folder / "redis.log", environ)
+        arguments = map(self.here, command[1:])
+        return Child([str(find_server().path), *arguments, *place], self.folder / "redis.log", environ)
 
     def start_korvet(self) -> Child:
         """Start the broker with its service's command."""
@@ -196,6 +207,8 @@ class Stack:
 
 @pytest.fixture
 def stack(services: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
+    if not module_built():
+        pytest.skip(UNBUILT)
     with ExitStack() as running:
         stack = Stack(services, tmp_path)
         running.callback(stack.start_redis().kill)
@@ -209,6 +222,7 @@ def stack(services: dict[str, Any], tmp_path: Path) -> Iterator[Stack]:
 def test_services_start_and_serve(stack: Stack) -> None:
     with redis.Redis(port=stack.redis_port, decode_responses=True) as client:
         assert client.config_get("protected-mode") == {"protected-mode": "no"}
+        assert "korvet" in [loaded["name"] for loaded in client.module_list()]
     bootstrap = ["--bootstrap-server", f"127.0.0.1:{stack.kafka_port}"]
     for arguments in (["topics", "create", "deployed"], ["topics", "describe", "deployed", "--json"]):
         done = subprocess.run(

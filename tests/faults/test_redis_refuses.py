@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,8 +14,9 @@ from tests.api.asking import Client, connect
 from tests.api.batches import batch
 from tests.storage.conftest import Server, server_programs
 from tests.support.admin import create_topic
-from tests.support.confluent import read_all
+from tests.support.confluent import consumer, producer, read_all
 from tests.support.polling import until
+from tests.support.ports import free_port
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
+ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "refused"
 LEASE_MS = 1_000
 NONE, NOT_LEADER, LOADING, NOT_AVAILABLE = 0, 6, 14, 15
@@ -159,3 +163,31 @@ def test_rights_that_are_taken_away(store: Server, client: Client) -> None:
     assert produce(client) == STORAGE_ERROR
     store.client.acl_setuser("default", enabled=True, nopass=True, commands=["+fcall"], keys=["*"])
     until(lambda: produce(client) == NONE, 10, "the server takes records again")
+
+
+def test_the_documented_user_may_do_all_that_a_broker_does(tmp_path: Path) -> None:
+    """The user of docs/redis.md: transactions, groups, and the looks for native changes."""
+    (rule,) = re.findall(r"ACL SETUSER korvet .*", (ROOT / "docs" / "redis.md").read_text())
+    port = free_port()
+    store = Server(server_programs()[0], tmp_path, "--port", str(port), "--bind", "127.0.0.1")
+    korvet = KorvetServer(redis_url=f"redis://korvet:PASSWORD@127.0.0.1:{port}")
+    try:
+        store.client.execute_command(*rule.split())
+        korvet.start()
+        create_topic(korvet.bootstrap, TOPIC, 1)
+        writer = producer(korvet.bootstrap, transactional_id="t")
+        writer.init_transactions(30)
+        writer.begin_transaction()
+        for number in range(COMMITS):
+            writer.produce(TOPIC, b"%d" % number)
+        writer.commit_transaction(30)
+        group = consumer(korvet.bootstrap, "g", auto_offset_reset="earliest")
+        group.subscribe([TOPIC])
+        assert len(group.consume(COMMITS, 60)) == COMMITS
+        group.commit(asynchronous=False)
+        group.close()
+        store.client.xreadgroup("g", "native", {f"korvet:{TOPIC}:0": ">"})
+        assert store.client.execute_command("ACL", "LOG") == []
+    finally:
+        korvet.discard()
+        store.stop()
