@@ -11,7 +11,8 @@
    KORVET.REPLICAS
        Returns the version of the module, and the version of the replica set: it changes before a replica gets its
        first byte, and differs after each start of the server. Replicas get KORVET.ADD as it is, so the caller finds
-       out whether each of them has the module, and then passes this version. */
+       out whether each of them has the module, and then passes this version. In a Cluster, a node to which slots move
+       counts as a replica. */
 #include "server_api.h"
 
 #include <stdio.h>
@@ -438,14 +439,34 @@ static int is_word(const char *word, size_t size, const char *lowercase)
     return i == size && lowercase[i] == 0;
 }
 
-/* Sees each command before the server does. */
+/* Whether argument `place` of a command is `lowercase`, if its case doesn't count. */
+static int is_argument(FilterContext *context, int place, const char *lowercase)
+{
+    String *argument = Api_CommandFilterArgGet(context, place);
+    size_t size;
+    const char *word = argument ? Api_StringPtrLen(argument, &size) : NULL;
+    return word && is_word(word, size, lowercase);
+}
+
+/* Sees each command before the server does, also those of scripts. Besides replicas, a node to which slots move gets
+   commands as they are: it asks for them by CLUSTER SYNCSLOTS (Redis 8.4; Valkey moves slots in another way if a
+   module is loaded), and acknowledges them by CLUSTER SYNCSLOTS ACK. */
 static void watch_replicas(FilterContext *context)
 {
     size_t size;
     const char *name = Api_StringPtrLen(Api_CommandFilterArgGet(context, 0), &size);
-    if ((size == SIZE("psync") && is_word(name, size, "psync"))
-        || (size == SIZE("sync") && is_word(name, size, "sync")))
-        replicas_version++;
+    switch (size) {
+    case SIZE("sync"):
+        replicas_version += is_word(name, size, "sync");
+        break;
+    case SIZE("psync"):
+        replicas_version += is_word(name, size, "psync");
+        break;
+    case SIZE("cluster"):
+        replicas_version += is_word(name, size, "cluster") && is_argument(context, 1, "syncslots")
+            && !is_argument(context, 2, "ack");
+        break;
+    }
 }
 
 static int reply_with_fault(Context *context, Fault fault)
