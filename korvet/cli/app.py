@@ -42,6 +42,9 @@ _BUILTIN = {
     "module": _Builtin(
         "korvet.cli.module", "module", "Show the path of the server module, for `loadmodule`."
     ),
+    "rewrite": _Builtin(
+        "korvet.cli.rewrite", "rewrite", "Make a data folder loadable without korvet's server module."
+    ),
     "version": _Builtin("korvet.cli.version", "version", "Show the versions of korvet and its environment."),
 }
 # Help texts of entry points, so that `--help` needn't load them (Spark takes seconds).

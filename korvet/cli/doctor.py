@@ -20,6 +20,7 @@ from korvet.cli.output import print_json, table
 from korvet.cli.redis_address import find_redis, redis_options
 from korvet.config.address import redacted
 from korvet.embedded.binary import OLDEST_VERSION, version_text
+from korvet.embedded.writer import read_writer
 from korvet.offsets.packing import AddressError, offset_of
 from korvet.spark.report.times import clock, duration
 from korvet.storage.brokers.lease import parse_entry
@@ -78,6 +79,7 @@ def doctor(url: str | None, data_dir: Path, keyspace: str, as_json: bool) -> Non
         servers = {place: stack.enter_context(client) for place, client in find_servers(address).items()}
         clients = [*servers.values()]
         findings = [
+            *([] if url else check_folder(data_dir)),
             *check_servers(servers),
             *check_modules(addresses_of(address, servers)),
             *check_shared(clients, keyspace),
@@ -135,6 +137,18 @@ def _client(address: RedisAddress) -> "redis.Redis":
     if address.socket_path is not None:
         return redis.Redis(unix_socket_path=address.socket_path, db=address.database, **options)
     return redis.Redis(address.host, address.port, db=address.database, ssl=address.tls, **options)
+
+
+def check_folder(data_dir: Path) -> Iterator[Finding]:
+    """Check which servers can load the data folder of an embedded server."""
+    noted = read_writer(data_dir)
+    if noted is None or not noted.module:
+        text = "plain: a server without korvet's server module can load it"
+    else:
+        text = (
+            f"needs korvet's server module, version {noted.module} or newer; `korvet rewrite` makes it plain"
+        )
+    yield Finding("data folder", _OK, text)
 
 
 def check_servers(servers: "Mapping[NodeAddress, redis.Redis]") -> Iterator[Finding]:

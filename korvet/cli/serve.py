@@ -152,11 +152,15 @@ def _start_embedded(settings: Config) -> EmbeddedServer:
     server = EmbeddedServer(
         settings.data_dir,
         appendfsync=settings.embedded_appendfsync,
+        module=settings.embedded_module,
         reserve_bytes=settings.disk_reserve_bytes // 2,
         on_loading=report,
     )
     server.start()
-    logger.info("embedded server %s, process %d", server.binary, server.pid)
+    module = "with" if server.loaded_module else "without"
+    logger.info(
+        "embedded server %s, %s korvet's server module, process %d", server.binary, module, server.pid
+    )
     return server
 
 

@@ -9,6 +9,7 @@ import click
 from korvet.cli.output import table
 from korvet.embedded import EmbeddedServerError, installed_servers
 from korvet.records import kernel
+from korvet.storage.module import VERSION, find_module
 
 
 @click.command(short_help="Show the versions of korvet and its environment.")
@@ -19,6 +20,7 @@ def version(as_json: bool) -> None:
         "korvet": _own_version(),
         "python": platform.python_version(),
         "accelerated": kernel.ACCELERATED,
+        "module": VERSION if find_module() else None,
         "servers": _servers(),
     }
     if as_json:
@@ -31,6 +33,10 @@ def version(as_json: bool) -> None:
         ("korvet", facts["korvet"]),
         ("Python", f"{facts['python']} ({platform.platform()})"),
         ("accelerated", accelerated),
+        (
+            "server module",
+            f"version {VERSION}" if find_module() else "no: it is not built, so appends are slow",
+        ),
     ]
     rows += [("server found", server) for server in _servers() or ["none"]]
     table(("", ""), rows, header=False)

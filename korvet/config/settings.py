@@ -111,6 +111,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "lose records."
         ),
     ] = "always"
+    embedded_module: Annotated[
+        Literal["auto", "off"],
+        Meta(description="Whether the embedded server loads korvet's server module: `auto` if it can."),
+    ] = "auto"
 
     disk_reserve_bytes: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""The data folder: its owner, whether its server still runs, and which server has written it.
+"""The data folder: its owner, whether its server still runs, and the path of its socket.
 
 There are two locks. The kernel holds them, so they end with their holders, even after kill -9:
 
@@ -14,14 +14,16 @@ import os
 import socket
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from korvet.embedded.binary import ServerBinary, version_text
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.privacy import SOCKET_NAME, make_private, open_private
 
 # Limits the path of a Unix socket: sun_path has 108 bytes on Linux and 104 on macOS, including the final NUL.
 LONGEST_SOCKET_PATH = 103
+OWNER_LOCK = "korvet.lock"
+SERVER_LOCK = "server.lock"
 
 
 class FolderLock:
@@ -90,51 +92,28 @@ def open_folder(folder: Path) -> None:
         raise EmbeddedServerError(f"the data folder {str(folder)!r} has control characters in its name")
 
 
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold both locks in the block, so that no other process uses the folder.
+
+    Raises EmbeddedServerError if one does.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in (OWNER_LOCK, SERVER_LOCK):
+            lock = FolderLock(folder / name)
+            if not lock.acquire():
+                raise EmbeddedServerError(
+                    f"the data folder {folder} is in use by {describe_holder(lock.holder())}"
+                )
+            stack.callback(lock.release)
+        yield
+
+
 def describe_holder(holder: dict[str, object]) -> str:
     """Formats a lock's holder: `process 123 on host since 2026-01-31T12:00:00Z`."""
     if "pid" not in holder:
         return "another process"
     return f"process {holder['pid']} on {holder.get('host', '?')} since {holder.get('since', '?')}"
-
-
-def check_writer(folder: Path, server: ServerBinary) -> None:
-    """Record the server that will write to the folder.
-
-    Raises EmbeddedServerError if another kind of server, or a newer version, has written the folder.
-    """
-    record = folder / "server.json"
-    try:
-        noted = json.loads(record.read_text())
-        kind, version = str(noted["kind"]), tuple(int(part) for part in str(noted["version"]).split("."))
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise EmbeddedServerError(f"{record} is damaged ({error}); delete it to use {server} here") from error
-    else:
-        written_by = (
-            f"{folder} was written by {kind} {version_text(version)}, but the server found is {server}"
-        )
-        if kind != server.kind:
-            raise EmbeddedServerError(
-                f"{written_by}. Install {kind} again, or delete {record} to switch on purpose "
-                "(keep a copy of the folder)."
-            )
-        if server.version < version:
-            raise EmbeddedServerError(
-                f"{written_by}, which is older and may not read it. Install the newer one again, "
-                f"or delete {record} to try on purpose (keep a copy of the folder)."
-            )
-        if server.version == version:
-            return
-    _write_durably(record, json.dumps({"kind": server.kind, "version": version_text(server.version)}) + "\n")
-
-
-def _write_durably(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(file.name, path)
 
 
 def socket_path(folder: Path) -> Path:

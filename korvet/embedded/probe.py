@@ -50,6 +50,10 @@ class Probe:
         """Send CONFIG SET for one parameter."""
         self._ask(f"CONFIG SET {name} {value}".encode())
 
+    def rewrite(self) -> None:
+        """Send BGREWRITEAOF: the server begins to rewrite its append-only file, or does so soon."""
+        self._ask(b"BGREWRITEAOF")
+
     def shut_down(self) -> None:
         """Send SHUTDOWN NOSAVE: the server flushes its append-only file and exits."""
         try:

@@ -4,6 +4,7 @@ damage.
 The server's program is also the checker if it is run under that name (valkey-check-aof --fix).
 """
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -11,13 +12,11 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from korvet.embedded import folder
+from korvet.embedded import append_only, folder, writer
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.errors import EmbeddedServerError
 from korvet.embedded.privacy import UMASK
 
-_FILES: Final = "appendonlydir"
-_MANIFEST: Final = "appendonly.aof.manifest"
 _ANALYZED: Final = re.compile(r"filename=(?P<name>\S+), size=\d+, ok_up_to=\d+,.* diff=(?P<bad>[1-9]\d*)")
 # Longest run of the checker, which reads everything once: a terabyte at 100 MB/s, a slow disk.
 _CHECK_TIMEOUT_S: Final = 10_000.0
@@ -41,28 +40,24 @@ class Repair:
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir.absolute()
-        self._locks = [folder.FolderLock(self.data_dir / name) for name in ("korvet.lock", "server.lock")]
+        self._files = self.data_dir / append_only.FOLDER
+        self._locks = contextlib.ExitStack()
         self._binary: ServerBinary | None = None
 
     def __enter__(self) -> "Repair":
-        if not (self.data_dir / _FILES / _MANIFEST).exists():
+        if not append_only.has_data(self.data_dir):
             raise EmbeddedServerError(f"{self.data_dir} contains no data of an embedded server")
         self._binary = find_server()
         folder.open_folder(self.data_dir)
-        try:
-            for lock in self._locks:
-                if not lock.acquire():
-                    holder = folder.describe_holder(lock.holder())
-                    raise EmbeddedServerError(f"the data folder {self.data_dir} is in use by {holder}")
-            folder.check_writer(self.data_dir, self._binary)
-        except BaseException:
-            self.__exit__()
-            raise
+        with contextlib.ExitStack() as locks:
+            locks.enter_context(folder.locked(self.data_dir))
+            module = writer.check_writer(self.data_dir, self._binary)
+            writer.note_writer(self.data_dir, self._binary, module)
+            self._locks = locks.pop_all()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for lock in self._locks:
-            lock.release()
+        self._locks.close()
 
     def find(self) -> Damage | None:
         """Run the checker. Returns the damage; None if there is none."""
@@ -76,9 +71,9 @@ class Repair:
     def back_up(self) -> Path:
         """Copy all files of the append-only file beside it. Returns the path. Raises EmbeddedServerError."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        target = self.data_dir / f"{_FILES}.backup-{stamp}"
+        target = self.data_dir / f"{append_only.FOLDER}.backup-{stamp}"
         try:
-            shutil.copytree(self.data_dir / _FILES, target)
+            shutil.copytree(self._files, target)
         except (OSError, shutil.Error) as error:
             shutil.rmtree(target, ignore_errors=True)
             raise EmbeddedServerError(f"the backup {target} cannot be created: {error}") from error
@@ -90,7 +85,7 @@ class Repair:
         if status == 0 and self.find() is None:
             return
         raise EmbeddedServerError(
-            f"{self.data_dir / _FILES} cannot be repaired: only the last file may be cut off. "
+            f"{self._files} cannot be repaired: only the last file may be cut off. "
             f"Replace the folder by a backup. The checker reports:\n{report}"
         )
 
@@ -100,7 +95,7 @@ class Repair:
         name = f"{self._binary.kind}-check-aof"
         try:
             ended = subprocess.run(
-                [name, *options, str(self.data_dir / _FILES / _MANIFEST)],
+                [name, *options, str(self._files / append_only.MANIFEST)],
                 executable=self._binary.path,
                 input="y\n",
                 capture_output=True,

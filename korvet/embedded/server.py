@@ -16,12 +16,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from korvet.embedded import folder, privacy, shim
+from korvet.embedded import append_only, folder, privacy, shim, writer
 from korvet.embedded.allocator import server_environment
 from korvet.embedded.binary import ServerBinary, find_server
 from korvet.embedded.disk_space import DiskSpace
 from korvet.embedded.errors import EmbeddedServerError
+from korvet.embedded.module import AUTO, NOT_LOADED, choose_module, refusal
 from korvet.embedded.probe import Probe, ProbeError
+from korvet.storage.module import VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class EmbeddedServer:
         data_dir: Path | str,
         *,
         appendfsync: str = "always",
+        module: str = AUTO,
         binary: ServerBinary | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
         reserve_bytes: int = 0,
@@ -60,17 +63,25 @@ class EmbeddedServer:
         self.data_dir = Path(data_dir).absolute()
         self.binary = binary
         self._appendfsync = appendfsync
+        self._module_setting = module
         self._start_timeout_s = start_timeout_s
         self._on_loading = on_loading
         self.disk_space = DiskSpace(self.data_dir, reserve_bytes)
         """Below `reserve_bytes` of free space the server refuses writes; reads continue."""
-        self._owner_lock = folder.FolderLock(self.data_dir / "korvet.lock")
-        self._server_lock = folder.FolderLock(self.data_dir / "server.lock")
+        self._owner_lock = folder.FolderLock(self.data_dir / folder.OWNER_LOCK)
+        self._server_lock = folder.FolderLock(self.data_dir / folder.SERVER_LOCK)
+        self.loaded_module: Path | None = None
+        """The server module that the server loads. `start` sets it."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._socket = Path()
         self._sizes: dict[str, int] = {}
         """Sizes of the append-only file's parts, in bytes, at the launch of the server."""
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket of the running server."""
+        return self._socket
 
     @property
     def url(self) -> str:
@@ -88,8 +99,8 @@ class EmbeddedServer:
         """Start the server and wait until it answers. Returns its `unix://` URL.
 
         Call it on the main thread: the kernel ends the server with the *thread* that started it. Raises
-        EmbeddedServerError: no program, folder in use, folder of another server, or the end of the server's
-        log if the server exits.
+        EmbeddedServerError: no program, folder in use, folder of another server, folder that needs the server
+        module, or the end of the server's log if the server exits.
         """
         if threading.current_thread() is not threading.main_thread():
             raise EmbeddedServerError("the embedded server must be started from the main thread")
@@ -102,7 +113,7 @@ class EmbeddedServer:
             self._owner_lock.write(os.getpid())
             self._socket = folder.socket_path(self.data_dir)
             self._end_orphan()
-            folder.check_writer(self.data_dir, self.binary)
+            self._choose_module()
             self._check_disk_space()
             self.launch()
             self.wait_ready()
@@ -111,6 +122,12 @@ class EmbeddedServer:
             self._owner_lock.release()
             raise
         return self.url
+
+    def _choose_module(self) -> None:
+        assert self.binary is not None
+        needed = writer.check_writer(self.data_dir, self.binary)
+        self.loaded_module = choose_module(self._module_setting, self.binary, self.data_dir, needed)
+        writer.note_writer(self.data_dir, self.binary, VERSION if self.loaded_module else 0)
 
     def launch(self) -> None:
         """Start, or restart, the process without waiting (see `wait_ready`).
@@ -121,6 +138,9 @@ class EmbeddedServer:
         if self._process is not None:
             self._kill()
         self._take_server_lock()
+        # Without a server there is no rewrite. A killed one has left its file, which may fill the disk.
+        for leftover in append_only.unfinished(self.data_dir):
+            leftover.unlink()
         self._socket.unlink(missing_ok=True)
         folder.link_socket(self.data_dir, self._socket)
         log = self.data_dir / "server.log"
@@ -135,6 +155,8 @@ class EmbeddedServer:
         lock_fd = self._server_lock.fd
         # As an argument, because the disk may have no space for another file.
         program = [str(self.binary.path), str(settings), f"--{_WRITES_NEED_REPLICAS}", self._replicas_needed]
+        if self.loaded_module is not None:
+            program += ["--loadmodule", str(self.loaded_module)]
         with privacy.append_private(log) as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, mode, str(os.getpid()), str(lock_fd), *program],
@@ -177,6 +199,8 @@ class EmbeddedServer:
                 raise EmbeddedServerError(f"{self.binary} does not become ready: {reason}{self.log_tail()}")
             time.sleep(_POLL_S)
         log_tail = self.log_tail()
+        if any(sign in log_tail.lower() for sign in NOT_LOADED):
+            raise refusal(self.data_dir, f"the module, which {self.binary} did not load", log_tail)
         if any(sign in log_tail for sign in _DAMAGED):
             raise EmbeddedServerError(
                 f"the append-only file in {self.data_dir} is damaged: "
@@ -186,7 +210,7 @@ class EmbeddedServer:
         raise EmbeddedServerError(f"{self.binary} {_describe_end(status)} while starting{log_tail}")
 
     def _sizes_now(self) -> dict[str, int]:
-        return {path.name: path.stat().st_size for path in (self.data_dir / "appendonlydir").glob("*.aof")}
+        return {path.name: path.stat().st_size for path in (self.data_dir / append_only.FOLDER).glob("*.aof")}
 
     def _report_cut(self) -> None:
         """Log how much of the append-only file the server cut off: an incomplete command

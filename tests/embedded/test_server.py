@@ -18,6 +18,7 @@ from click.testing import CliRunner, Result
 
 from korvet.cli.app import korvet
 from korvet.embedded import EmbeddedServer, EmbeddedServerError, find_server, folder, shim
+from korvet.embedded.writer import note_writer
 
 OWNER = Path(__file__).with_name("owner.py")
 DEADLINE_S = 30.0
@@ -174,7 +175,7 @@ def test_another_writer_is_refused(
     other = "redis" if find_server().kind == "valkey" else "valkey"
     kind_of_writer = other if kind == "redis" else find_server().kind
     writer = find_server()._replace(path=Path("elsewhere"), kind=kind_of_writer, version=version)
-    folder.check_writer(tmp_path, writer)
+    note_writer(tmp_path, writer, 0)
     with pytest.raises(EmbeddedServerError, match=message.replace(kind, writer.kind)):
         EmbeddedServer(tmp_path).start()
     assert json.loads((tmp_path / "server.json").read_text())["kind"] == writer.kind
@@ -182,8 +183,8 @@ def test_another_writer_is_refused(
 
 def test_an_upgrade_is_recorded(tmp_path: Path) -> None:
     server = find_server()
-    folder.check_writer(tmp_path, server._replace(version=(7, 0, 0)))
-    folder.check_writer(tmp_path, server)
+    note_writer(tmp_path, server._replace(version=(7, 0, 0)), 0)
+    note_writer(tmp_path, server, 0)
     assert json.loads((tmp_path / "server.json").read_text())["version"] == ".".join(map(str, server.version))
 
 

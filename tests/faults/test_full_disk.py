@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,13 @@ from tests.faults.test_redis_refuses import (
 )
 from tests.support.admin import create_topic
 from tests.support.confluent import read_all
+from tests.support.disk import Disk
 from tests.support.load import LoadProducer
 from tests.support.polling import until
 from tests.support.servers import KorvetServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [pytest.mark.faults, pytest.mark.clients, pytest.mark.timeout(240)]
 
@@ -38,43 +37,6 @@ LASTING_S = 4
 RECORD_BYTES = 8_000
 
 
-class Disk:
-    """A file system with a size of its own, in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._filler = folder / "filler"
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(folder)]
-        self._mounted = False
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            pytest.skip(f"no file system can be mounted here: {error}")
-
-    def free_bytes(self) -> int:
-        state = os.statvfs(self.folder)
-        return state.f_bavail * state.f_frsize
-
-    def fill(self) -> None:
-        """Take every byte that is left, as another program on the disk would."""
-        with self._filler.open("ab", buffering=0) as file:
-            while left := self.free_bytes():
-                try:
-                    file.write(b"\0" * min(left, MB))
-                except OSError:
-                    return
-
-    def make_room(self) -> None:
-        self._filler.unlink()
-
-    def grow(self) -> None:
-        options = f"remount,size={4 * DISK_BYTES}"
-        subprocess.run(["mount", "-o", options, str(self.folder)], check=True, capture_output=True)
-
-    def unmount(self) -> None:
-        subprocess.run(["umount", "-l", str(self.folder)], check=False, capture_output=True)
-
-
 @pytest.fixture
 def korvet() -> Iterator[tuple[KorvetServer, Disk]]:
     """A broker that always reads records from Redis, with its data on a small disk."""
@@ -84,7 +46,7 @@ def korvet() -> Iterator[tuple[KorvetServer, Disk]]:
         "tail.cache.bytes=0",
     )
     server = KorvetServer(*(part for option in options for part in ("-s", option)))
-    disk = Disk(server.data_dir)
+    disk = Disk(server.data_dir, DISK_BYTES)
     try:
         server.start()
         create_topic(server.bootstrap, TOPIC, 1)

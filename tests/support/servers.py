@@ -14,6 +14,7 @@ from typing import Any, cast
 import redis
 
 from korvet.embedded import shim, socket_of
+from tests.support.module import choice
 from tests.support.polling import until
 from tests.support.ports import accepts, free_port
 from tests.support.processes import Child, alive
@@ -77,6 +78,7 @@ class KorvetServer:
         """Start the process; `wait_ready` waits for it."""
         env = {key: value for key, value in os.environ.items() if not key.startswith("KORVET_")}
         command = [*_bound_to_us(), sys.executable, "-m", "korvet", "serve", "--listen", self.bootstrap]
+        command += ["--set", "embedded.module=off"] if choice() == "none" else []
         self._child = Child([*command, "--data-dir", str(self.data_dir), *self.options], self.log, env)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:

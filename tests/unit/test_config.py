@@ -64,6 +64,7 @@ def test_every_setting_can_be_given_in_the_environment(setting: Setting) -> None
         "redis": "redis://localhost",
         "log_level": "debug",
         "embedded_appendfsync": "everysec",
+        "embedded_module": "off",
         "offsets_commit_value_version": "4",
         "log_offset_assignment": "dense",
         "offsets_topic_writable": "true",

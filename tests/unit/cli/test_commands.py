@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from korvet.cli import app
 from korvet.cli.app import korvet
 from korvet.cli.options import KeyValue
+from korvet.storage.module import VERSION, find_module
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -99,6 +100,13 @@ def test_version_is_readable_by_programs() -> None:
     assert facts["korvet"]
     assert facts["servers"]
     assert isinstance(facts["accelerated"], bool)
+    assert facts["module"] == (VERSION if find_module() else None)
+
+
+def test_version_names_a_module_that_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("korvet.cli.version.find_module", lambda: None)
+    assert "not built" in run("version")[1]
+    assert json.loads(run("version", "--json")[1])["module"] is None
 
 
 @pytest.mark.parametrize("text", ["a", "=b", ""])

@@ -1,0 +1,47 @@
+"""`korvet rewrite`: makes a data folder loadable by a server without korvet's server module."""
+
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from korvet.cli.options import json_option
+from korvet.cli.output import print_json
+from korvet.cli.redis_address import data_dir_option
+from korvet.embedded.rewrite import make_plain
+
+
+@click.command(short_help="Make a data folder loadable without korvet's server module.")
+@data_dir_option("The data folder. Stop korvet first.")
+@json_option
+def rewrite(data_dir: Path, as_json: bool) -> None:
+    """Rewrite the embedded server's append-only file without commands of korvet's server module.
+
+    After that, a server without the module can load the folder, also with an earlier release of korvet. The
+    next `korvet serve` uses the module again, unless embedded.module is off.
+
+    The command needs the module, and as much free space as the data take. If it is interrupted, the folder is
+    as before.
+    """
+    # Progress goes to standard error, and only to people: a program may read the result.
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        tasks = {name: progress.add_task(name, visible=False) for name in ("reading", "loading", "rewriting")}
+
+        def report(name: str, done_bytes: int, total_bytes: int | None) -> None:
+            for each, task in tasks.items():
+                progress.update(task, visible=each == name)
+            progress.update(tasks[name], completed=done_bytes, total=total_bytes)
+
+        done = make_plain(data_dir, report)
+    if as_json:
+        print_json(done._asdict())
+    elif done.changed:
+        click.echo(
+            f"{data_dir} is plain: a server without the module can load it. The append-only file had "
+            f"{done.before_bytes} bytes and has {done.after_bytes}."
+        )
+    else:
+        click.echo(f"{data_dir} was plain already: a server without the module can load it.")
